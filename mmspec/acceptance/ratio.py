@@ -1,0 +1,96 @@
+"""Speculative sampling by the ratio p/q, for chains and for trees of children sampled without replacement.
+
+Chain: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318. Tree: the recursive rule of EAGLE,
+arXiv 2401.15077: try the children in order; after a rejection continue with norm(max(p - q, 0)) and take the child out
+of q. What is emitted when no child is left is drawn from the last residual, the bonus after a leaf from the warped p.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmspec import noise
+from mmspec.contract import Accepted, Draft
+from mmspec.errors import MismatchError
+from mmspec.sampling import Sampler
+from mmspec.tree import children, follow, path_to
+
+
+class Ratio:
+    """Law: the target's, if the children of each node were drawn from `Draft.q` with independent noise.
+
+    Deterministic, pruned or re-ranked drafts have no such q and are refused. At temperature 0 every exact rule is the
+    greedy comparison.
+    """
+
+    lossless = True
+    takes: tuple[str, ...] = ("sampled",)
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """Walk from node 0, accepting children by p/q. See `mmspec.contract.Rule`."""
+        if sampler.greedy:
+            return follow(draft, scores.argmax(-1))
+        if draft.size > 1 and (draft.kind != "sampled" or draft.q is None):
+            raise MismatchError(
+                f"the ratio rule needs children sampled from a known q, this draft is of kind {draft.kind!r}; "
+                "use acceptance='exact' or 'match'"
+            )
+        p = scores.softmax(-1)
+        rows = torch.arange(p.shape[0], device=p.device)
+        here, alive = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
+        law = p[:, 0].clone()
+        if draft.q is not None:
+            offspring = children(draft)
+            levels, width = int(draft.depth.max()), offspring.shape[-1]
+            positions = emitted[:, None] + torch.arange(levels, device=p.device)
+            coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, width)  # [B, levels, width]
+            for level in range(levels):
+                options = offspring[rows, here]
+                reached, law = try_children(draft, here, options, p, law, draft.q[rows, here], coins[:, level], alive)
+                alive, here = reached != here, reached
+        end = emitted + draft.depth[rows, here]
+        token = sampler.draw(law.log()[:, None], end[:, None])[:, 0]
+        return path_to(draft, here, token)
+
+
+def try_children(
+    draft: Draft, here: Tensor, options: Tensor, p: Tensor, law: Tensor, q: Tensor, coins: Tensor, alive: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One level of the walk.
+
+    Args:
+        here: [B] current node. options: [B, K] its children, -1 padded. p: [B, N, V] target law at every node.
+        law: [B, V] target law at `here`. q: [B, V] law of its children. coins: [B, K] uniforms.
+        alive: [B] rows that are still walking.
+
+    Returns: [B] the node reached (`here` if no child was accepted) and [B, V] the law to go on with: p at the accepted
+        child, or the last residual.
+    """
+    rows = torch.arange(p.shape[0], device=p.device)
+    reached, trying = here, alive
+    for child, coin in zip(options.unbind(1), coins.unbind(1), strict=True):
+        node = child.clamp(min=0)
+        token = draft.tokens[rows, node]
+        tried = trying & (child >= 0) & (q[rows, token] > 0)  # fewer tokens than children had a chance at all
+        accept = tried & (coin * q[rows, token] < law[rows, token])
+        reject = tried & ~accept
+        law = torch.where(reject[:, None], residual(law, q), law)
+        q = torch.where(reject[:, None], without(q, token), q)
+        law = torch.where(accept[:, None], p[rows, node], law)
+        reached = torch.where(accept, child, reached)
+        trying = trying & ~accept
+    return reached, law
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """norm(max(p - q, 0)) over the last dimension; p itself where that is zero everywhere (p = q, up to rounding)."""
+    rest = (p - q).clamp(min=0)
+    mass = rest.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(p.dtype).tiny), p)
+
+
+def without(q: Tensor, token: Tensor) -> Tensor:
+    """q [B, V] with token [B] taken out and the rest normalised (zeros if nothing is left)."""
+    rest = q.scatter(-1, token[:, None], 0.0)
+    return rest / rest.sum(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)

@@ -1,0 +1,94 @@
+"""The key/value cache of a batch whose rows have different lengths: the one place that commits and rolls back.
+
+Every forward appends its nodes after the longest row; a commit moves each row's accepted nodes to that row's own next
+slots and crops to the longest row, so there are no holes and nothing to compact. What lies between a row's end and the
+longest row is hidden by the mask and overwritten later. Rotary positions are already in the keys, so moving is safe.
+Sliding-window layers get full-width slots, the window being applied by position in the mask; hence `DynamicCache()`
+without a config. `crop` takes minus the number of slots to drop (transformers >= 5.15).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+
+class RowCache:
+    """An HF `DynamicCache` and the committed length of every row.
+
+    lengths: host list, tokens of each row whose keys and values are committed.
+    """
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        self.hf = DynamicCache()
+        self.lengths = [0] * batch
+        self.device = device
+
+    @property
+    def width(self) -> int:
+        """Number of slots, the longest row's length between rounds."""
+        return self.hf.get_seq_length()
+
+    def positions(self) -> Tensor:
+        """[B, 1] int64: the position of each row's next token."""
+        return torch.tensor(self.lengths, device=self.device)[:, None]
+
+    def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        """The additive attention mask for forwarding nodes: a node sees its row's committed slots and its ancestors.
+
+        Args:
+            ancestors: [B, N, M] bool; the last N columns are the new nodes, the M - N before them nodes that were
+                forwarded earlier in this round and not committed.
+            depth: [B, M] (only read with a window). window: sliding window in positions, or None.
+        Returns: [B, 1, N, width + N], 0 or the lowest finite number. Float, because a bool mask is added, silently
+            wrong, under eager attention.
+        """
+        batch, new, nodes = ancestors.shape
+        slots = torch.arange(self.width + new - nodes, device=self.device)
+        lengths = self.positions()
+        past = (slots < lengths)[:, None].expand(batch, new, -1)
+        tree = ancestors
+        if window is not None:
+            own = depth[:, nodes - new :, None]
+            past = past & (lengths[:, :, None] + own - slots < window)
+            tree = tree & (own - depth[:, None, :] < window)
+        seen = torch.cat([past, tree], -1)[:, None]
+        return torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(~seen, torch.finfo(dtype).min)
+
+    def fill(self, lengths: list[int]) -> None:
+        """Take over a prefill of right-padded rows with these lengths."""
+        self.lengths = list(lengths)
+        self._crop(max(lengths))
+
+    def commit(self, nodes: int, paths: list[list[int]]) -> None:
+        """Keep each row's path among the last `nodes` slots and drop the rest.
+
+        Args: paths: node indices of every row, in order; an empty path keeps nothing.
+        """
+        start = self.width - nodes
+        kept = max(map(len, paths))
+        at_home = all(path == list(range(len(path))) for path in paths) and all(n == start for n in self.lengths)
+        if kept and not at_home:
+            self._move(start, [path + [0] * (kept - len(path)) for path in paths])
+        self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
+        self._crop(max(self.lengths))
+
+    def _move(self, start: int, paths: list[list[int]]) -> None:
+        """Copy slots start + path to the slots after each row's length, in every layer."""
+        source = start + torch.tensor(paths, device=self.device)
+        if len(paths) == 1:
+            row, end = source[0], self.lengths[0] + source.shape[1]
+            for layer in self.hf.layers:
+                layer.keys[:, :, self.lengths[0] : end] = layer.keys.index_select(2, row)
+                layer.values[:, :, self.lengths[0] : end] = layer.values.index_select(2, row)
+            return
+        goal = self.positions() + torch.arange(source.shape[1], device=self.device)
+        rows = torch.arange(len(paths), device=self.device)[:, None]
+        for layer in self.hf.layers:
+            for states in (layer.keys, layer.values):
+                states[rows, :, goal] = states[rows, :, source]  # the gather copies, so overlap is safe
+
+    def _crop(self, keep: int) -> None:
+        if self.width > keep:
+            self.hf.crop(keep - self.width)

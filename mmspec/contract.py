@@ -1,0 +1,198 @@
+"""The shapes and fields that targets, drafters and acceptance rules exchange. The one place to look them up.
+
+Letters: B rows of the batch, N nodes of the draft, V vocabulary, H hidden size, A accepted nodes (padded), T prompt
+length. Every tensor has the batch dimension first; rows accept different lengths. p is always the target, q the draft.
+
+One round of `mmspec.decode`:
+
+    Drafting.propose(state) -> Draft -> Target.verify -> Verified -> rule -> Accepted -> Target.commit, Drafting.observe
+
+Node 0 of a causal draft is the pending token: emitted already, not yet in the target's cache. Targets without a pending
+token (masked models that reveal positions in any order) give their nodes whatever meaning they need and leave
+`Accepted.next` None; the loop itself never looks inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from mmspec.sampling import Sampler
+
+Kind = Literal["point", "sampled", "coupled"]
+"""How the children of a node were proposed, given the text before them.
+
+point: a deterministic choice (argmax, top-k, a copy), made without any noise; q is a point mass.
+sampled: drawn from q without replacement, with noise independent of the target's; `Draft.q` is that law.
+coupled: top-k of log q + g with the target's own noise g. Only a rule that never lets a draft decide may take it.
+"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a drafter asks of the target before prefill.
+
+    taps: HF `hidden_states` indices (0 = embeddings, number of layers = final, after the last norm), returned for the
+        prompt and for every verified node.
+    attention: the last layer's attention weights over the prompt (forces eager attention; vision-aware drafters).
+    embeddings: the input embeddings of the prompt, image features in place.
+    """
+
+    taps: tuple[int, ...] = ()
+    attention: bool = False
+    embeddings: bool = False
+
+
+@dataclass
+class Draft:
+    """A batch of token trees in topological order: every parent stands before its children.
+
+    tokens: [B, N] int64, node 0 the pending token (continuous targets: [B, N, D] values).
+    parents: [B, N] int64 node indices, -1 for node 0.
+    depth: [B, N] int64, 0 for node 0.
+    kind: how children were proposed.
+    q: [B, N, V] float32, only for kind "sampled": the warped law from which the children of each node were drawn, first
+        child first, without replacement.
+    valid: [B, N] bool, False for padding (None: all nodes are real).
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depth: Tensor
+    kind: Kind = "point"
+    q: Tensor | None = None
+    valid: Tensor | None = None
+    _ancestors: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        """N, the number of nodes."""
+        return self.parents.shape[1]
+
+    @property
+    def ancestors(self) -> Tensor:
+        """[B, N, N] bool: [b, i, j] is True if j is i or stands above it."""
+        if self._ancestors is None:
+            from mmspec.tree import ancestors
+
+            self._ancestors = ancestors(self.parents)
+        return self._ancestors
+
+
+@dataclass
+class Verified:
+    """What one target forward said about a draft.
+
+    logits: [B, N, V] raw next-token logits after each node (guided logits for guided targets); continuous targets put
+        what their rule needs here.
+    taps: tap index -> [B, N, H] hidden states of the nodes, as asked for in `Needs.taps`.
+    """
+
+    logits: Tensor
+    taps: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Accepted:
+    """The path that a rule kept.
+
+    path: [B, A] int64 node indices from node 0 down, padded with 0 after `count`.
+    count: [B] int64 number of path nodes, node 0 included: a + 1, and also the number of tokens that the round emits
+        (a drafted ones and `next`).
+    next: [B] int64 the new pending token (bonus or correction); None for targets without a pending token.
+    values: what is written at the accepted nodes where it is not the drafted token (continuous rules); else None.
+    paths, emitted: host copies, filled once per round by the stop rule: node indices and emitted ids of each row. A row
+        that is already done, or is cut short by a stop, emits fewer tokens than `count` says.
+    """
+
+    path: Tensor
+    count: Tensor
+    next: Tensor | None
+    values: Tensor | None = None
+    paths: list[list[int]] = field(default_factory=list)
+    emitted: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    """One request (a batch of rows) inside a target. Targets subclass it with their caches.
+
+    ids: host copy of every row's known tokens: prompt, then what was emitted (pending token last).
+    pending: [B] int64 last emitted token, not yet in the cache; None for targets without one.
+    done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
+    room: how many levels below node 0 may still be useful to any row (budget and context length).
+    prompt_taps: what `Needs` asked for: tap -> [B, T, H], valid for the first prompt_length[b] positions of a row.
+    """
+
+    ids: list[list[int]]
+    done: list[bool]
+    emitted: Tensor
+    prompt_length: Tensor
+    pending: Tensor | None = None
+    room: int = 0
+    prompt_taps: dict[int, Tensor] = field(default_factory=dict)
+    prompt_embeddings: Tensor | None = None
+    prompt_attention: Tensor | None = None
+
+
+class Target(Protocol):
+    """The model whose output must be reproduced."""
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> State:
+        """Read the prompt; draw the first pending token where the target has one."""
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """One forward over all nodes of the draft."""
+
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Keep the accepted path, forget every other node, take over the new pending token."""
+
+
+class TextTarget(Target, Protocol):
+    """A causal target over discrete tokens, as drafters see it."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    placeholders: tuple[int, ...]
+    """ids that stand for image (audio, ...) positions: ordinary when emitted, never proposed by a drafter."""
+    embed: nn.Module
+    head: nn.Module
+
+
+class Drafting(Protocol):
+    """A drafter at work on one request."""
+
+    def propose(self, state: State) -> Draft:
+        """The next draft; node 0 is the pending token."""
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Learn from the round, after the target committed it."""
+
+
+class Drafter(Protocol):
+    """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request."""
+
+    kinds: frozenset[str]
+    """The kinds of proposal it can make."""
+    needs: Needs
+
+    def bind(self, target: Any) -> None:
+        """Check that the drafter fits the target and take what they share. Raises MismatchError."""
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
+        """Start on a request that was just prefilled; `kind` is one of `kinds`."""
+
+
+class Rule(Protocol):
+    """An acceptance rule on plain tensors."""
+
+    lossless: bool
+    takes: tuple[str, ...]
+    """Kinds of proposal under which the rule keeps its law, best first."""
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """Decide the path. scores: [B, N, V] warped log-scores of the target, float32, -inf where ruled out."""

@@ -1,0 +1,96 @@
+"""The decode loop. One loop for every modality and method.
+
+    draft    = what may come next, a tree of tokens
+    verified = what the target says after every node, in one forward
+    accepted = the path that the rule keeps, and the token that follows it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from mmspec.contract import Accepted, Draft, Drafter, Rule, State, Target
+from mmspec.errors import MismatchError
+from mmspec.sampling import Sampler
+
+
+class Stop(Protocol):
+    """Decides where each row ends; fills the host side of `accepted` (the one host synchronisation of a round)."""
+
+    def start(self, state: State) -> list[list[int]]:
+        """Take over the first tokens; returns what each row has emitted so far."""
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Truncate what a row emits at its first stop, mark rows that are done."""
+
+
+@dataclass
+class Round:
+    """What one round emitted, and how long its parts took.
+
+    tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
+    proposed: nodes below the pending token. draft_s, verify_s, other_s: seconds. prefill: this is the first, draftless
+        round; its verify_s is the prefill and its other_s the drafter's start.
+    """
+
+    tokens: list[list[int]]
+    drafted: list[int]
+    proposed: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+    prefill: bool = False
+    text: list[str] = field(default_factory=list)
+
+
+def choose_kind(rule: Rule, drafter: Drafter) -> str:
+    """The best kind of proposal that both take. Raises MismatchError if there is none."""
+    for kind in rule.takes:
+        if kind in drafter.kinds:
+            return kind
+    raise MismatchError(
+        f"the rule {type(rule).__name__} takes proposals of kind {' or '.join(rule.takes)}, the drafter "
+        f"{type(drafter).__name__} makes {' or '.join(sorted(drafter.kinds))}; the rule 'exact' takes every kind"
+    )
+
+
+@torch.inference_mode()  # entered and left around every yield
+def decode(
+    target: Target, drafter: Drafter, rule: Rule, inputs: dict[str, Any], sampler: Sampler, stop: Stop
+) -> Iterator[Round]:
+    """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first."""
+    clock = time.perf_counter
+    kind = choose_kind(rule, drafter)
+    started = clock()
+    state = target.prefill(inputs, drafter.needs, sampler)
+    prefilled = clock()
+    first = stop.start(state)
+    drafting = drafter.begin(state, sampler, kind)
+    yield Round(first, [0] * len(first), verify_s=prefilled - started, other_s=clock() - prefilled, prefill=True)
+
+    while not all(state.done):
+        begun = clock()
+        draft = drafting.propose(state)
+        drafted = clock()
+        verified = target.verify(state, draft)
+        checked = clock()
+        scores = sampler.warp(draft, verified.logits)
+        accepted = rule(draft, scores, sampler, state.emitted)
+        stop.cut(state, draft, accepted)
+        target.commit(state, draft, accepted)
+        decided = clock()
+        drafting.observe(state, draft, verified, accepted)
+        ended = clock()
+        yield Round(
+            accepted.emitted,
+            [min(len(emitted), len(path) - 1) for emitted, path in zip(accepted.emitted, accepted.paths, strict=True)],
+            proposed=draft.size - 1,
+            draft_s=drafted - begun + ended - decided,
+            verify_s=checked - drafted,
+            other_s=decided - checked,
+        )

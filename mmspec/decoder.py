@@ -1,0 +1,106 @@
+"""A stock Hugging Face causal decoder with a row-wise cache: read prompts, try nodes, keep paths.
+
+Used by targets and by drafters that are language models themselves. Only the model's public forward is called, with
+explicit positions and, where rows or branches ask for it, an explicit mask.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mmspec.cache import RowCache
+from mmspec.errors import UnsupportedError
+
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+@dataclass
+class Heard:
+    """logits [B, N, V] and, per tap, hidden states [B, N, H]."""
+
+    logits: Tensor
+    taps: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Decoder:
+    """Forwards of one HF model.
+
+    Raises: UnsupportedError for layers whose cache cannot be rolled back (linear attention, convolutions, ...).
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval()
+        self.config = model.config.get_text_config(decoder=True)
+        layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        if layers - KNOWN_LAYERS:
+            raise UnsupportedError(
+                f"{type(model).__name__} has layers of type {sorted(layers - KNOWN_LAYERS)}; speculative decoding here "
+                f"needs attention layers ({sorted(KNOWN_LAYERS)}), whose cache can be rolled back"
+            )
+        window = getattr(self.config, "sliding_window", None)
+        self.by_layer_type = "sliding_attention" in layers  # such models take one mask per layer type
+        uses_window = self.by_layer_type or not getattr(self.config, "layer_types", None)
+        self.window: int | None = window if uses_window and getattr(self.config, "use_sliding_window", True) else None
+        self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.num_layers = self.config.num_hidden_layers
+        self.max_length = getattr(self.config, "max_position_embeddings", None) or 1 << 30
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.model.device
+
+    def read(self, inputs: dict[str, Any], lengths: list[int], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
+        """Prefill.
+
+        Args: inputs: model inputs with right-padded `input_ids` [B, T] (padding is never attended to, being later).
+            lengths: real tokens per row. taps: `hidden_states` indices to return for the whole prompt.
+        Returns: the cache, and logits [B, 1, V] after each row's last token.
+        """
+        cache = RowCache(len(lengths), self.device)
+        last = torch.tensor(lengths, device=self.device) - 1
+        wanted, place = last.unique(return_inverse=True)
+        keep: dict[str, Any] = {"logits_to_keep": wanted} if self.keeps_logits else {}
+        heard = self._forward(inputs, cache, taps, **keep)
+        place = place if self.keeps_logits else last
+        heard.logits = heard.logits[torch.arange(len(lengths), device=self.device), place][:, None]
+        cache.fill(lengths)
+        return cache, heard
+
+    def extend(
+        self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
+    ) -> Heard:
+        """Forward nodes after the committed tokens; follow with `cache.commit`.
+
+        Args: tokens, depth: [B, N]. ancestors: [B, N, N] bool.
+        """
+        position = (cache.positions() + depth).clamp(max=self.max_length - 1)  # no node past the context is ever kept
+        inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": position}
+        alone = tokens.shape[1] == 1 and min(cache.lengths) == cache.width
+        if not alone or self.window is not None:
+            inputs["attention_mask"] = self._masks(cache, ancestors, depth)
+        return self._forward(inputs, cache, taps)
+
+    def _masks(self, cache: RowCache, ancestors: Tensor, depth: Tensor) -> Tensor | dict[str, Tensor]:
+        if self.by_layer_type:
+            full = cache.mask(ancestors, depth, self.dtype)
+            windowed = cache.mask(ancestors, depth, self.dtype, self.window)
+            return {"full_attention": full, "sliding_attention": windowed}
+        return cache.mask(ancestors, depth, self.dtype, self.window)
+
+    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+        if taps:
+            extra["output_hidden_states"] = sorted(taps)
+        out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)
+        return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps})

@@ -1,0 +1,224 @@
+"""EAGLE: one decoder layer over the target's last features drafts a dynamic tree (arXiv 2401.15077, 2406.16858).
+
+In the shifted frame, slot t holds the token x_{t+1} and the feature f_t (the target's final hidden state, the tensor that
+enters its head): z = fc([E(x_{t+1}); f_t]), one decoder layer without input norm gives an estimate of f_{t+1}, and the
+target's own frozen head turns that into the law of x_{t+2}. While drafting, the estimate takes the place of f.
+
+The tree grows level by level (EAGLE-2): every level keeps the `width` most confident nodes and proposes their top-k; the
+best `total - 1` candidates are verified. What confidence means depends on the kind of proposal asked for:
+
+    point    log q, plain top-k (EAGLE-2).
+    coupled  top-k of log q + g with the target's noise g; the confidence is their softmax.
+    sampled  children drawn without replacement; the confidence is a constant of the rank, because a choice that looked at
+             the draws would change the law of the ratio rule. The tree is then a static one (EAGLE-1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from mmspec import noise
+from mmspec.cache import RowCache
+from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.tree import best, root
+
+RANK_CONFIDENCE = (-0.35, -1.9, -2.9, -3.5, -4.0, -4.4, -4.7, -5.0)
+"""Log-confidence by rank for sampled children: about .70, .15, .055, .03, ... of being the accepted one."""
+
+
+class EagleHead(nn.Module):
+    """The trained part: fc and one decoder layer. Embeddings and output head are the target's.
+
+    Args: config: the shape of the layer (`hidden_size` is the target's).
+    """
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        config._attn_implementation = "sdpa"
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        self.layer.input_layernorm = nn.Identity()
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
+    ) -> Tensor:
+        """Estimate the next features.
+
+        Args:
+            embeddings: [B, N, H] of the tokens x_{t+1}. features: [B, N, H] f_t or estimates.
+            positions: [B, N]. mask: additive [B, 1, N, K], or None for plain causal attention without a past.
+        Returns: [B, N, H].
+        """
+        z = self.fc(torch.cat([embeddings, features], -1))
+        return self.layer(
+            z,
+            attention_mask=mask,
+            position_embeddings=self.rotary(z, positions),
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+
+
+class Eagle:
+    """Drafts with an `EagleHead`.
+
+    Args:
+        head: the trained layer. depth: levels of the tree. width: nodes expanded per level.
+        top_k: children proposed per node. total: nodes verified, the pending token included.
+        sharpness: exponent of the coupled confidence; larger trusts the drafter's log q + g more.
+    """
+
+    kinds = frozenset({"point", "sampled", "coupled"})
+    trained = True
+
+    def __init__(
+        self,
+        head: EagleHead,
+        depth: int = 5,
+        width: int = 4,
+        top_k: int = 4,
+        total: int = 16,
+        sharpness: float = 1.0,
+    ) -> None:
+        if min(depth, width, top_k) < 1 or total < 2:
+            raise InputError(
+                f"an EAGLE tree needs depth, width and top_k >= 1 and total >= 2, got {depth}, {width}, {top_k}, {total}"
+            )
+        self.net = head.eval()
+        self.depth, self.width, self.top_k, self.total, self.sharpness = depth, width, top_k, total, sharpness
+        self.needs = Needs()
+        self.target: Any = None
+
+    def bind(self, target: Any) -> None:
+        """Share the target's embeddings and head."""
+        if self.net.config.hidden_size != target.hidden_size:
+            raise MismatchError(
+                f"the EAGLE head was made for features of size {self.net.config.hidden_size}, the target has "
+                f"{target.hidden_size}"
+            )
+        self.target = target
+        self.needs = Needs(taps=(target.num_layers,))
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Growing:
+        """Queue the prompt's features; they are read with the first proposal."""
+        lengths = [len(ids) - 1 for ids in state.ids]
+        width = max(lengths)
+        device = state.prompt_length.device
+        following = torch.tensor([ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device)
+        features = state.prompt_taps[self.target.num_layers]
+        return Growing(self, sampler, kind, RowCache(len(lengths), device), following, features, lengths)
+
+
+@dataclass
+class Growing:
+    """EAGLE on one request.
+
+    tokens [B, M], features [B, M, H], counts: slots that wait to be read, counts[b] real ones in row b.
+    """
+
+    drafter: Eagle
+    sampler: Sampler
+    kind: Kind
+    cache: RowCache
+    tokens: Tensor
+    features: Tensor
+    counts: list[int]
+    round: int = 0
+
+    def propose(self, state: State) -> Draft:
+        """Read the waiting slots with their true features, then grow the tree on estimates."""
+        assert state.pending is not None
+        levels = min(self.drafter.depth, state.room)
+        if levels < 1:
+            return root(state.pending)
+        feature = self._read()[:, None]  # [B, 1, H], the estimate at the pending token's slot
+        batch, device = feature.shape[0], feature.device
+        rows = torch.arange(batch, device=device)[:, None]
+        parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
+        score = torch.zeros(batch, 1, device=device)
+        above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)  # forwarded nodes on each frontier node's path
+        tokens, parents, scores, depths, laws = [], [], [], [], []
+        for level in range(levels):
+            token, confidence, law = self._children(feature, state.emitted + level)  # [B, F, k]
+            first = sum(t.shape[1] for t in tokens)
+            tokens.append(token.flatten(1))
+            parents.append(parent[..., None].expand_as(token).flatten(1))
+            scores.append((score[..., None] + confidence).flatten(1))
+            depths.append(torch.full_like(tokens[-1], level + 1))
+            laws.append((parent, law))
+            if level + 1 == levels:
+                break
+            keep = min(self.drafter.width, tokens[-1].shape[1])
+            score, chosen = scores[-1].topk(keep, dim=-1)
+            parent, origin = chosen + first, chosen // token.shape[-1]
+            own = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
+            above = torch.cat([above[rows, origin], own], -1)
+            feature = self._forward(tokens[-1].gather(1, chosen), feature[rows, origin], level, above)
+        self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * batch)
+        candidates = (torch.cat(part, 1) for part in (tokens, parents, scores, depths))
+        draft, place = best(*candidates, state.pending, self.drafter.total, self.kind)
+        if self.kind == "sampled" and not self.sampler.greedy:
+            draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=device)
+            for parent, law in reversed(laws):  # node 0 last: what was not selected was placed there
+                draft.q[rows, place.gather(1, parent % place.shape[1])] = law
+        return draft
+
+    def _read(self) -> Tensor:
+        """Forward the waiting slots; returns [B, H], the estimate at each row's last one."""
+        batch, width = self.tokens.shape
+        device = self.tokens.device
+        depth = torch.arange(width, device=device).expand(batch, width)
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(batch, width, width)
+        positions = self.cache.positions() + depth
+        mask = self.cache.mask(causal, depth, self.features.dtype)
+        net, target = self.drafter.net, self.drafter.target
+        out = net(target.embed(self.tokens), self.features, positions, mask, self.cache.hf)
+        self.cache.commit(width, [list(range(count)) for count in self.counts])
+        return out[torch.arange(batch, device=device), torch.tensor(self.counts, device=device) - 1]
+
+    def _forward(self, tokens: Tensor, features: Tensor, level: int, ancestors: Tensor) -> Tensor:
+        """Estimates [B, F, H] for frontier nodes at depth level + 1, whose parents' estimates are `features`."""
+        positions = (self.cache.positions() + level).expand(tokens.shape)
+        mask = self.cache.mask(ancestors, positions, features.dtype)
+        return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, self.cache.hf)
+
+    def _children(self, feature: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Children of nodes with these estimates [B, F, H]: tokens, log-confidence [B, F, k], and q for sampled ones."""
+        target, sampler = self.drafter.target, self.sampler
+        logits = target.head(feature)
+        if target.placeholders:
+            logits[..., list(target.placeholders)] = -torch.inf
+        scores = sampler.shape(logits)
+        k = min(self.drafter.top_k, scores.shape[-1])
+        if self.kind == "sampled" and not sampler.greedy:
+            lanes = position[:, None] * feature.shape[1] + torch.arange(feature.shape[1], device=feature.device)
+            g = noise.gumbel(sampler.seeds, noise.DRAFT, lanes, scores.shape[-1], self.round)
+            token = (scores + g).topk(k, dim=-1).indices
+            prior = torch.tensor([RANK_CONFIDENCE[min(rank, 7)] for rank in range(k)], device=feature.device)
+            return token, prior.expand(token.shape), scores.softmax(-1)
+        if self.kind == "coupled" and not sampler.greedy:
+            scores = (scores + sampler.target_noise(position[:, None], scores.shape[-1])) * self.drafter.sharpness
+        confidence, token = scores.log_softmax(-1).topk(k, dim=-1)
+        return token, confidence, None
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Queue the accepted nodes with their true features."""
+        assert accepted.next is not None
+        self.round += 1
+        rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
+        self.counts = [len(path) for path in accepted.paths]
+        width = max(self.counts)
+        path = accepted.path[:, :width]
+        self.features = verified.taps[self.drafter.target.num_layers][rows[:, None], path]
+        self.tokens = draft.tokens.gather(1, path).roll(-1, 1)
+        self.tokens[rows, accepted.count - 1] = accepted.next

@@ -1,0 +1,135 @@
+"""SPD: a small causal language model that sees only the text drafts for a multimodal target (arXiv 2404.08856).
+
+Image slots are removed from its prompt, so it keeps its own positions and cache. One token per step; the children of a
+node are one token each (a chain), drawn as the rule asks: coupled with the target's noise, sampled with noise of its own,
+or the argmax. Pictures reach it only through the words that were already emitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mmspec import noise
+from mmspec.cache import RowCache
+from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.decoder import Decoder
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.tree import chain
+
+
+class Independent:
+    """Drafts with a language model that shares the target's vocabulary.
+
+    Args: model: an HF causal LM. length: tokens drafted per round (gamma).
+    """
+
+    kinds = frozenset({"point", "sampled", "coupled"})
+    needs = Needs()
+    trained = True
+
+    def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
+        if length < 1:
+            raise InputError(f"an independent drafter needs length >= 1, got {length}")
+        self.decoder = Decoder(model)
+        self.length = length
+        self.placeholders: tuple[int, ...] = ()
+        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+
+    def bind(self, target: Any) -> None:
+        """The vocabularies must be one."""
+        if self.vocab_size != target.vocab_size:
+            raise MismatchError(
+                f"the drafter has a vocabulary of {self.vocab_size} ids, the target one of {target.vocab_size}: an "
+                "independent drafter must share the target's tokenizer"
+            )
+        self.placeholders = tuple(target.placeholders)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
+        """Read the prompts without their image slots; the pending tokens wait for the first proposal."""
+        slots = set(self.placeholders)
+        texts = [[token for token in ids[:-1] if token not in slots] or ids[-2:-1] for ids in state.ids]
+        width = max(map(len, texts))
+        device = self.decoder.device
+        ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
+        cache, _ = self.decoder.read({"input_ids": ids}, [len(text) for text in texts])
+        return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
+
+
+@dataclass
+class Speaking:
+    """An independent drafter on one request.
+
+    unread: per row, the tokens that its cache has not seen yet, the pending one last.
+    """
+
+    drafter: Independent
+    sampler: Sampler
+    kind: Kind
+    cache: RowCache
+    unread: list[list[int]]
+    round: int = 0
+
+    def propose(self, state: State) -> Draft:
+        """A chain of `length` tokens, shorter near the budget."""
+        assert state.pending is not None
+        length = max(0, min(self.drafter.length, state.room))
+        tokens, laws = [state.pending], []
+        for step in range(length):
+            logits = self._catch_up() if step == 0 else self._step(tokens[-1])
+            token, law = self._pick(logits, state.emitted + step)
+            tokens.append(token)
+            laws.append(law)
+        q = None
+        if self.kind == "sampled" and laws:
+            q = torch.stack([*laws, laws[-1]], 1)  # the leaf has no children; its row is never read
+        return chain(torch.stack(tokens, 1), self.kind, q)
+
+    def _catch_up(self) -> Tensor:
+        """Read the unread tokens of every row; returns logits [B, V] after each row's pending token."""
+        width = max(map(len, self.unread))
+        device = self.cache.device
+        tokens = torch.tensor([row + row[-1:] * (width - len(row)) for row in self.unread], device=device)
+        logits = self._extend(tokens)
+        counts = [len(row) for row in self.unread]
+        self.cache.commit(width, [list(range(count)) for count in counts])
+        self.unread = [[] for _ in self.unread]
+        return logits[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
+
+    def _step(self, token: Tensor) -> Tensor:
+        """Read one drafted token [B] per row; it stays in the cache until the round is judged."""
+        logits = self._extend(token[:, None])[:, 0]
+        self.cache.commit(1, [[0]] * len(self.cache.lengths))
+        return logits
+
+    def _extend(self, tokens: Tensor) -> Tensor:
+        steps = chain(tokens)
+        return self.drafter.decoder.extend(self.cache, tokens, steps.depth, steps.ancestors).logits
+
+    def _pick(self, logits: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token [B] and its law [B, V], image placeholders excluded."""
+        if self.drafter.placeholders:
+            logits = logits.index_fill(-1, torch.tensor(self.drafter.placeholders, device=logits.device), -torch.inf)
+        scores = self.sampler.shape(logits)
+        if self.kind == "coupled":
+            return self.sampler.draw(scores[:, None], position[:, None])[:, 0], scores
+        if self.kind == "sampled" and not self.sampler.greedy:
+            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, position[:, None], scores.shape[-1], self.round)[:, 0]
+            return (scores + g).argmax(-1), scores.softmax(-1)
+        return scores.argmax(-1), torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal."""
+        self.round += 1
+        read = max(draft.size - 2, 0)  # drafted tokens in the cache: all but the last one
+        new_lengths = []
+        for row, (path, emitted) in enumerate(zip(accepted.paths, accepted.emitted, strict=True)):
+            kept = min(len(path) - 1, read) if emitted else 0
+            new_lengths.append(self.cache.lengths[row] - read + kept)
+            self.unread[row] += emitted[kept:] or state.ids[row][-1:]  # a finished row rereads its last token
+        self.cache.fill(new_lengths)

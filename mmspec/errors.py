@@ -1,0 +1,67 @@
+"""The errors of mmspec. Each says in one line what was wrong and what would be right.
+
+All derive from `Error`, and also from the built-in exception that a caller would expect. The CLI prints the line and
+exits 2; anything else that escapes is a defect of mmspec.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class Error(Exception):
+    """Base of every error that mmspec raises on purpose."""
+
+
+class InputError(Error, ValueError):
+    """An image, a prompt or a sampling value that cannot be used."""
+
+
+class UnknownNameError(Error, ValueError):
+    """No target, drafter, rule, command or model has this name."""
+
+
+class CheckpointError(Error, RuntimeError):
+    """Weights or their configuration are missing, pickled, corrupt, or of another shape than the model."""
+
+
+class MismatchError(Error, ValueError):
+    """Two good parts that do not fit: a rule and a drafter, or a drafter and a target."""
+
+
+class UnsupportedError(Error, RuntimeError):
+    """A model, or a combination of options, that mmspec cannot serve."""
+
+
+class MissingExtraError(Error, RuntimeError):
+    """A package that is installed only with one of the extras."""
+
+
+class NumericalError(Error, RuntimeError):
+    """The model returned logits that are not finite."""
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """`repr(value)` in at most `limit` characters, for use in a message."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") -> UnknownNameError:
+    """The error for a name that is not known, with the names near it and all known ones.
+
+    Args: kind: what was named, in the singular ("drafter"). known: the names that would be right.
+        note: a further remark, appended.
+    """
+    known = sorted(set(known))
+    lower = {right.lower(): right for right in known}
+    near = [lower[match] for match in get_close_matches(str(name).lower()[:80], lower)]
+    message = f"unknown {kind} {shorten(name)}"
+    if near:
+        message += f"; did you mean {' or '.join(map(repr, near))}?"
+    message += f"{'' if near else ';'} known: {', '.join(known) or 'none'}"
+    return UnknownNameError(f"{message}; {note}" if note else message)
+
+
+def missing_extra(package: str, extra: str) -> MissingExtraError:
+    """The error for `package` not being installed, naming the extra that brings it."""
+    return MissingExtraError(f'{package} is not installed; it comes with: pip install "mmspec[{extra}]"')

@@ -1,0 +1,48 @@
+"""Counter-based randomness: the same (seed, stream, position, index) gives the same number, on every device.
+
+Nothing depends on call order, on the other rows or on the drafter, which is what makes a sampled output repeatable and
+independent of how it was drafted (drafter-invariant speculative decoding, arXiv 2408.07978). The hash is two rounds of a
+32-bit integer mixer, held in int64 because torch has no unsigned 32-bit arithmetic.
+"""
+
+import torch
+from torch import Tensor
+
+TARGET, DRAFT, ACCEPT = 1, 2, 3
+"""Streams: what the target emits, what a drafter samples, the coins of a ratio rule."""
+
+_MASK = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B9
+_BITS = 23
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijective 32-bit mixer with low bias; int64 in and out, values below 2**32."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
+    return x ^ (x >> 16)
+
+
+def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int, salt: int = 0) -> Tensor:
+    """Uniform numbers in (0, 1), never 0 or 1.
+
+    Args:
+        seeds: [B] int64, one per row.
+        stream: TARGET, DRAFT or ACCEPT.
+        positions: [B, P] int64 counters (index of the token among the emitted ones).
+        width: how many numbers per position (the vocabulary, or a handful of coins).
+        salt: a further counter, such as the number of the round.
+
+    Returns: [B, P, width] float32.
+    """
+    key = _mix((seeds & _MASK) ^ (stream * _GOLDEN & _MASK))
+    key = _mix(((seeds >> 32) & _MASK) ^ key ^ (salt * 0x85EBCA6B & _MASK))
+    key = _mix((key[:, None] + positions * _GOLDEN) & _MASK)
+    index = _mix(torch.arange(width, device=seeds.device) * _GOLDEN & _MASK)
+    bits = _mix(_mix((key[:, :, None] + index) & _MASK))
+    return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
+
+
+def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int, salt: int = 0) -> Tensor:
+    """Standard Gumbel noise, [B, P, width] float32: argmax(log p + gumbel) is distributed as p."""
+    return -(-uniform(seeds, stream, positions, width, salt).log()).log()

@@ -1,0 +1,89 @@
+"""Names of targets, drafters, acceptance rules and commands, resolved to code on demand.
+
+A table per kind maps "modality/name" to "package.module:attribute"; the modality "any" serves all of them. Strings
+instead of classes: nothing is imported before it is asked for, and the core can name modality packages without
+importing them. Other distributions add entries by entry points of the same form in the groups `mmspec.targets`,
+`mmspec.drafters`, `mmspec.rules` and `mmspec.commands`:
+
+    [project.entry-points."mmspec.drafters"]
+    "vlm/mine" = "my_package.drafter:Mine"
+"""
+
+import logging
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from mmspec.errors import UnsupportedError, unknown_name
+
+logger = logging.getLogger(__name__)
+
+ANY = "any"
+
+BUILTIN: dict[str, dict[str, str]] = {
+    "targets": {
+        "any/causal-lm": "mmspec.targets:CausalLM",
+        "vlm/smolvlm": "mmspec.vlm.smolvlm:SmolVLM",
+    },
+    "drafters": {
+        "any/none": "mmspec.drafters.none:NoDrafter",
+        "any/prompt-lookup": "mmspec.drafters.prompt_lookup:PromptLookup",
+        "any/spd": "mmspec.drafters.independent:Independent",
+        "any/eagle": "mmspec.drafters.eagle:Eagle",
+        "any/eagle2": "mmspec.drafters.eagle:Eagle",
+    },
+    "rules": {
+        "any/exact": "mmspec.acceptance.exact:Exact",
+        "any/match": "mmspec.acceptance.match:Match",
+        "any/ratio": "mmspec.acceptance.ratio:Ratio",
+    },
+    "commands": {},
+}
+
+
+@cache
+def entries(kind: str) -> dict[str, str]:
+    """All entries of a kind ("targets", "drafters", "rules" or "commands"): {"modality/name": "module:attribute"}.
+
+    A built-in name cannot be taken over: an entry point that tries to is left out, with a warning in the log.
+    Raises: UnknownNameError: there is no such kind.
+    """
+    if kind not in BUILTIN:
+        raise unknown_name("kind of name", kind, BUILTIN)
+    table = dict(BUILTIN[kind])
+    for point in entry_points(group=f"mmspec.{kind}"):
+        key = point.name if "/" in point.name else f"{ANY}/{point.name}"
+        if table.setdefault(key, point.value) != point.value:
+            logger.warning("%s %r of %s is left out: %s has that name", kind, key, point.value, table[key])
+    return table
+
+
+def names(kind: str, modality: str | None = None) -> list[str]:
+    """The names of a kind, sorted: those that serve `modality`, or all of them."""
+    keys = (key.split("/", 1) for key in entries(kind))
+    return sorted({name for serves, name in keys if modality is None or serves in (modality, ANY)})
+
+
+def resolve(kind: str, name: str, modality: str = ANY) -> object:
+    """What `name` stands for in `modality`. Imports the module that holds it, and no other.
+
+    Raises: UnknownNameError: no such name for this modality; the message suggests near ones.
+        UnsupportedError: the name is registered, but its module cannot be imported or lacks the attribute.
+    """
+    table = entries(kind)
+    location = table.get(f"{modality}/{name}") or table.get(f"{ANY}/{name}")
+    if location is None:
+        elsewhere = [key.split("/", 1)[0] for key in table if key.split("/", 1)[1] == name]
+        note = f"{name!r} exists for: {', '.join(sorted(elsewhere))}" if elsewhere else ""
+        raise unknown_name(kind.removesuffix("s"), name, names(kind, modality), note)
+    module, _, attribute = location.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        what = f"{kind.removesuffix('s')} {name!r} is registered as {location!r}"
+        raise UnsupportedError(f"{what}, which cannot be imported: {error}") from error
+
+
+def list_drafters(modality: str | None = None) -> list[str]:
+    """The names that `drafter=` takes, for one modality or for all."""
+    return names("drafters", modality)

@@ -1,0 +1,144 @@
+"""Targets on stock Hugging Face decoders: any causal language model, and the base of every causal multimodal target.
+
+A multimodal family adds two things (see `mmspec.vlm`): how a prompt with pictures becomes model inputs, and which ids
+stand for image positions. Pictures enter at prefill only, so verification and commit are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mmspec.cache import RowCache
+from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.decoder import Decoder
+from mmspec.errors import InputError, NumericalError
+from mmspec.sampling import Sampler
+
+
+@dataclass
+class CausalState(State):
+    """A request in a causal target: the cache, the taps in use, the budget that bounds useful drafts,
+    the prompts' lengths."""
+
+    cache: RowCache = field(kw_only=True)
+    taps: tuple[int, ...] = field(kw_only=True)
+    sampler: Sampler = field(kw_only=True)
+    budget: int = field(kw_only=True)
+    lengths: list[int] = field(kw_only=True)
+
+
+class CausalTarget:
+    """A causal HF model as target. See `mmspec.contract.TextTarget`."""
+
+    modality = "text"
+    placeholders: tuple[int, ...] = ()
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.decoder = Decoder(model)
+        self.model = model
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.hidden_size: int = self.decoder.config.hidden_size
+        self.num_layers: int = self.decoder.num_layers
+
+    @property
+    def embed(self) -> nn.Module:
+        """Input embeddings: [..] ids -> [.., H]. A module, because some families scale inside it."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def head(self) -> nn.Module:
+        """Output head: [.., H] final hidden states -> [.., V] logits."""
+        return self.model.get_output_embeddings()
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
+        """Read the prompt and draw the first token.
+
+        Args: inputs: what HF `generate` takes (`input_ids` [B, T], `attention_mask`, pixels, ...), and `max_new_tokens`.
+        """
+        inputs = dict(inputs)
+        budget = inputs.pop("max_new_tokens")
+        rows = unpad(inputs)
+        lengths = [len(row) for row in rows]
+        room = self.decoder.max_length - max(lengths)
+        if room < 1:
+            raise InputError(
+                f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
+            )
+        cache, heard = self.decoder.read(self.arrange(inputs, rows), lengths, needs.taps)
+        check_finite(heard.logits, "the prompt")
+        sampler.see(rows, self.vocab_size)
+        scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
+        zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)
+        return CausalState(
+            ids=rows,
+            done=[False] * len(rows),
+            emitted=zeros,
+            prompt_length=torch.tensor(lengths, device=self.decoder.device),
+            pending=sampler.draw(scores, zeros[:, None])[:, 0],
+            room=min(budget, room) - 2,
+            prompt_taps=heard.taps,
+            cache=cache,
+            taps=needs.taps,
+            sampler=sampler,
+            budget=min(budget, room),
+            lengths=lengths,
+        )
+
+    def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
+        """Model inputs with right-padded ids, on the model's device and in its dtype."""
+        width = max(map(len, rows))
+        pad = rows[0][-1] if rows[0][-1] not in self.placeholders else 0
+        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.decoder.device)
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        return {"input_ids": ids, **{name: self._placed(value) for name, value in rest.items()}}
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(self.decoder.device, self.decoder.dtype if value.is_floating_point() else None)
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """One forward over the tree, on the committed cache."""
+        assert isinstance(state, CausalState)
+        heard = self.decoder.extend(state.cache, draft.tokens, draft.depth, draft.ancestors, state.taps)
+        check_finite(heard.logits, f"output position {int(state.emitted.max())}")
+        return Verified(heard.logits, heard.taps)
+
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Move the accepted nodes into place, forget the rest, take over the new pending tokens."""
+        assert isinstance(state, CausalState)
+        paths = [[] if done else path for path, done in zip(accepted.paths, state.done, strict=True)]
+        state.cache.commit(draft.size, paths)
+        state.pending = accepted.next
+        state.emitted = state.emitted + accepted.count
+        state.sampler.see(accepted.emitted, self.vocab_size)
+        behind = [len(ids) - n for ids, n, done in zip(state.ids, state.lengths, state.done, strict=True) if not done]
+        state.room = state.budget - 1 - min(behind, default=state.budget)
+
+
+def unpad(inputs: dict[str, Any]) -> list[list[int]]:
+    """The real tokens of each row of `input_ids` [B, T], wherever `attention_mask` says the padding is."""
+    ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+    rows = ids.tolist() if mask is None else [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+    if not all(rows):
+        raise InputError("a prompt is empty: give every row at least one token")
+    return rows
+
+
+def check_finite(logits: Tensor, where: str) -> None:
+    """Raise NumericalError if logits hold NaN or infinity; a silent NaN would repeat one token for ever."""
+    if torch.isnan(logits.sum()) or torch.isposinf(logits.amax()):
+        raise NumericalError(
+            f"the target's logits are not finite at {where}: the weights are damaged or overflow in this dtype "
+            "(try dtype=torch.float32)"
+        )
+
+
+def _one_node(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = torch.tensor([[row[-1]] for row in rows], device=device)
+    return tokens, torch.full_like(tokens, -1), torch.zeros_like(tokens)

@@ -1,0 +1,100 @@
+"""Draft trees: ancestors, walks and the few ways to build one. See `mmspec.contract.Draft` for the layout."""
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft, Kind
+
+
+def ancestors(parents: Tensor) -> Tensor:
+    """[B, N] parents -> [B, N, N] bool, [b, i, j] True if j is i or above i (parents stand before children)."""
+    size = parents.shape[1]
+    above = torch.eye(size, dtype=torch.bool, device=parents.device).repeat(parents.shape[0], 1, 1)
+    if torch.equal(parents, chain_parents(*parents.shape, parents.device)):
+        return torch.ones_like(above).tril()
+    rows = torch.arange(parents.shape[0], device=parents.device)
+    for node in range(1, size):
+        above[:, node] |= above[rows, parents[:, node]]
+    return above
+
+
+def chain_parents(batch: int, size: int, device: torch.device) -> Tensor:
+    """[B, N] parents of a chain: -1, 0, 1, ..."""
+    return torch.arange(-1, size - 1, device=device).expand(batch, size)
+
+
+def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draft:
+    """A chain draft from tokens [B, N], pending token first; q [B, N, V] if the tokens were sampled."""
+    batch, size = tokens.shape
+    depth = torch.arange(size, device=tokens.device).expand(batch, size)
+    return Draft(tokens, chain_parents(batch, size, tokens.device), depth, kind, q)
+
+
+def root(pending: Tensor) -> Draft:
+    """The empty draft: only the pending token [B]. Verifying it is a plain autoregressive step."""
+    return chain(pending[:, None])
+
+
+def follow(draft: Draft, choice: Tensor) -> Accepted:
+    """Walk down from node 0 as long as the target's choice is among the children.
+
+    Args: choice: [B, N] int64, the target's token after each node.
+    Returns: the deepest path on which every node is the choice of its parent; `next` is the choice after its last node.
+    """
+    rows = torch.arange(draft.tokens.shape[0], device=choice.device)[:, None]
+    taken = draft.tokens == choice[rows, draft.parents.clamp(min=0)]
+    taken[:, 0] = True
+    if draft.valid is not None:
+        taken &= draft.valid
+    on_path = ~(draft.ancestors & ~taken[:, None, :]).any(-1)
+    last = torch.where(on_path, draft.depth, -1).argmax(-1)  # the first of equals, so twins cannot matter
+    return path_to(draft, last, choice[rows[:, 0], last])
+
+
+def path_to(draft: Draft, last: Tensor, following: Tensor) -> Accepted:
+    """The path from node 0 to node `last` [B], with the next pending token `following` [B]."""
+    rows = torch.arange(last.shape[0], device=last.device)
+    count = draft.depth[rows, last] + 1
+    on_path = draft.ancestors[rows, last]
+    order = torch.where(on_path, torch.arange(draft.size, device=last.device), draft.size)
+    path = order.sort(-1).values
+    return Accepted(torch.where(path < draft.size, path, 0), count, following)
+
+
+def children(draft: Draft) -> Tensor:
+    """[B, N, K] node indices of every node's children in order, padded with -1; K the largest number of children."""
+    batch, size = draft.parents.shape
+    is_child = draft.parents[:, None, :] == torch.arange(size, device=draft.parents.device)[None, :, None]
+    if draft.valid is not None:
+        is_child &= draft.valid[:, None, :]
+    order = torch.where(is_child, torch.arange(size, device=draft.parents.device), size).sort(-1).values
+    width = max(int(is_child.sum(-1).max()), 1)
+    kept = order[..., :width]
+    return torch.where(kept < size, kept, -1)
+
+
+def best(tokens: Tensor, parents: Tensor, scores: Tensor, depth: Tensor, pending: Tensor, total: int, kind: Kind) -> tuple[Draft, Tensor]:
+    """The tree of the `total - 1` best candidates under the pending token (EAGLE-2's re-ranking, arXiv 2406.16858).
+
+    Args:
+        tokens, parents, depth: [B, C] candidates, parents first; a parent is a candidate's index or -1 for node 0.
+        scores: [B, C] cumulative log-confidence; a child's never exceeds its parent's.
+        pending: [B] node 0. total: nodes of the result, node 0 included.
+
+    Returns: the draft, and [B, C + 1] the node of each candidate (0 if it was not selected, and for the last column).
+
+    The sort is stable and parents stand first, so a tie can never select a child without its parent.
+    """
+    batch, count = tokens.shape
+    keep = scores.sort(dim=-1, descending=True, stable=True).indices[:, : total - 1].sort(-1).values
+    place = torch.zeros(batch, count + 1, dtype=torch.long, device=tokens.device)
+    place.scatter_(1, keep, torch.arange(1, keep.shape[1] + 1, device=tokens.device).expand(batch, -1))
+    above = parents.gather(1, keep)
+    zero = torch.zeros(batch, 1, dtype=torch.long, device=tokens.device)
+    draft = Draft(
+        tokens=torch.cat([pending[:, None], tokens.gather(1, keep)], 1),
+        parents=torch.cat([zero - 1, place.gather(1, torch.where(above < 0, count, above))], 1),
+        depth=torch.cat([zero, depth.gather(1, keep)], 1),
+        kind=kind,
+    )
+    return draft, place

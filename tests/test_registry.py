@@ -1,0 +1,137 @@
+"""Name tables: lookup by modality, near names, entry points, and nothing imported before it is asked for."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import mmspec
+from mmspec import registry
+from mmspec.errors import Error, UnknownNameError, UnsupportedError, missing_extra, unknown_name
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """Entry points that other distributions would declare; a test appends its own."""
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    registry.entries.cache_clear()
+    yield points
+    registry.entries.cache_clear()
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch, plugins: list[EntryPoint]) -> dict[str, str]:
+    """A drafters table of standard-library classes."""
+    table = {
+        "any/none": "collections:Counter",
+        "vlm/eagle": "fractions:Fraction",
+        "any/eagle": "decimal:Decimal",
+        "speech/vadusa": "collections:deque",
+        "any/broken": "no_such_module:Thing",
+        "any/lacking": "collections:Thing",
+    }
+    monkeypatch.setitem(registry.BUILTIN, "drafters", table)
+    return table
+
+
+def test_the_modality_comes_before_any(table: dict[str, str]) -> None:
+    assert registry.resolve("drafters", "eagle", "vlm").__name__ == "Fraction"
+    assert registry.resolve("drafters", "eagle", "speech").__name__ == "Decimal"
+    assert registry.resolve("drafters", "none", "vlm").__name__ == "Counter"
+
+
+def test_names_are_those_of_the_modality(table: dict[str, str]) -> None:
+    assert registry.names("drafters", "vlm") == ["broken", "eagle", "lacking", "none"]
+    assert registry.names("drafters") == ["broken", "eagle", "lacking", "none", "vadusa"]
+
+
+def test_unknown_name_suggests_near_ones(table: dict[str, str]) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        registry.resolve("drafters", "egle", "vlm")
+    assert str(caught.value) == "unknown drafter 'egle'; did you mean 'eagle'? known: broken, eagle, lacking, none"
+
+
+def test_name_of_another_modality_says_where_it_exists(table: dict[str, str]) -> None:
+    with pytest.raises(UnknownNameError, match="'vadusa' exists for: speech"):
+        registry.resolve("drafters", "vadusa", "vlm")
+
+
+@pytest.mark.parametrize("name", ["", "any/eagle", "../eagle", "x" * 10_000, "\n"])
+def test_odd_names_are_unknown_in_one_short_line(name: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        registry.resolve("drafters", name, "vlm")
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'drafters'"):
+        registry.entries("drafter")
+
+
+@pytest.mark.parametrize("name", ["broken", "lacking"])
+def test_entry_that_cannot_be_imported_names_itself(name: str, table: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedError, match=f"'{name}' is registered as"):
+        registry.resolve("drafters", name)
+
+
+def test_entry_points_add_names(plugins: list[EntryPoint]) -> None:
+    plugins.append(EntryPoint("vlm/mine", "fractions:Fraction", "mmspec.drafters"))
+    plugins.append(EntryPoint("everywhere", "decimal:Decimal", "mmspec.rules"))
+    assert registry.resolve("drafters", "mine", "vlm").__name__ == "Fraction"
+    assert "mine" not in registry.names("drafters", "speech")
+    assert registry.resolve("rules", "everywhere", "speech").__name__ == "Decimal"
+
+
+def test_entry_points_do_not_replace_built_in_names(
+    plugins: list[EntryPoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    plugins.append(EntryPoint("any/exact", "fractions:Fraction", "mmspec.rules"))
+    with caplog.at_level(logging.WARNING):
+        assert registry.entries("rules")["any/exact"] == "mmspec.acceptance.exact:Exact"
+    assert "fractions:Fraction" in caplog.text
+
+
+def test_nothing_is_imported_before_it_is_resolved(plugins: list[EntryPoint]) -> None:
+    plugins.append(EntryPoint("any/late", "this:s", "mmspec.drafters"))
+    sys.modules.pop("this", None)
+    assert "late" in registry.names("drafters")
+    assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", registry.BUILTIN)
+def test_entries_are_well_formed(kind: str) -> None:
+    for key, value in registry.BUILTIN[kind].items():
+        modality, _, name = key.partition("/")
+        assert modality in {"any", "text", "vlm", "image", "speech"}
+        assert name
+        module, _, attribute = value.partition(":")
+        assert module.startswith("mmspec.")
+        assert attribute.isidentifier()
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [(kind, key) for kind, table in registry.BUILTIN.items() for key in sorted(table)]
+)
+def test_every_built_in_name_resolves(kind: str, key: str) -> None:
+    modality, _, name = key.partition("/")
+    assert registry.resolve(kind, name, modality) is not None
+
+
+def test_list_drafters_is_public() -> None:
+    assert "prompt-lookup" in mmspec.list_drafters()
+    assert mmspec.list_drafters("vlm") == registry.names("drafters", "vlm")
+
+
+def test_errors_say_what_to_do() -> None:
+    assert "mmspec[bench]" in str(missing_extra("matplotlib", "bench"))
+    assert str(unknown_name("model", 3, [])) == "unknown model 3; known: none"
+    assert "did you mean 'Ab'" in str(unknown_name("model", "ab", ["Ab", "zz"]))
+
+
+def test_every_error_is_also_a_builtin_one() -> None:
+    for kind in Error.__subclasses__():
+        assert issubclass(kind, ValueError | TypeError | RuntimeError), kind

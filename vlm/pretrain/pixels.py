@@ -1,0 +1,19 @@
+"""Pictures as the image processor makes them, from the cheap form in which training moves them about."""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mmspec.vlm.pretrain.architecture import IMAGE_SIZE
+
+
+def shrunk(image: Image.Image) -> Tensor:
+    """The picture at the size of the vision tower, uint8 [3, S, S]."""
+    small = image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(small).transpose(2, 0, 1).copy())
+
+
+def normalized(pixels: Tensor) -> Tensor:
+    """uint8 -> float in [-1, 1], mean 0.5 and deviation 0.5 like the image processor."""
+    return pixels.float() / 127.5 - 1.0

@@ -1,0 +1,138 @@
+"""Stage 1: dense pretraining of the vision tower, so that it knows letters, colours and edges before a word is learnt.
+
+Every patch, and again every image token behind the connector, is asked which character stands in each of its quarter
+cells and which colours, shapes, textures and sizes overlap it. The probes are thrown away; tower and connector stay.
+"""
+
+import string
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.utils.data import Dataset
+from transformers import SmolVLMForConditionalGeneration
+
+from mmspec.miniworld import sample
+from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Mark
+from mmspec.vlm.pretrain.architecture import PATCHES, SCALE_FACTOR
+from mmspec.vlm.pretrain.pixels import normalized, shrunk
+
+CANVAS = 320
+CELLS = PATCHES * 2  # characters are located on a grid of 32 x 32 cells of 10 canvas pixels
+CHARACTERS = {char: index + 1 for index, char in enumerate(string.ascii_letters + string.digits + "%.,:-")}
+ATTRIBUTES = {
+    (kind, value): index
+    for index, (kind, value) in enumerate(
+        [("color", value) for value in COLORS]
+        + [("shape", value) for value in SHAPES]
+        + [("texture", value) for value in TEXTURES]
+        + [("size", value) for value in SIZES]
+    )
+}
+EMPTY_WEIGHT = 0.1  # most cells hold no character
+POSITIVE_WEIGHT = 3.0
+
+
+def dense_labels(marks: tuple[Mark, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """What the picture shows where.
+
+    Returns: the character of each cell [32, 32] (0 = none) and the attributes that cover a quarter of each patch
+        [16, 16, attributes].
+    """
+    characters = np.zeros((CELLS, CELLS), dtype=np.int64)
+    attributes = np.zeros((PATCHES, PATCHES, len(ATTRIBUTES)), dtype=np.float32)
+    edges = np.arange(PATCHES + 1) * (CANVAS / PATCHES)
+    for mark in marks:
+        left, top, right, bottom = mark.box
+        if mark.kind == "char":
+            row, column = (int((low + high) / 2 * CELLS / CANVAS) for low, high in ((top, bottom), (left, right)))
+            if 0 <= row < CELLS and 0 <= column < CELLS:
+                characters[row, column] = CHARACTERS.get(mark.value, 0)
+        elif (mark.kind, mark.value) in ATTRIBUTES:
+            across = np.clip(np.minimum(edges[1:], right) - np.maximum(edges[:-1], left), 0, None)
+            down = np.clip(np.minimum(edges[1:], bottom) - np.maximum(edges[:-1], top), 0, None)
+            covered = np.outer(down, across) > 0.25 * (CANVAS / PATCHES) ** 2
+            attributes[..., ATTRIBUTES[mark.kind, mark.value]][covered] = 1.0
+    return characters, attributes
+
+
+class LabelledPictures(Dataset[dict[str, Tensor]]):
+    """Pictures with dense labels, drawn when asked for."""
+
+    def __init__(self, seed: str, length: int) -> None:
+        self.seed, self.length = seed, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        drawn = sample(self.seed, index)
+        characters, attributes = dense_labels(drawn.marks)
+        return {
+            "pixels": shrunk(drawn.image),
+            "characters": torch.from_numpy(characters),
+            "attributes": torch.from_numpy(attributes),
+        }
+
+
+def patched(grid: Tensor, size: int) -> Tensor:
+    """[B, size * n, size * n, ...] -> [B, n * n, size * size, ...]: what lies inside each larger square."""
+    batch, side = grid.shape[0], grid.shape[1] // size
+    split = grid.reshape(batch, side, size, side, size, *grid.shape[3:])
+    return split.transpose(2, 3).reshape(batch, side * side, size * size, *grid.shape[3:])
+
+
+class DenseProbe(nn.Module):
+    """Vision tower and connector of a model, with linear probes on patches and on image tokens."""
+
+    def __init__(self, model: SmolVLMForConditionalGeneration) -> None:
+        super().__init__()
+        self.vision_model = model.model.vision_model
+        self.connector = model.model.connector
+        width, text_width = model.config.vision_config.hidden_size, model.config.text_config.hidden_size
+        classes, squares = len(CHARACTERS) + 1, SCALE_FACTOR**2
+        self.patch_characters = nn.Linear(width, 4 * classes)
+        self.patch_attributes = nn.Linear(width, len(ATTRIBUTES))
+        self.token_characters = nn.Linear(text_width, 4 * squares * classes)
+        self.token_attributes = nn.Linear(text_width, squares * len(ATTRIBUTES))
+        weight = torch.ones(classes)
+        weight[0] = EMPTY_WEIGHT
+        self.register_buffer("class_weight", weight, persistent=False)
+
+    def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
+        """The sum of the four probe losses, and how many characters the token probe gets right."""
+        patches = self.vision_model(normalized(pixels)).last_hidden_state
+        tokens = self.connector(patches)
+        tokens = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6)  # as the decoder sees them
+        classes, count = len(CHARACTERS) + 1, len(ATTRIBUTES)
+        fine = patched(characters, 2)
+        coarse = patched(characters, 2 * SCALE_FACTOR)
+        fine_logits = self.patch_characters(patches).reshape(-1, classes)
+        coarse_logits = self.token_characters(tokens).reshape(-1, classes)
+        positive = torch.full((count,), POSITIVE_WEIGHT, device=pixels.device)
+        near = attributes.flatten(1, 2)
+        far = patched(attributes, SCALE_FACTOR)
+        losses = (
+            cross_entropy(fine_logits, fine.reshape(-1), self.class_weight)
+            + cross_entropy(coarse_logits, coarse.reshape(-1), self.class_weight)
+            + binary_cross_entropy_with_logits(self.patch_attributes(patches), near, pos_weight=positive)
+            + binary_cross_entropy_with_logits(
+                self.token_attributes(tokens).unflatten(-1, (SCALE_FACTOR**2, count)), far, pos_weight=positive
+            )
+        )
+        shown = coarse.reshape(-1) > 0
+        hits = (coarse_logits.argmax(-1) == coarse.reshape(-1))[shown].float().mean()
+        return {"loss": losses, "hits": hits.detach()}
+
+
+def match_scale(model: SmolVLMForConditionalGeneration, pixels: Tensor) -> None:
+    """Rescales the connector so that image tokens enter the decoder as large as word embeddings do."""
+    with torch.no_grad():
+        tokens = model.model.connector(model.model.vision_model(normalized(pixels)).last_hidden_state)
+        words = model.get_input_embeddings().weight
+        factor = words.square().mean().sqrt() / tokens.square().mean().sqrt()
+        model.model.connector.modality_projection.proj.weight.mul_(factor)
+
+
