@@ -104,8 +104,9 @@ class Accepted:
         (a drafted ones and `next`).
     next: [B] int64 the new pending token (bonus or correction); None for targets without a pending token.
     values: what is written at the accepted nodes where it is not the drafted token (continuous rules); else None.
-    paths, emitted: host copies, filled once per round by the stop rule: node indices and emitted ids of each row. A row
-        that is already done, or is cut short by a stop, emits fewer tokens than `count` says.
+    paths, emitted, drafted: what the host knows of each row, filled once per round by the stop rule: node indices,
+        emitted ids, and how many of these were drafted. A row that is already done, or is cut short by a stop, emits
+        fewer tokens than `count` says.
     """
 
     path: Tensor
@@ -114,6 +115,7 @@ class Accepted:
     values: Tensor | None = None
     paths: list[list[int]] = field(default_factory=list)
     emitted: list[list[int]] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -123,7 +125,8 @@ class State:
     ids: host copy of every row's known tokens: prompt, then what was emitted (pending token last).
     pending: [B] int64 last emitted token, not yet in the cache; None for targets without one.
     done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
-    room: how many levels below node 0 may still be useful to any row (budget and context length).
+    limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
+    room: how many levels below node 0 may still be useful to any row.
     prompt_taps: what `Needs` asked for: tap -> [B, T, H], valid for the first prompt_length[b] positions of a row.
     """
 
@@ -131,6 +134,7 @@ class State:
     done: list[bool]
     emitted: Tensor
     prompt_length: Tensor
+    limits: list[int]
     pending: Tensor | None = None
     room: int = 0
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """The decode loop. One loop for every modality and method.
 
-    draft    = what may come next, a tree of tokens
-    verified = what the target says after every node, in one forward
-    accepted = the path that the rule keeps, and the token that follows it
+draft    = what may come next, a tree of tokens
+verified = what the target says after every node, in one forward
+accepted = the path that the rule keeps, and the token that follows it
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Round:
     """What one round emitted, and how long its parts took.
 
     tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
-    proposed: nodes below the pending token. draft_s, verify_s, other_s: seconds. prefill: this is the first, draftless
+    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds. prefill: this is the first, draftless
         round; its verify_s is the prefill and its other_s the drafter's start.
     """
 
@@ -88,8 +88,8 @@ def decode(
         ended = clock()
         yield Round(
             accepted.emitted,
-            [min(len(emitted), len(path) - 1) for emitted, path in zip(accepted.emitted, accepted.paths, strict=True)],
-            proposed=draft.size - 1,
+            accepted.drafted,
+            proposed=draft.size - (accepted.next is not None),
             draft_s=drafted - begun + ended - decided,
             verify_s=checked - drafted,
             other_s=decided - checked,

@@ -22,14 +22,13 @@ ANY = "any"
 
 BUILTIN: dict[str, dict[str, str]] = {
     "targets": {
-        "any/causal-lm": "mmspec.targets:CausalLM",
+        "any/causal-lm": "mmspec.causal_lm:CausalLM",
         "vlm/smolvlm": "mmspec.vlm.smolvlm:SmolVLM",
     },
     "drafters": {
         "any/none": "mmspec.drafters.none:NoDrafter",
         "any/prompt-lookup": "mmspec.drafters.prompt_lookup:PromptLookup",
         "any/spd": "mmspec.drafters.independent:Independent",
-        "any/eagle": "mmspec.drafters.eagle:Eagle",
         "any/eagle2": "mmspec.drafters.eagle:Eagle",
     },
     "rules": {
@@ -37,7 +36,10 @@ BUILTIN: dict[str, dict[str, str]] = {
         "any/match": "mmspec.acceptance.match:Match",
         "any/ratio": "mmspec.acceptance.ratio:Ratio",
     },
-    "commands": {},
+    "commands": {
+        "any/train": "mmspec.training.cli:app",
+        "any/bench": "mmspec.benchmarks.cli:app",
+    },
 }
 
 

@@ -21,7 +21,8 @@ from mmspec.errors import InputError
 class Sampling:
     """How tokens are drawn; names and meanings of HF's GenerationConfig.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p, min_p: in [0, 1]; 1 and 0 are off. repetition_penalty: 1 is off.
+    temperature: 0 is greedy. top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in [0, 1], 0 is off.
+    repetition_penalty: positive, 1 is off.
     seed: row i of a batch uses seed + i, so it equals a single call with that seed.
     Raises: InputError for a value that is negative, not finite or out of range.
     """
@@ -43,7 +44,8 @@ class Sampling:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             check(name, number and math.isfinite(value), "a finite number is needed")
         check("temperature", self.temperature >= 0, "it must be 0 (greedy) or more")
-        check("top_k", isinstance(self.top_k, int) and self.top_k >= 0, "it must be a whole number, 0 (off) or more")
+        whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+        check("top_k", whole and self.top_k >= 0, "it must be a whole number, 0 (off) or more")
         check("top_p", 0 < self.top_p <= 1, "it must lie in (0, 1]")
         check("min_p", 0 <= self.min_p <= 1, "it must lie in [0, 1]")
         check("repetition_penalty", self.repetition_penalty > 0, "it must be positive (1 is off)")
@@ -77,7 +79,9 @@ class Sampler:
         """
         scores = logits.float()
         if self.seen is not None:
-            scores = penalise(scores, self.seen[:, None] | path_tokens(draft, scores.shape[-1]), self.sampling.repetition_penalty)
+            scores = penalise(
+                scores, self.seen[:, None] | path_tokens(draft, scores.shape[-1]), self.sampling.repetition_penalty
+            )
         return scores if self.greedy else warp(scores, self.sampling)
 
     def shape(self, logits: Tensor) -> Tensor:

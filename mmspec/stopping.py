@@ -1,24 +1,31 @@
 """Where an answer ends: end-of-sequence ids, the token budget, stop strings. Cuts inside an accepted run.
 
 The result is what one-token-at-a-time decoding gives: tokens after the first stop never count, are never shown and never
-timed as gain. As in transformers, the stop token and the tokens that complete a stop string are part of the output.
+timed as gain. As in transformers, the stop token and the tokens that complete a stop string are part of the output, and a
+stop string may begin in the prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os.path import commonprefix
 
 import torch
 
 from mmspec.contract import Accepted, Draft, State
+from mmspec.errors import InputError, shorten
 
 
 class TextStop:
     """Stops causal rows. See `mmspec.decode.Stop`.
 
     Args:
-        eos: ids that end a row. budget: most tokens a row may emit.
+        eos: ids that end a row. budget: most tokens a row may emit; `State.limits` may allow fewer.
         strings: stop strings; needs `text_of`, which turns ids into text.
+
+    Raises: InputError for a budget below 1 or an empty stop string.
+
+    outputs: the ids that each row has emitted. finish: why each row ended, "stop" or "length"; "" while it runs.
     """
 
     def __init__(
@@ -28,24 +35,30 @@ class TextStop:
         strings: Sequence[str] = (),
         text_of: Callable[[list[int]], str] | None = None,
     ) -> None:
+        if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+            raise InputError(f"max_new_tokens={budget!r} is not valid: it must be a whole number, 1 or more")
+        if not all(isinstance(string, str) and string for string in strings):
+            raise InputError(f"stop={shorten(strings)} is not valid: stop strings must be non-empty text")
         self.eos = frozenset(eos)
         self.budget = budget
         self.strings = tuple(strings)
         self.text_of = text_of
         self.outputs: list[list[int]] = []
+        self.finish: list[str] = []
 
     def start(self, state: State) -> list[list[int]]:
         """Take over each row's first token, which `prefill` drew."""
         assert state.pending is not None
         self.outputs = [[] for _ in state.ids]
+        self.finish = [""] * len(state.ids)
         first = [[token] for token in state.pending.tolist()]
-        for row, tokens in enumerate(first):
-            state.ids[row].extend(self._emit(state, row, tokens))
+        for row, run in enumerate(first):
+            self._emit(state, row, run)
         state.emitted = torch.ones_like(state.pending)
         return first
 
     def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Fill `accepted.paths` and `accepted.emitted`; extend `state.ids`; mark rows that end."""
+        """Fill the host side of `accepted`; extend `state.ids`; mark rows that end."""
         assert accepted.next is not None
         tokens = draft.tokens.gather(1, accepted.path)
         width = accepted.path.shape[1]
@@ -55,22 +68,29 @@ class TextStop:
             accepted.paths.append(rest[:count])
             run = [*rest[width + 1 : width + count], following]
             kept = [] if state.done[row] else self._emit(state, row, run)
-            state.ids[row].extend(kept)
             accepted.emitted.append(kept)
+            accepted.drafted.append(min(len(kept), count - 1))
 
     def _emit(self, state: State, row: int, run: list[int]) -> list[int]:
-        """The part of `run` up to the row's first stop."""
-        output = self.outputs[row]
+        """Append the part of `run` up to the row's first stop; returns it."""
+        output, ids = self.outputs[row], state.ids[row]
         for index, token in enumerate(run):
             output.append(token)
-            if token in self.eos or len(output) >= self.budget or self._has_string(output):
+            ids.append(token)
+            if token in self.eos or self._completes_string(ids):
+                self.finish[row] = "stop"
+            elif len(output) >= min(self.budget, state.limits[row]):
+                self.finish[row] = "length"
+            if self.finish[row]:
                 state.done[row] = True
                 return run[: index + 1]
         return run
 
-    def _has_string(self, output: list[int]) -> bool:
+    def _completes_string(self, ids: list[int]) -> bool:
+        """Does a stop string end in the last token's text?"""
         if not self.strings or self.text_of is None:
             return False
-        longest = max(map(len, self.strings))
-        tail = self.text_of(output[-4 * longest - 4 :])  # a token is at least a byte, a character at most four
-        return any(string in tail for string in self.strings)
+        tail = ids[-4 * max(map(len, self.strings)) - 4 :]  # a token is at least a byte, a character at most four
+        text, before = self.text_of(tail), self.text_of(tail[:-1])
+        known = len(commonprefix([text, before]))  # not len(before): half a character decodes to something else
+        return any(text.find(string, max(0, known - len(string) + 1)) >= 0 for string in self.strings)

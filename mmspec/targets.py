@@ -22,13 +22,11 @@ from mmspec.sampling import Sampler
 
 @dataclass
 class CausalState(State):
-    """A request in a causal target: the cache, the taps in use, the budget that bounds useful drafts,
-    the prompts' lengths."""
+    """A request in a causal target: the cache, the taps in use, the sampling, the prompts' lengths."""
 
     cache: RowCache = field(kw_only=True)
     taps: tuple[int, ...] = field(kw_only=True)
     sampler: Sampler = field(kw_only=True)
-    budget: int = field(kw_only=True)
     lengths: list[int] = field(kw_only=True)
 
 
@@ -64,8 +62,8 @@ class CausalTarget:
         budget = inputs.pop("max_new_tokens")
         rows = unpad(inputs)
         lengths = [len(row) for row in rows]
-        room = self.decoder.max_length - max(lengths)
-        if room < 1:
+        room = [self.decoder.max_length - length for length in lengths]
+        if min(room) < 1:
             raise InputError(
                 f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
             )
@@ -74,18 +72,20 @@ class CausalTarget:
         sampler.see(rows, self.vocab_size)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)
+        pending = sampler.draw(scores, zeros[:, None])[:, 0]
+        sampler.see(pending[:, None].tolist(), self.vocab_size)
         return CausalState(
             ids=rows,
             done=[False] * len(rows),
             emitted=zeros,
             prompt_length=torch.tensor(lengths, device=self.decoder.device),
-            pending=sampler.draw(scores, zeros[:, None])[:, 0],
-            room=min(budget, room) - 2,
+            limits=[min(budget, left) for left in room],
+            pending=pending,
+            room=min(budget, max(room)) - 2,
             prompt_taps=heard.taps,
             cache=cache,
             taps=needs.taps,
             sampler=sampler,
-            budget=min(budget, room),
             lengths=lengths,
         )
 
@@ -117,8 +117,8 @@ class CausalTarget:
         state.pending = accepted.next
         state.emitted = state.emitted + accepted.count
         state.sampler.see(accepted.emitted, self.vocab_size)
-        behind = [len(ids) - n for ids, n, done in zip(state.ids, state.lengths, state.done, strict=True) if not done]
-        state.room = state.budget - 1 - min(behind, default=state.budget)
+        rows = zip(state.ids, state.lengths, state.limits, state.done, strict=True)
+        state.room = max((start + limit - len(ids) for ids, start, limit, done in rows if not done), default=0) - 1
 
 
 def unpad(inputs: dict[str, Any]) -> list[list[int]]:
@@ -131,8 +131,8 @@ def unpad(inputs: dict[str, Any]) -> list[list[int]]:
 
 
 def check_finite(logits: Tensor, where: str) -> None:
-    """Raise NumericalError if logits hold NaN or infinity; a silent NaN would repeat one token for ever."""
-    if torch.isnan(logits.sum()) or torch.isposinf(logits.amax()):
+    """Raise NumericalError if some logits [.., V] have no finite maximum; a silent NaN would repeat one token for ever."""
+    if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf win every maximum; -inf everywhere is one, too
         raise NumericalError(
             f"the target's logits are not finite at {where}: the weights are damaged or overflow in this dtype "
             "(try dtype=torch.float32)"

@@ -9,25 +9,19 @@ from mmspec.contract import Accepted, Draft, Kind
 def ancestors(parents: Tensor) -> Tensor:
     """[B, N] parents -> [B, N, N] bool, [b, i, j] True if j is i or above i (parents stand before children)."""
     size = parents.shape[1]
-    above = torch.eye(size, dtype=torch.bool, device=parents.device).repeat(parents.shape[0], 1, 1)
-    if torch.equal(parents, chain_parents(*parents.shape, parents.device)):
-        return torch.ones_like(above).tril()
-    rows = torch.arange(parents.shape[0], device=parents.device)
-    for node in range(1, size):
-        above[:, node] |= above[rows, parents[:, node]]
-    return above
-
-
-def chain_parents(batch: int, size: int, device: torch.device) -> Tensor:
-    """[B, N] parents of a chain: -1, 0, 1, ..."""
-    return torch.arange(-1, size - 1, device=device).expand(batch, size)
+    above = torch.eye(size, device=parents.device) + torch.nn.functional.one_hot(parents + 1, size + 1)[..., 1:]
+    reach = 1
+    while reach < size - 1:  # every squaring doubles how far up a node sees
+        above, reach = ((above @ above) > 0).float(), 2 * reach
+    return above > 0
 
 
 def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draft:
     """A chain draft from tokens [B, N], pending token first; q [B, N, V] if the tokens were sampled."""
     batch, size = tokens.shape
     depth = torch.arange(size, device=tokens.device).expand(batch, size)
-    return Draft(tokens, chain_parents(batch, size, tokens.device), depth, kind, q)
+    above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
+    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above)
 
 
 def root(pending: Tensor) -> Draft:
@@ -73,7 +67,9 @@ def children(draft: Draft) -> Tensor:
     return torch.where(kept < size, kept, -1)
 
 
-def best(tokens: Tensor, parents: Tensor, scores: Tensor, depth: Tensor, pending: Tensor, total: int, kind: Kind) -> tuple[Draft, Tensor]:
+def best(
+    tokens: Tensor, parents: Tensor, scores: Tensor, depth: Tensor, pending: Tensor, total: int, kind: Kind
+) -> tuple[Draft, Tensor]:
     """The tree of the `total - 1` best candidates under the pending token (EAGLE-2's re-ranking, arXiv 2406.16858).
 
     Args:

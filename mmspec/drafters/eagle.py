@@ -16,9 +16,11 @@ best `total - 1` candidates are verified. What confidence means depends on the k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
@@ -80,6 +82,9 @@ class Eagle:
 
     kinds = frozenset({"point", "sampled", "coupled"})
     trained = True
+    method = "eagle2"
+    source = "EAGLE-2, arXiv 2406.16858"
+    fits = ("model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer")
 
     def __init__(
         self,
@@ -109,12 +114,27 @@ class Eagle:
         self.target = target
         self.needs = Needs(taps=(target.num_layers,))
 
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the head's weights; returns what `drafter.json` must say to build it again."""
+        save_file(self.net.state_dict(), folder / "model.safetensors")
+        names = ("depth", "width", "top_k", "total", "sharpness")
+        return {"options": {name: getattr(self, name) for name in names}, "config": self.net.config.to_dict()}
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Eagle:
+        """The counterpart of `save`, on the device and in the dtype of `target`."""
+        head = EagleHead(LlamaConfig.from_dict(description["config"]))
+        head.load_state_dict(load_file(folder / "model.safetensors"))
+        return cls(head.to(target.model.device, target.model.dtype), **description["options"])
+
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Growing:
         """Queue the prompt's features; they are read with the first proposal."""
         lengths = [len(ids) - 1 for ids in state.ids]
         width = max(lengths)
         device = state.prompt_length.device
-        following = torch.tensor([ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device)
+        following = torch.tensor(
+            [ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device
+        )
         features = state.prompt_taps[self.target.num_layers]
         return Growing(self, sampler, kind, RowCache(len(lengths), device), following, features, lengths)
 
@@ -146,7 +166,9 @@ class Growing:
         rows = torch.arange(batch, device=device)[:, None]
         parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
         score = torch.zeros(batch, 1, device=device)
-        above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)  # forwarded nodes on each frontier node's path
+        above = torch.zeros(
+            batch, 1, 0, dtype=torch.bool, device=device
+        )  # forwarded nodes on each frontier node's path
         tokens, parents, scores, depths, laws = [], [], [], [], []
         for level in range(levels):
             token, confidence, law = self._children(feature, state.emitted + level)  # [B, F, k]

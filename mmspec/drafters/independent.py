@@ -8,14 +8,16 @@ or the argmax. Pictures reach it only through the words that were already emitte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import noise
 from mmspec.cache import RowCache
+from mmspec.checkpoints import quiet, read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.decoder import Decoder
 from mmspec.errors import InputError, MismatchError
@@ -32,6 +34,9 @@ class Independent:
     kinds = frozenset({"point", "sampled", "coupled"})
     needs = Needs()
     trained = True
+    method = "spd"
+    source = "SPD for multimodal models, arXiv 2404.08856"
+    fits = ("vocab_size", "tokenizer")
 
     def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
         if length < 1:
@@ -49,6 +54,18 @@ class Independent:
                 "independent drafter must share the target's tokenizer"
             )
         self.placeholders = tuple(target.placeholders)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the stock HF folder; returns what `drafter.json` must say beside it."""
+        with quiet():
+            self.decoder.model.save_pretrained(folder)
+        return {"options": {"length": self.length}}
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Independent:
+        """The counterpart of `save`, on the device and in the dtype of `target`."""
+        model = read_model(AutoModelForCausalLM, folder, target.model.dtype)
+        return cls(model.to(target.model.device), **description.get("options", {}))
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
         """Read the prompts without their image slots; the pending tokens wait for the first proposal."""

@@ -15,6 +15,7 @@ class NoDrafter:
     kinds = frozenset({"point", "sampled", "coupled"})
     needs = Needs()
     trained = False
+    source = "plain autoregressive decoding"
 
     def bind(self, target: Any) -> None:
         """Fits every target."""

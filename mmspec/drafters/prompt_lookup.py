@@ -27,6 +27,7 @@ class PromptLookup:
     kinds = frozenset({"point"})
     needs = Needs()
     trained = False
+    source = "prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding"
 
     def __init__(self, length: int = 6, ngram: int = 3) -> None:
         if length < 1 or ngram < 1:

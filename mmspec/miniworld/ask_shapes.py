@@ -23,7 +23,9 @@ def ask_count(voice: Voice, scene: Shapes) -> Ask:
         noun = "<{shape}>" if key == "shape" else f"<{value}> {{shape}}"
     word = value if key == "shape" else voice.say("[shape|thing|object]")
     gold, many = str(len(hits)), noun.replace("{shape}", plural(word, 2))
-    question = voice.say("[how many {s} [are there|can you see|does the picture show]?|what is the number of {s}?]", s=plain(many))
+    question = voice.say(
+        "[how many {s} [are there|can you see|does the picture show]?|what is the number of {s}?]", s=plain(many)
+    )
 
     def named(number: str) -> str:
         return noun.replace("{shape}", plural(word, number))
@@ -33,12 +35,19 @@ def ask_count(voice: Voice, scene: Shapes) -> Ask:
         ordered = sorted(scene.things, key=lambda t: (t.row, t.column))
         text += voice.chain([_vote(voice, thing, thing in hits, key) for thing in ordered]) + " "
         return text + voice.say(
-            "[in total|altogether|so|all in all], {there} {n} {s}.", there=there(voice, gold), n=mark(gold), s=named(gold)
+            "[in total|altogether|so|all in all], {there} {n} {s}.",
+            there=there(voice, gold),
+            n=mark(gold),
+            s=named(gold),
         )
 
     def claim(value: str) -> str:
         return voice.say(
-            "[{there} {n} {s}|the number of {many} is {n}]", there=there(voice, value[1:-1]), n=value, s=named(value[1:-1]), many=many
+            "[{there} {n} {s}|the number of {many} is {n}]",
+            there=there(voice, value[1:-1]),
+            n=value,
+            s=named(value[1:-1]),
+            many=many,
         )
 
     wrong = tuple(str(n) for n in range(7) if str(n) != gold and abs(n - int(gold)) <= 3)
@@ -92,9 +101,13 @@ def _locate(voice: Voice, scene: Shapes, thing: Thing, name: str) -> str:
     others = voice.shuffled([t for t in scene.things if t != thing])[:3]
     text = voice.say("[first|to start|to begin], [we|I|you] [look for|search for|must find] {t}. ", t=name)
     if others:
-        text += voice.say("[elsewhere|around it|apart from it], ") + voice.chain([sighting(voice, t) for t in others]) + " "
+        text += (
+            voice.say("[elsewhere|around it|apart from it], ") + voice.chain([sighting(voice, t) for t in others]) + " "
+        )
     return text + voice.say(
-        "[the one|what] [we|I] [want|need|look for] [is|sits|stands] at the {p}, and it is a {full}.", p=mark(place(thing)), full=full(thing)
+        "[the one|what] [we|I] [want|need|look for] [is|sits|stands] at the {p}, and it is a {full}.",
+        p=mark(place(thing)),
+        full=full(thing),
     )
 
 
@@ -104,10 +117,14 @@ def ask_place(voice: Voice, scene: Shapes) -> Ask | None:
     name, gold = identify(voice, scene, thing, hidden="place"), place(thing)
     if name is None:
         return None
-    question = voice.say("[where is {t}?|[at|in] which [place|position] is {t}?|in which part of the picture is {t}?]", t=plain(name))
+    question = voice.say(
+        "[where is {t}?|[at|in] which [place|position] is {t}?|in which part of the picture is {t}?]", t=plain(name)
+    )
 
     def claim(value: str) -> str:
-        return voice.say("[{t} [is|sits|stands] [at|in]|it [is|sits|stands] [at|in]|you find it [at|in]] the {v}", t=name, v=value)
+        return voice.say(
+            "[{t} [is|sits|stands] [at|in]|it [is|sits|stands] [at|in]|you find it [at|in]] the {v}", t=name, v=value
+        )
 
     wrong = tuple(p for row in PLACES for p in row if p != gold)
     return Ask("position", f"place {gold}", question, gold, claim, lambda: _locate(voice, scene, thing, name), wrong)

@@ -97,7 +97,9 @@ def _short(talker: Talker, ask: Ask) -> QA:
             "[Answer with [just |]the [value|word or number]|Give [only|just] the [value|answer]|[Only|Just] the [value|answer], please|No sentence, just the answer]."
         )
         return _qa(ask, "short", _with_cue(voice, ask.question, cue), mark(ask.gold), sentences=False)
-    cue = voice.say("[|Answer in [a|one] [short |]sentence.|Please answer in a [short |full ]sentence.|Use a [short |full ]sentence.]")
+    cue = voice.say(
+        "[|Answer in [a|one] [short |]sentence.|Please answer in a [short |full ]sentence.|Use a [short |full ]sentence.]"
+    )
     return _qa(ask, "short", _with_cue(voice, ask.question, cue), ask.claim(mark(ask.gold)) + ".")
 
 
@@ -173,7 +175,9 @@ def _yesno(talker: Talker, ask: Ask) -> QA:
     truth = voice.rng.random() < 0.5
     value = ask.gold if truth else voice.rng.choice(ask.wrong)
     claimed = plain(ask.claim(mark(value)))
-    question = voice.say("[Is it [true|correct|right] that|Can [you|we] say that|Would you [agree|say] that] {c}?", c=claimed)
+    question = voice.say(
+        "[Is it [true|correct|right] that|Can [you|we] say that|Would you [agree|say] that] {c}?", c=claimed
+    )
     gold = "yes" if truth else "no"
     answer = f"<{gold}>, {ask.claim(mark(ask.gold))}."
     if voice.rng.random() < 0.3:

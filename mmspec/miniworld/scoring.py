@@ -12,7 +12,8 @@ _NAMES = {name for names in CATEGORY_SETS for name in names} | set(SIGN_WORDS) |
 _WORDS = {*COLORS, *SHAPES, *SIZES, *TEXTURES, "rising", "falling", "gradient", "center"}
 _KNOWN = _NAMES | _WORDS | {word.capitalize() for word in _WORDS | _NAMES if word.islower()}
 _VALUE = re.compile(
-    r"(?:top|middle|bottom) (?:left|center|right)\b|\b(?:%s)\b" % "|".join(sorted(_KNOWN, key=len, reverse=True)), re.ASCII
+    r"(?:top|middle|bottom) (?:left|center|right)\b|\b(?:%s)\b" % "|".join(sorted(_KNOWN, key=len, reverse=True)),
+    re.ASCII,
 )
 _MARKER = re.compile(r"\b(?:answer|result)(?: is)?(?: therefore| thus| then| clearly)?:? (?=\S)", re.IGNORECASE)
 

@@ -7,7 +7,11 @@ from mmspec.miniworld.phrases import ORDINALS, Ask, Voice, mark, plural, there
 
 NOUNS = {"bar": "bar", "line": "point", "pie": "slice"}
 HIGHEST = {"bar": "[highest|tallest|longest]", "line": "[highest|top|upper]", "pie": "[largest|biggest|widest]"}
-LOWEST = {"bar": "[lowest|shortest|smallest]", "line": "[lowest|bottom|deepest]", "pie": "[smallest|thinnest|narrowest]"}
+LOWEST = {
+    "bar": "[lowest|shortest|smallest]",
+    "line": "[lowest|bottom|deepest]",
+    "pie": "[smallest|thinnest|narrowest]",
+}
 HIGHER = {"bar": "[higher|taller|longer]", "line": "[higher|further up|larger]", "pie": "[larger|bigger|wider]"}
 READINGS = {
     "bar": "[{c} [reaches|has|shows] {v}|the [bar|column|value] [of|for|at] {c} [is|reaches|ends at|shows] {v}"
@@ -53,7 +57,9 @@ def listing(voice: Voice, chart: Chart, order: list[int]) -> str:
         return voice.chain([reading(voice, chart, index) for index in order])
     form = voice.pick(("{v} for {c}", "{c} with {v}", "{c} at {v}", "{v} at {c}"))
     items = [form.format(c=mark(chart.categories[i]), v=mark(chart.values[i])) for i in order]
-    lead = voice.say("[the [values|numbers|figures] [are|read]|[we|you|I] [find|read|see|get]|here [we|you] [have|see]]")
+    lead = voice.say(
+        "[the [values|numbers|figures] [are|read]|[we|you|I] [find|read|see|get]|here [we|you] [have|see]]"
+    )
     return lead + " " + voice.join(items) + "."
 
 
@@ -83,7 +89,13 @@ def remarks(voice: Voice, chart: Chart) -> list[str]:
     """True sentences, in random order, that make an answer longer."""
     noun, count = NOUNS[chart.kind], len(chart.values)
     pick = voice.rng.sample(range(count), 2)
-    out = [voice.say("[in [all|total]|altogether|all in all], [there are|we count|the chart has] {n} {s}.", n=mark(count), s=plural(noun, count))]
+    out = [
+        voice.say(
+            "[in [all|total]|altogether|all in all], [there are|we count|the chart has] {n} {s}.",
+            n=mark(count),
+            s=plural(noun, count),
+        )
+    ]
     low, high = sorted(pick, key=lambda i: chart.values[i])
     if chart.values[low] < chart.values[high]:
         out.append(
@@ -104,8 +116,18 @@ def remarks(voice: Voice, chart: Chart) -> list[str]:
         )
         spot = voice.rng.randrange(count - 1)
         pair = {"a": mark(chart.categories[spot]), "b": mark(chart.categories[spot + 1])}
-        out.append(voice.say("[[right |just |]after {a} [comes|follows|stands] {b}|{a} [comes|stands] [right |just |]before {b}].", **pair))
-        out.append(voice.say("[the first|on the left, the first|going from the left, the first] [name|label] is {c}.", c=mark(chart.categories[0])))
+        out.append(
+            voice.say(
+                "[[right |just |]after {a} [comes|follows|stands] {b}|{a} [comes|stands] [right |just |]before {b}].",
+                **pair,
+            )
+        )
+        out.append(
+            voice.say(
+                "[the first|on the left, the first|going from the left, the first] [name|label] is {c}.",
+                c=mark(chart.categories[0]),
+            )
+        )
     if chart.kind == "line":
         out.append(voice.say("[the|its] [line|curve] is [drawn|painted|shown] in {c}.", c=mark(chart.colors[0])))
     else:
@@ -140,7 +162,9 @@ def ask_value(voice: Voice, chart: Chart) -> Ask:
     def steps() -> str:
         noun = NOUNS[chart.kind]
         where = voice.say(
-            "[first|to start], [we|I|you] [look for|search for|find] the {noun} [of|for] {c}[| in the chart].", noun=noun, c=mark(name)
+            "[first|to start], [we|I|you] [look for|search for|find] the {noun} [of|for] {c}[| in the chart].",
+            noun=noun,
+            c=mark(name),
         )
         if chart.kind != "pie":
             where += " " + voice.say(
@@ -148,11 +172,21 @@ def ask_value(voice: Voice, chart: Chart) -> Ask:
             )
         around = [i for i in range(len(chart.values)) if i != index]
         others = voice.shuffled(around)[:2]
-        middle = voice.say("[for [comparison|reference]|around it|elsewhere], ") + voice.chain([reading(voice, chart, i) for i in others])
+        middle = voice.say("[for [comparison|reference]|around it|elsewhere], ") + voice.chain(
+            [reading(voice, chart, i) for i in others]
+        )
         last = voice.say("[finally|now|at last], ") + reading(voice, chart, index) + "."
         return f"{where} {middle} {last}"
 
-    return Ask("value", f"value {name}", question, gold, lambda v: _value_claim(voice, chart, name, v), steps, _others(voice, chart, gold))
+    return Ask(
+        "value",
+        f"value {name}",
+        question,
+        gold,
+        lambda v: _value_claim(voice, chart, name, v),
+        steps,
+        _others(voice, chart, gold),
+    )
 
 
 def _value_claim(voice: Voice, chart: Chart, name: str, value: str) -> str:
@@ -164,7 +198,11 @@ def _value_claim(voice: Voice, chart: Chart, name: str, value: str) -> str:
 def _others(voice: Voice, chart: Chart, gold: str) -> tuple[str, ...]:
     """Numbers that are not the gold one: other values first, then near ones."""
     number = int(gold)
-    pool = {str(value) for value in chart.values} | {str(number + chart.step), str(max(number - chart.step, 0)), str(number + 2)}
+    pool = {str(value) for value in chart.values} | {
+        str(number + chart.step),
+        str(max(number - chart.step, 0)),
+        str(number + 2),
+    }
     return tuple(sorted(pool - {gold}))
 
 
@@ -176,13 +214,16 @@ def ask_extreme(voice: Voice, chart: Chart) -> Ask | None:
         return None
     noun, words = NOUNS[chart.kind], HIGHEST[chart.kind] if top else LOWEST[chart.kind]
     gold = chart.categories[index]
-    question = voice.say(f"[[which|what] [category|name] has the {words} {noun}?|where is the {words} {noun}?|whose {noun} is [the |]{words}?]")
+    question = voice.say(
+        f"[[which|what] [category|name] has the {words} {noun}?|where is the {words} {noun}?|whose {noun} is [the |]{words}?]"
+    )
 
     def steps() -> str:
         text = voice.say("[first|to begin|to start], [we|I|you] [read|list|collect] [all |]the values. ")
         text += listing(voice, chart, voice.shuffled(range(len(chart.values)))) + " "
         return text + voice.say(
-            "[of these|among them|comparing them], {v} is the %s [value|number|one], and [it|this] [belongs|goes] to {c}." % ("[highest|largest]" if top else "[lowest|smallest]"),
+            "[of these|among them|comparing them], {v} is the %s [value|number|one], and [it|this] [belongs|goes] to {c}."
+            % ("[highest|largest]" if top else "[lowest|smallest]"),
             v=mark(chart.values[index]),
             c=mark(gold),
         )
@@ -190,7 +231,15 @@ def ask_extreme(voice: Voice, chart: Chart) -> Ask | None:
     def claim(value: str) -> str:
         return voice.say("[the %s %s [is|belongs to] {v}|{v} has the %s %s]" % (words, noun, words, noun), v=value)
 
-    return Ask("max" if top else "min", f"extreme {top}", question, gold, claim, steps, tuple(c for c in chart.categories if c != gold))
+    return Ask(
+        "max" if top else "min",
+        f"extreme {top}",
+        question,
+        gold,
+        claim,
+        steps,
+        tuple(c for c in chart.categories if c != gold),
+    )
 
 
 def ask_compare(voice: Voice, chart: Chart) -> Ask | None:
@@ -202,10 +251,17 @@ def ask_compare(voice: Voice, chart: Chart) -> Ask | None:
     winner, loser = (first, second) if (chart.values[first] > chart.values[second]) == up else (second, first)
     word = "higher" if up else "lower"
     a, b, gold = chart.categories[first], chart.categories[second], chart.categories[winner]
-    question = voice.say("[which [one |]is {w}, {a} or {b}?|which has the {w} value, {a} or {b}?|between {a} and {b}, which is {w}?]", w=word, a=a, b=b)
+    question = voice.say(
+        "[which [one |]is {w}, {a} or {b}?|which has the {w} value, {a} or {b}?|between {a} and {b}, which is {w}?]",
+        w=word,
+        a=a,
+        b=b,
+    )
 
     def steps() -> str:
-        text = voice.say("[we|I|you] [need to|must|have to] [compare|check|look at] {a} and {b}. ", a=mark(a), b=mark(b))
+        text = voice.say(
+            "[we|I|you] [need to|must|have to] [compare|check|look at] {a} and {b}. ", a=mark(a), b=mark(b)
+        )
         text += voice.chain([reading(voice, chart, i) for i in voice.shuffled([first, second])]) + " "
         return text + voice.say(
             "[since|because|as] {x} is [more|greater|larger] than {y}, {hi} is [the |]higher [one |]and {lo} is [the |]lower[| one].",
@@ -247,10 +303,17 @@ def arithmetic(voice: Voice, a: str, b: str, x: int, y: int, readings: Callable[
     )
 
     def steps() -> str:
-        text = voice.say("[first|to begin|to start], [we|I|you] [look up|read|find] [both|the two] [values|numbers]. ") + readings() + " "
+        text = (
+            voice.say("[first|to begin|to start], [we|I|you] [look up|read|find] [both|the two] [values|numbers]. ")
+            + readings()
+            + " "
+        )
         if add:
             return text + voice.say(
-                "[now|then|next] [we|I] [add|sum] [them|both|the two]: {x} plus {y} [makes|is|gives] {g}.", x=mark(x), y=mark(y), g=mark(gold)
+                "[now|then|next] [we|I] [add|sum] [them|both|the two]: {x} plus {y} [makes|is|gives] {g}.",
+                x=mark(x),
+                y=mark(y),
+                g=mark(gold),
             )
         return text + voice.say(
             "[now|then|next] [we|I] [subtract|take away] the [smaller|lesser] [one|number|value]: {x} minus {y} [is|leaves|gives] {g}.",
@@ -261,8 +324,15 @@ def arithmetic(voice: Voice, a: str, b: str, x: int, y: int, readings: Callable[
 
     def claim(value: str) -> str:
         if add:
-            return voice.say("[{a} and {b} [together |]make|the [sum|total] is|together they [make|give]] {v}", a=mark(a), b=mark(b), v=value)
-        return voice.say("[{a} and {b} differ by|the [difference|gap] is|they are apart by] {v}", a=mark(a), b=mark(b), v=value)
+            return voice.say(
+                "[{a} and {b} [together |]make|the [sum|total] is|together they [make|give]] {v}",
+                a=mark(a),
+                b=mark(b),
+                v=value,
+            )
+        return voice.say(
+            "[{a} and {b} differ by|the [difference|gap] is|they are apart by] {v}", a=mark(a), b=mark(b), v=value
+        )
 
     wrong = tuple(str(w) for w in sorted({int(gold) + 1, int(gold) + 3, abs(int(gold) - 2), x, y} - {int(gold)}))
     topic = "sum" if add else "difference"
@@ -293,7 +363,16 @@ def ask_above(voice: Voice, chart: Chart) -> Ask:
 
     def claim(value: str) -> str:
         template = "[{w} {n}{unit} {there} {v} {s}|the number of {all} {w} {n}{unit} is {v}]"
-        return voice.say(template, w=word, n=mark(limit), unit=unit, v=value, s=plural(noun, value[1:-1]), all=noun + "s", there=there(voice, value[1:-1]))
+        return voice.say(
+            template,
+            w=word,
+            n=mark(limit),
+            unit=unit,
+            v=value,
+            s=plural(noun, value[1:-1]),
+            all=noun + "s",
+            there=there(voice, value[1:-1]),
+        )
 
     wrong = tuple(str(n) for n in range(len(chart.values) + 1) if n != len(hits))
     return Ask("above", f"above {word} {limit}", question, gold, claim, steps, wrong)
@@ -302,11 +381,17 @@ def ask_above(voice: Voice, chart: Chart) -> Ask:
 def ask_count(voice: Voice, chart: Chart) -> Ask:
     """The number of bars, points or slices."""
     noun, gold = NOUNS[chart.kind], str(len(chart.values))
-    question = voice.say("[how many {s} [are there|can you see|does the chart have]?|what is the number of {s}?]", s=noun + "s")
+    question = voice.say(
+        "[how many {s} [are there|can you see|does the chart have]?|what is the number of {s}?]", s=noun + "s"
+    )
 
     def steps() -> str:
         order = voice.join([mark(c) for c in chart.categories])
-        text = voice.say("[let us|we|I] count the {s}[| with care| slowly]. [there are|we have|I see] ", s=noun + "s") + order + ". "
+        text = (
+            voice.say("[let us|we|I] count the {s}[| with care| slowly]. [there are|we have|I see] ", s=noun + "s")
+            + order
+            + ". "
+        )
         numbers = ", ".join(mark(i + 1) for i in range(len(chart.values)))
         return text + voice.say("[counting|numbering] [them|these] [gives|yields]: {numbers}.", numbers=numbers)
 
@@ -325,7 +410,9 @@ def ask_trend(voice: Voice, chart: Chart) -> Ask | None:
         return None
     gold, bad = ("rising", "falling") if y > x else ("falling", "rising")
     a, b = chart.categories[spot], chart.categories[spot + 1]
-    question = voice.say("[is the line rising or falling from {a} to {b}?|between {a} and {b}, is the line rising or falling?]", a=a, b=b)
+    question = voice.say(
+        "[is the line rising or falling from {a} to {b}?|between {a} and {b}, is the line rising or falling?]", a=a, b=b
+    )
 
     def steps() -> str:
         text = voice.say("[we|I|you] [follow|trace] the line from {a} to {b}. ", a=mark(a), b=mark(b))
@@ -336,7 +423,12 @@ def ask_trend(voice: Voice, chart: Chart) -> Ask | None:
         )  # fmt: skip
 
     def claim(value: str) -> str:
-        return voice.say("[from {a} to {b} the line is|between {a} and {b} the line is|there it is] {v}", a=mark(a), b=mark(b), v=value)
+        return voice.say(
+            "[from {a} to {b} the line is|between {a} and {b} the line is|there it is] {v}",
+            a=mark(a),
+            b=mark(b),
+            v=value,
+        )
 
     return Ask("trend", f"trend {a}", question, gold, claim, steps, (bad,))
 
@@ -364,10 +456,14 @@ def ask_owner(voice: Voice, chart: Chart) -> Ask | None:
     color, gold, noun = chart.colors[index], chart.categories[index], NOUNS[chart.kind]
     if chart.kind == "line" or chart.colors.count(color) > 1:
         return None
-    question = voice.say("[which [category|name] has the {c} {s}?|[what|who] does the {c} {s} [stand for|belong to]?]", c=color, s=noun)
+    question = voice.say(
+        "[which [category|name] has the {c} {s}?|[what|who] does the {c} {s} [stand for|belong to]?]", c=color, s=noun
+    )
 
     def claim(value: str) -> str:
-        return voice.say("[the {c} {s} [belongs to|is for]|it [belongs to|stands for]] {v}", c=mark(color), s=noun, v=value)
+        return voice.say(
+            "[the {c} {s} [belongs to|is for]|it [belongs to|stands for]] {v}", c=mark(color), s=noun, v=value
+        )
 
     return Ask("owner", f"owner {color}", question, gold, claim, None, tuple(c for c in chart.categories if c != gold))
 

@@ -27,7 +27,15 @@ def identify(voice: Voice, scene: Shapes, thing: Thing, hidden: str = "") -> str
 
     The name is built from attributes, or from the place unless that is what is hidden.
     """
-    sets = [("color", "shape"), ("shape",), ("texture", "shape"), ("color",), ("size", "shape"), ("texture", "color", "shape"), ("texture",)]
+    sets = [
+        ("color", "shape"),
+        ("shape",),
+        ("texture", "shape"),
+        ("color",),
+        ("size", "shape"),
+        ("texture", "color", "shape"),
+        ("texture",),
+    ]
     names = []
     for keys in sets:
         same = [t for t in scene.things if all(getattr(t, k) == getattr(thing, k) for k in keys)]
@@ -114,7 +122,9 @@ def remarks(voice: Voice, scene: Shapes) -> list[str]:
         "|[looking closely|in detail], {what} [is|appears] {texture} and {size}]."
     )
     for thing in rng.sample(scene.things, min(2, len(scene.things))):
-        out.append(voice.say(looks, what=identify(voice, scene, thing), size=mark(thing.size), texture=mark(thing.texture)))
+        out.append(
+            voice.say(looks, what=identify(voice, scene, thing), size=mark(thing.size), texture=mark(thing.texture))
+        )
     empty = [PLACES[r][c] for r in range(3) for c in range(3) if all((t.row, t.column) != (r, c) for t in scene.things)]
     blank = "[the {p} is [empty|free|bare]|nothing [is|stands] [at|in] the {p}|there is nothing [at|in] the {p}]."
     out += [voice.say(blank, p=mark(spot)) for spot in rng.sample(empty, 2)]
@@ -129,5 +139,7 @@ def tally(voice: Voice, scene: Shapes, key: str) -> str:
     if key == "shape":
         template = "[{there} {n} {s}[| in it| here]|[we|you] [count|find|see] {n} {s}]."
         return voice.say(template, s=mark(plural(value, number)), **slots)
-    template = "[{there} {n} {v} {s}[| in it| here]|[we|you] [count|find|see] {n} {v} {s}|the number of {v} things is {n}]."
+    template = (
+        "[{there} {n} {v} {s}[| in it| here]|[we|you] [count|find|see] {n} {v} {s}|the number of {v} things is {n}]."
+    )
     return voice.say(template, s=plural(voice.say("[thing|object|figure]"), number), **slots)

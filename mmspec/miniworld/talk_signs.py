@@ -65,11 +65,23 @@ def longest(sign: Sign) -> int | None:
 def remarks(voice: Voice, sign: Sign) -> list[str]:
     """True sentences, in random order, that make an answer longer."""
     words, lines = words_of(sign), len(sign.lines)
-    out = [voice.say("[in [all|total]|altogether|all in all], [there {be}|we count|the sign has] {n} {s}.", be="is" if lines == 1 else "are", n=mark(lines), s=plural("line", lines))]
+    out = [
+        voice.say(
+            "[in [all|total]|altogether|all in all], [there {be}|we count|the sign has] {n} {s}.",
+            be="is" if lines == 1 else "are",
+            n=mark(lines),
+            s=plural("line", lines),
+        )
+    ]
     out += [spelling(voice, word) for word in voice.rng.sample(words, min(4, len(words)))]
     row = longest(sign)
     if row is not None:
-        out.append(voice.say("[the longest line is the {k} one|the {k} line is the longest[| one]|of all lines, the {k} is the longest].", k=mark(ORDINALS[row])))
+        out.append(
+            voice.say(
+                "[the longest line is the {k} one|the {k} line is the longest[| one]|of all lines, the {k} is the longest].",
+                k=mark(ORDINALS[row]),
+            )
+        )
     for index in range(lines):
         count = len(sign.lines[index].split())
         out.append(
@@ -79,15 +91,38 @@ def remarks(voice: Voice, sign: Sign) -> list[str]:
             ).replace("stands", "stand")
         )  # fmt: skip
     if len(words) > 1:
-        out.append(voice.say("[the [sign|text] [starts|begins|opens] with {a} and [ends|closes|finishes] with {b}|the last [piece|thing] is {b}, the first[| one is] {a}].", a=quote(words[0]), b=quote(words[-1])))
+        out.append(
+            voice.say(
+                "[the [sign|text] [starts|begins|opens] with {a} and [ends|closes|finishes] with {b}|the last [piece|thing] is {b}, the first[| one is] {a}].",
+                a=quote(words[0]),
+                b=quote(words[-1]),
+            )
+        )
     numbers = [word for word in words if word.isdigit()]
     if numbers:
-        out.append(voice.say("[there is|it [has|shows]|we find] the [number|figure] {n}[| on it| too].", n=mark(numbers[0])))
+        out.append(
+            voice.say("[there is|it [has|shows]|we find] the [number|figure] {n}[| on it| too].", n=mark(numbers[0]))
+        )
     else:
-        out.append(voice.say("[there are|it has|we see] {no} [numbers|figures|digits] on [it|the sign].", no=mark("no")))
-    out.append(voice.say("[the|its] [board|ground|surface] is {b}, [and|while] the [frame|border|edge] is {f}.", b=mark(sign.board), f=mark(sign.frame)))
+        out.append(
+            voice.say("[there are|it has|we see] {no} [numbers|figures|digits] on [it|the sign].", no=mark("no"))
+        )
+    out.append(
+        voice.say(
+            "[the|its] [board|ground|surface] is {b}, [and|while] the [frame|border|edge] is {f}.",
+            b=mark(sign.board),
+            f=mark(sign.frame),
+        )
+    )
     word = voice.rng.choice([w for w in words if not w.isdigit()] or words)
-    out.append(voice.say("[{t} [starts|begins] with {a}[| and ends with {z}]|the first [letter|character] of {t} is {a}[|, the last is {z}]].", t=quote(word), a=quote(word[0]), z=quote(word[-1])))
+    out.append(
+        voice.say(
+            "[{t} [starts|begins] with {a}[| and ends with {z}]|the first [letter|character] of {t} is {a}[|, the last is {z}]].",
+            t=quote(word),
+            a=quote(word[0]),
+            z=quote(word[-1]),
+        )
+    )
     return voice.shuffled(out)
 
 
@@ -95,7 +130,11 @@ def _text_ask(voice: Voice, sign: Sign, topic: str, key: str, question: str, gol
     """An ask whose answer is a text of the sign, stated after a lead such as "the first line says"."""
 
     def steps() -> str:
-        text = voice.say("[we|let us|I] [read|go through|follow] the sign from top to bottom. ") + reading(voice, sign) + " "
+        text = (
+            voice.say("[we|let us|I] [read|go through|follow] the sign from top to bottom. ")
+            + reading(voice, sign)
+            + " "
+        )
         text += " ".join(spelling(voice, word) for word in voice.shuffled(gold.split())[:2])
         return text + " " + voice.say(lead) + f" {quote(gold)}."
 
@@ -110,14 +149,19 @@ def ask_line(voice: Voice, sign: Sign) -> Ask:
     """The text of one line."""
     index = voice.rng.randrange(len(sign.lines))
     k = ORDINALS[index]
-    question = voice.say("[what does the {k} line say?|what is [written|printed] on the {k} line?|read the {k} line: what does it say?]", k=k)
+    question = voice.say(
+        "[what does the {k} line say?|what is [written|printed] on the {k} line?|read the {k} line: what does it say?]",
+        k=k,
+    )
     lead = f"[the <{k}> line [says|reads]|[it|this line] [says|reads]|on the <{k}> line [we|you] read]"
     return _text_ask(voice, sign, "line", f"line {k}", question, sign.lines[index], lead)
 
 
 def ask_whole(voice: Voice, sign: Sign) -> Ask:
     """The text of the whole sign."""
-    question = voice.say("[what does the [whole |]sign say?|what is [written|printed] on the sign?|what is the full text?]")
+    question = voice.say(
+        "[what does the [whole |]sign say?|what is [written|printed] on the sign?|what is the full text?]"
+    )
     lead = "[the [whole |]sign [says|reads]|[the|its] [full |]text is|it [says|reads]]"
     return _text_ask(voice, sign, "whole", "whole", question, " ".join(sign.lines), lead)
 
@@ -125,8 +169,14 @@ def ask_whole(voice: Voice, sign: Sign) -> Ask:
 def ask_edge_word(voice: Voice, sign: Sign) -> Ask:
     """The first or last word of the sign."""
     word, index = voice.rng.choice((("first", 0), ("last", -1)))
-    question = voice.say("[what is the {w} [word|thing] on the sign?|which word or number comes {w}[| on the sign]?]", w=word)
-    lead = f"[the {word} [one|word] is|the sign [begins|starts] with|it [begins|starts] with]" if index == 0 else f"[the {word} one is|the sign [ends|closes] with|it [ends|closes] with]"
+    question = voice.say(
+        "[what is the {w} [word|thing] on the sign?|which word or number comes {w}[| on the sign]?]", w=word
+    )
+    lead = (
+        f"[the {word} [one|word] is|the sign [begins|starts] with|it [begins|starts] with]"
+        if index == 0
+        else f"[the {word} one is|the sign [ends|closes] with|it [ends|closes] with]"
+    )
     return _text_ask(voice, sign, "edge", f"edge {word}", question, words_of(sign)[index], lead)
 
 
@@ -138,16 +188,34 @@ def ask_number(voice: Voice, sign: Sign) -> Ask | None:
     question = voice.say("[which|what] number [is|stands|can you see] on the sign?")
     ask = _text_ask(voice, sign, "number", "number", question, numbers[0], "[the number is|it shows|we read]")
     near = (str(int(numbers[0]) + 1), str(int(numbers[0]) + 10), str(int(numbers[0]) + 5))
-    return Ask(ask.topic, ask.key, question, ask.gold, lambda v: voice.say("[the number is|it shows|we read] {v}", v=v), ask.steps, near)
+    return Ask(
+        ask.topic,
+        ask.key,
+        question,
+        ask.gold,
+        lambda v: voice.say("[the number is|it shows|we read] {v}", v=v),
+        ask.steps,
+        near,
+    )
 
 
 def ask_color(voice: Voice, sign: Sign) -> Ask:
     """The colour of the board or of the frame."""
-    part, gold, word = voice.rng.choice((("board", sign.board, "[board|sign]"), ("frame", sign.frame, "[frame|border]")))
+    part, gold, word = voice.rng.choice(
+        (("board", sign.board, "[board|sign]"), ("frame", sign.frame, "[frame|border]"))
+    )
     name = voice.say(word)
     question = voice.say("[what color is the {p}?|which color does the {p} have?]", p=name)
     lead = "[the {p} is|its color is|the color of the {p} is] {v}"
-    return Ask("color", f"color {part}", question, gold, lambda v: voice.say(lead, p=name, v=v), None, tuple(c for c in COLORS if c != gold))
+    return Ask(
+        "color",
+        f"color {part}",
+        question,
+        gold,
+        lambda v: voice.say(lead, p=name, v=v),
+        None,
+        tuple(c for c in COLORS if c != gold),
+    )
 
 
 def ask_count(voice: Voice, sign: Sign) -> Ask:
@@ -164,10 +232,16 @@ def ask_count(voice: Voice, sign: Sign) -> Ask:
         marked = ""
         word = ""
     noun = "words and numbers" if what == "word" else what + "s"
-    question = voice.say("how many {n}{of}?", n=noun, of=of or voice.say(" [are on the sign|does the sign have|are there]"))
+    question = voice.say(
+        "how many {n}{of}?", n=noun, of=of or voice.say(" [are on the sign|does the sign have|are there]")
+    )
 
     def steps() -> str:
-        text = voice.say("[first|to begin|to start], [we|I] [read|go through|look at] the sign. ") + reading(voice, sign) + " "
+        text = (
+            voice.say("[first|to begin|to start], [we|I] [read|go through|look at] the sign. ")
+            + reading(voice, sign)
+            + " "
+        )
         parts = list(word) if word else list(sign.lines) if kind == "line" else words
         listed = ", ".join((mark(p) if word else quote(p)) + f" ({mark(i + 1)})" for i, p in enumerate(parts))
         return text + voice.say("[now|then|next] [we|I] count [them|the {n}]: ", n=noun) + listed + "."

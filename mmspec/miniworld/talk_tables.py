@@ -46,7 +46,10 @@ def whole_row(voice: Voice, table: Table, row: int) -> str:
     order = list(columns) if voice.pick((True, False)) else voice.shuffled(columns)
     form = voice.say("{v} [for|in|under] {c}")
     items = [form.format(v=mark(table.cells[row][c]), c=mark(table.columns[c])) for c in order]
-    lead = voice.say("[{r} [has|shows|gets]|the row [of|for] {r} [has|reads|shows|contains]|for {r} [we|you|I] [see|read|find]]", r=mark(table.rows[row]))
+    lead = voice.say(
+        "[{r} [has|shows|gets]|the row [of|for] {r} [has|reads|shows|contains]|for {r} [we|you|I] [see|read|find]]",
+        r=mark(table.rows[row]),
+    )
     return lead + " " + voice.join(items)
 
 
@@ -73,7 +76,13 @@ def remarks(voice: Voice, table: Table) -> list[str]:
                     v=mark(table.cells[row][column]),
                 )
             )
-    out.append(voice.say("[the first|at the top, the first] [row|line] [is|belongs to] {r}[|, the last [one |]to {z}].", r=mark(table.rows[0]), z=mark(table.rows[-1])))
+    out.append(
+        voice.say(
+            "[the first|at the top, the first] [row|line] [is|belongs to] {r}[|, the last [one |]to {z}].",
+            r=mark(table.rows[0]),
+            z=mark(table.rows[-1]),
+        )
+    )
     spot = voice.rng.randrange(rows - 1)
     out.append(
         voice.say(
@@ -85,12 +94,19 @@ def remarks(voice: Voice, table: Table) -> list[str]:
     heads = voice.join([mark(c) for c in table.columns])
     out.append(
         voice.say(
-            "[the [columns are|headings read] {h}|[on top|above], [we|you] [read|see] {h}]." if columns > 1 else "[the only|its only|the single] column is {h}.",
+            "[the [columns are|headings read] {h}|[on top|above], [we|you] [read|see] {h}]."
+            if columns > 1
+            else "[the only|its only|the single] column is {h}.",
             h=heads,
         )
     )
     out.append(voice.say("[the|its] [rows|names on the left] are {h}.", h=voice.join([mark(r) for r in table.rows])))
-    out.append(voice.say("[in [all|total]|altogether|all in all], [there are|we count|the table has] {n} numbers.", n=mark(rows * columns)))
+    out.append(
+        voice.say(
+            "[in [all|total]|altogether|all in all], [there are|we count|the table has] {n} numbers.",
+            n=mark(rows * columns),
+        )
+    )
     for row in voice.rng.sample(range(rows), min(3, rows)):
         out.append(whole_row(voice, table, row) + ".")
     return voice.shuffled(out)
@@ -112,15 +128,26 @@ def ask_cell(voice: Voice, table: Table) -> Ask:
 
     def steps() -> str:
         text = voice.say(
-            "[first|to begin|to start], [we|I|you] [look for|search for|find] the row of {r}. [it|this] is the {k} [row|one]. ", r=mark(r), k=mark(ORDINALS[row])
+            "[first|to begin|to start], [we|I|you] [look for|search for|find] the row of {r}. [it|this] is the {k} [row|one]. ",
+            r=mark(r),
+            k=mark(ORDINALS[row]),
         )
-        text += voice.say("[next|then|now] [we|I|you] [need|take|go to] the column {c}, [which is|and that is] the {k} one. ", c=mark(c), k=mark(ORDINALS[column]))
+        text += voice.say(
+            "[next|then|now] [we|I|you] [need|take|go to] the column {c}, [which is|and that is] the {k} one. ",
+            c=mark(c),
+            k=mark(ORDINALS[column]),
+        )
         others = voice.shuffled(i for i in range(len(table.rows)) if i != row)[:2]
         text += voice.chain([whole_row(voice, table, other) for other in others]) + " "
         return text + voice.say("[finally|now|at last], ") + whole_row(voice, table, row) + "."
 
     def claim(value: str) -> str:
-        return voice.say("[[for|in|under] {c}, {r} has|the number of {r} [for|in|under] {c} is|{r} and {c} meet at] {v}", c=mark(c), r=mark(r), v=value)
+        return voice.say(
+            "[[for|in|under] {c}, {r} has|the number of {r} [for|in|under] {c} is|{r} and {c} meet at] {v}",
+            c=mark(c),
+            r=mark(r),
+            v=value,
+        )
 
     return Ask("value", f"cell {r} {c}", question, str(gold), claim, steps, _numbers(table, gold))
 
@@ -133,10 +160,15 @@ def ask_extreme(voice: Voice, table: Table) -> Ask | None:
         return None
     c, gold = table.columns[column], table.rows[row]
     words = "[highest|largest|biggest]" if top else "[lowest|smallest|least]"
-    question = voice.say(f"[which row has the {words} [number|value] [for|in|under] {{c}}?|[in|under] {{c}}, which row has the {words} [number|value]?]", c=c)
+    question = voice.say(
+        f"[which row has the {words} [number|value] [for|in|under] {{c}}?|[in|under] {{c}}, which row has the {words} [number|value]?]",
+        c=c,
+    )
 
     def steps() -> str:
-        text = voice.say("[first|to begin|to start], [we|I|you] [read|list|collect] the [numbers|values] [in|under] {c}. ", c=mark(c))
+        text = voice.say(
+            "[first|to begin|to start], [we|I|you] [read|list|collect] the [numbers|values] [in|under] {c}. ", c=mark(c)
+        )
         rows = voice.shuffled(range(len(table.rows)))
         text += voice.chain([cell(voice, table, r, column) for r in rows]) + " "
         return text + voice.say(
@@ -145,9 +177,22 @@ def ask_extreme(voice: Voice, table: Table) -> Ask | None:
         )  # fmt: skip
 
     def claim(value: str) -> str:
-        return voice.say("[[in|under] {c}, the %s [number|value] [is that of|belongs to]|the %s [one|number] [is that of|belongs to]] {v}" % (words, words), c=mark(c), v=value)
+        return voice.say(
+            "[[in|under] {c}, the %s [number|value] [is that of|belongs to]|the %s [one|number] [is that of|belongs to]] {v}"
+            % (words, words),
+            c=mark(c),
+            v=value,
+        )
 
-    return Ask("max" if top else "min", f"extreme {top} {c}", question, gold, claim, steps, tuple(r for r in table.rows if r != gold))
+    return Ask(
+        "max" if top else "min",
+        f"extreme {top} {c}",
+        question,
+        gold,
+        claim,
+        steps,
+        tuple(r for r in table.rows if r != gold),
+    )
 
 
 def _two(voice: Voice, table: Table, limit: int) -> tuple[int, int, int] | None:
@@ -169,20 +214,49 @@ def ask_compare(voice: Voice, table: Table) -> Ask | None:
         return None
     column, first, second = two
     up = voice.rng.random() < 0.6
-    winner, loser = (first, second) if (table.cells[first][column] > table.cells[second][column]) == up else (second, first)
-    word, c, a, b, gold = "more" if up else "less", table.columns[column], table.rows[first], table.rows[second], table.rows[winner]
-    question = voice.say("[which has {w} [for|in|under] {c}, {a} or {b}?|[for|in|under] {c}, which row has {w}, {a} or {b}?]", w=word, a=a, b=b, c=c)
+    winner, loser = (
+        (first, second) if (table.cells[first][column] > table.cells[second][column]) == up else (second, first)
+    )
+    word, c, a, b, gold = (
+        "more" if up else "less",
+        table.columns[column],
+        table.rows[first],
+        table.rows[second],
+        table.rows[winner],
+    )
+    question = voice.say(
+        "[which has {w} [for|in|under] {c}, {a} or {b}?|[for|in|under] {c}, which row has {w}, {a} or {b}?]",
+        w=word,
+        a=a,
+        b=b,
+        c=c,
+    )
 
     def steps() -> str:
-        text = voice.say("[we|I|you] [need to|must|have to] [compare|check|look at] {a} and {b} [in the|under the] column {c}. ", a=mark(a), b=mark(b), c=mark(c))
+        text = voice.say(
+            "[we|I|you] [need to|must|have to] [compare|check|look at] {a} and {b} [in the|under the] column {c}. ",
+            a=mark(a),
+            b=mark(b),
+            c=mark(c),
+        )
         text += voice.chain([cell(voice, table, r, column) for r in voice.shuffled([first, second])]) + " "
         high, low = sorted((table.cells[first][column], table.cells[second][column]), reverse=True)
-        return text + voice.say("[since|because|as] {x} is [more|greater|larger] than {y}, {g} has {w}.", x=mark(high), y=mark(low), g=mark(gold), w=word)
+        return text + voice.say(
+            "[since|because|as] {x} is [more|greater|larger] than {y}, {g} has {w}.",
+            x=mark(high),
+            y=mark(low),
+            g=mark(gold),
+            w=word,
+        )
 
     def claim(value: str) -> str:
-        return voice.say("[{v} has {w}|[for|in|under] {c}, {v} has {w}|the one with {w} is {v}]", w=word, v=value, c=mark(c))
+        return voice.say(
+            "[{v} has {w}|[for|in|under] {c}, {v} has {w}|the one with {w} is {v}]", w=word, v=value, c=mark(c)
+        )
 
-    return Ask("compare", f"compare {c} {min(a, b)} {max(a, b)} {up}", question, gold, claim, steps, (table.rows[loser],))
+    return Ask(
+        "compare", f"compare {c} {min(a, b)} {max(a, b)} {up}", question, gold, claim, steps, (table.rows[loser],)
+    )
 
 
 def ask_arithmetic(voice: Voice, table: Table) -> Ask | None:
@@ -204,10 +278,17 @@ def ask_size(voice: Voice, table: Table) -> Ask:
     """The number of rows or columns."""
     noun, names = voice.rng.choice((("row", table.rows), ("column", table.columns)))
     gold = str(len(names))
-    question = voice.say("[how many {s} [are there|does the table have]?|what is the number of {s}[|, without the heading]?]", s=noun + "s")
+    question = voice.say(
+        "[how many {s} [are there|does the table have]?|what is the number of {s}[|, without the heading]?]",
+        s=noun + "s",
+    )
 
     def claim(value: str) -> str:
-        return voice.say("[there %s|the table has|we count] {v} {s}" % ("is" if value[1:-1] == "1" else "are"), v=value, s=plural(noun, value[1:-1]))
+        return voice.say(
+            "[there %s|the table has|we count] {v} {s}" % ("is" if value[1:-1] == "1" else "are"),
+            v=value,
+            s=plural(noun, value[1:-1]),
+        )
 
     wrong = tuple(str(n) for n in range(1, 7) if str(n) != gold)
     return Ask("count", f"count {noun}", question, gold, claim, None, wrong)
@@ -216,7 +297,15 @@ def ask_size(voice: Voice, table: Table) -> Ask:
 def ask_title(voice: Voice, table: Table) -> Ask:
     """The title."""
     question = voice.say("[what is the title[| of the table]?|what is the table about?|how is the table called?]")
-    return Ask("title", "title", question, table.title, lambda v: voice.say("[the title is|the table is about|it is called] {v}", v=v), None, table.columns)
+    return Ask(
+        "title",
+        "title",
+        question,
+        table.title,
+        lambda v: voice.say("[the title is|the table is about|it is called] {v}", v=v),
+        None,
+        table.columns,
+    )
 
 
 TOPICS = {ask_cell: 5, ask_extreme: 3, ask_compare: 3, ask_arithmetic: 2, ask_size: 1, ask_title: 1}

@@ -1,6 +1,23 @@
 """Names that appear in pictures. Short, so that they stay legible at 160 pixels."""
 
-NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia", "Sam")
+NAMES = (
+    "Ann",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eve",
+    "Finn",
+    "Gus",
+    "Ida",
+    "Jon",
+    "Kim",
+    "Leo",
+    "Mia",
+    "Ned",
+    "Ola",
+    "Pia",
+    "Sam",
+)
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 FOODS = ("fig", "plum", "pear", "kiwi", "corn", "rice", "tea", "oat", "nut", "egg", "fish", "milk")

@@ -69,15 +69,25 @@ class MuonAdamW(torch.optim.Optimizer):
             parameter.addcdiv_(state["mean"], scale, value=-group["lr"] / (1 - low ** state["step"]))
 
 
-def build_optimizer(model: nn.Module, matrix_rate: float = 0.02, rate: float = 3e-3, decay: float = 0.05) -> MuonAdamW:
-    """Muon for the weight matrices of linear layers between embeddings and heads; AdamW for everything else."""
-    matrices, rest = [], []
+def build_optimizer(
+    model: nn.Module, matrix_rate: float = 0.02, rate: float = 3e-3, decay: float = 0.05, vision_share: float = 1.0
+) -> MuonAdamW:
+    """Muon for the weight matrices of linear layers between embeddings and heads; AdamW for everything else.
+
+    Args: vision_share: factor on the rates of the vision tower, below 1 where it comes pretrained.
+    """
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         inner = ".layers." in name or "modality_projection" in name
-        (matrices if inner and parameter.ndim == 2 else rest).append(parameter)
+        groups["vision_model." in name, inner and parameter.ndim == 2].append(parameter)
     return MuonAdamW([
-        {"params": matrices, "lr": matrix_rate, "muon": True, "weight_decay": decay},
-        {"params": rest, "lr": rate, "muon": False, "weight_decay": 0.0},
+        {
+            "params": parameters,
+            "lr": (matrix_rate if muon else rate) * (vision_share if vision else 1.0),
+            "muon": muon,
+            "weight_decay": decay if muon else 0.0,
+        }
+        for (vision, muon), parameters in groups.items()
     ])  # fmt: skip

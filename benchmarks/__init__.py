@@ -1,0 +1,1 @@
+"""Speed and accuracy figures of one model with several drafters. Uses the public face of mmspec only."""

@@ -1,0 +1,117 @@
+"""The accuracy run: held-out questions of every form, judged by relaxed accuracy, with shuffled pictures as control."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from tqdm import tqdm
+
+from mmspec import Pipeline
+from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
+from mmspec.benchmarks.records import Store
+from mmspec.errors import InputError
+from mmspec.miniworld.scoring import final_value, relaxed_match
+
+
+@dataclass(frozen=True)
+class AccuracySettings:
+    """What the answers of an accuracy run depend on. drafter and acceptance change the time, and not the answers."""
+
+    model: str
+    drafter: str = "none"
+    acceptance: str = "exact"
+    questions: int = 1200
+    max_new_tokens: int = 192
+    batch: int = 32
+    shuffle_images: bool = False
+    threads: int = 0
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("questions", "max_new_tokens", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        if self.threads < 0:
+            raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
+        if self.shuffle_images and self.questions < 20:
+            raise InputError(f"questions={self.questions} is not valid with shuffled images: at least 20 are needed")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One judged answer. kind: the class it is counted under (`questions.class_of`)."""
+
+    question: int
+    kind: str
+    form: str
+    family: str
+    asked: str
+    reply: str
+    value: str
+    gold: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class Score:
+    """Relaxed accuracy of one class, in [0, 1], with its 95 % interval (Wilson)."""
+
+    name: str
+    questions: int
+    accuracy: float
+    low: float
+    high: float
+
+
+def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> list[Judged]:
+    """Answer what the store does not hold yet, in batches of similar length; returns all answers in order."""
+    done = {record["question"]: Judged(**record) for record in store.load()}
+    questions = judged_questions(settings.questions)
+    if settings.shuffle_images:
+        questions = shuffled(questions)
+    missing = sorted((q for q in questions if q.index not in done), key=lambda q: (q.qa.form, q.index))
+    with tqdm(desc="accuracy", unit="answer", total=len(questions), initial=len(done), disable=None) as bar:
+        for start in range(0, len(missing), settings.batch):
+            batch = missing[start : start + settings.batch]
+            replies = pipe(
+                [question.image for question in batch],
+                [question.qa.question for question in batch],
+                max_new_tokens=settings.max_new_tokens,
+                temperature=0.0,
+                repetition_penalty=1.0,
+            )
+            for question, reply in zip(batch, replies, strict=True):
+                judged = judge(question, reply.text)
+                store.add(asdict(judged))
+                done[judged.question] = judged
+            bar.update(len(batch))
+    return [done[question.index] for question in questions]
+
+
+def judge(question: Question, reply: str) -> Judged:
+    """Compare the value that a reply states with the gold one."""
+    qa = question.qa
+    assert qa.gold is not None
+    value = final_value(reply)
+    right = relaxed_match(value, qa.gold)
+    kind = class_of(question.family, qa.form, qa.topic)
+    return Judged(question.index, kind, qa.form, question.family, qa.question, reply, value, qa.gold, right)
+
+
+def scores(answers: Sequence[Judged], field: str) -> list[Score]:
+    """Accuracy for every value of a field ("kind", "form", "family"), by name."""
+    groups: dict[str, list[bool]] = {}
+    for answer in answers:
+        groups.setdefault(getattr(answer, field), []).append(answer.right)
+    return [score(name, groups[name]) for name in sorted(groups)]
+
+
+def score(name: str, rights: Sequence[bool]) -> Score:
+    """Accuracy of one group with its Wilson interval."""
+    n, share, z = len(rights), sum(rights) / len(rights), 1.96
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Score(name, n, share, max(0.0, middle - half), min(1.0, middle + half))

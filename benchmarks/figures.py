@@ -1,0 +1,209 @@
+"""The figures of a benchmark, as pure functions of its samples.
+
+tau = tokens emitted per target verification, prefill excluded. S = autoregressive seconds per token / the method's,
+ratio of summed time over summed tokens; autoregressive means the faster of our own loop and HF `generate`, so both must
+have run on the same samples, or no S is given. Efficiency = S / tau. The first token belongs to the prefill, so n
+tokens are n - 1 decoding steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmspec.benchmarks.records import Run, Sample
+
+OURS, HF = "none", "hf"
+BASELINES = (OURS, HF)
+TOLERANCE = 1.02
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One method at one temperature. None stands for what cannot be said.
+
+    speedup, speedup_low, speedup_high: decode-only S and its 95 % interval over prompts. end_to_end: S with prefill.
+    bound: tau * t_AR / t_verify, the S of a method whose drafting and bookkeeping were free; above it S is an error of
+        measurement (`suspicious`). histogram: share of rounds that accepted 0, 1, 2, ... drafted tokens.
+    draft, verify, other: shares of the time of a round. equal_ours, equal_hf: share of replies with the tokens of our
+        AR loop at the same seed, and of HF `generate` at temperature 0.
+    """
+
+    method: str
+    temperature: float
+    replies: int
+    new_tokens: int
+    verifications: int
+    tau: float | None
+    ms_per_token: float | None
+    baseline: str | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    end_to_end: float | None
+    efficiency: float | None
+    bound: float | None
+    suspicious: bool
+    histogram: tuple[float, ...]
+    draft: float | None
+    verify: float | None
+    other: float | None
+    equal_ours: float | None
+    equal_hf: float | None
+    lossless: bool
+
+
+def counted(samples: Sequence[Sample], min_tokens: int) -> list[Sample]:
+    """The samples that count: our AR loop's reply (HF's where ours did not run) has at least `min_tokens` tokens."""
+    return [sample for sample in samples if len(sample.runs[_reference(sample)].tokens) >= min_tokens]
+
+
+def _reference(sample: Sample) -> str:
+    return next((name for name in BASELINES if name in sample.runs), next(iter(sample.runs)))
+
+
+def figures(samples: Sequence[Sample]) -> list[Figures]:
+    """The figures of every method at every temperature, in the order of the samples."""
+    temperatures = list(dict.fromkeys(sample.temperature for sample in samples))
+    found = []
+    for temperature in temperatures:
+        chosen = [sample for sample in samples if sample.temperature == temperature]
+        methods = dict.fromkeys(method for sample in chosen for method in sample.runs)
+        found += [method_figures(chosen, method) for method in methods]
+    return found
+
+
+def method_figures(samples: Sequence[Sample], method: str) -> Figures:
+    """The figures of one method; all samples are of one temperature."""
+    runs = [sample.runs[method] for sample in samples]
+    base = baseline(samples)
+    rate = seconds_per_token(runs)
+    tau = mean_emitted(runs)
+    low = high = speedup = end_to_end = bound = None
+    if base is not None and rate:
+        speedup = ratio(samples, base, method, decode_cost)
+        low, high = interval(samples, base, method)
+        end_to_end = ratio(samples, base, method, whole_cost)
+        bound = best_possible(samples, base, method)
+    draft, verify, other = time_split(runs)
+    return Figures(
+        method=method,
+        temperature=samples[0].temperature,
+        replies=len(runs),
+        new_tokens=sum(len(run.tokens) for run in runs),
+        verifications=sum(run.verifications for run in runs),
+        tau=tau,
+        ms_per_token=1000 * rate if rate else None,
+        baseline=base,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        end_to_end=end_to_end,
+        efficiency=speedup / tau if speedup and tau else None,
+        bound=bound,
+        suspicious=bool(speedup and bound and speedup > TOLERANCE * bound),
+        histogram=histogram(runs),
+        draft=draft,
+        verify=verify,
+        other=other,
+        equal_ours=None if method == HF and samples[0].temperature else equality(samples, method, OURS),
+        equal_hf=None if samples[0].temperature else equality(samples, method, HF),
+        lossless=all(run.lossless for run in runs),
+    )
+
+
+def mean_emitted(runs: Sequence[Run]) -> float | None:
+    """tau."""
+    verifications = sum(run.verifications for run in runs)
+    return sum(run.verified_tokens for run in runs) / verifications if verifications else None
+
+
+def decode_cost(run: Run) -> tuple[float, int]:
+    """Seconds and tokens after the first token."""
+    return run.seconds - run.prefill_seconds, len(run.tokens) - 1
+
+
+def whole_cost(run: Run) -> tuple[float, int]:
+    """Seconds and tokens of the whole call."""
+    return run.seconds, len(run.tokens)
+
+
+def seconds_per_token(runs: Sequence[Run]) -> float | None:
+    """Decode-only seconds per token; None where nothing was decoded after the first token."""
+    seconds, tokens = np.array([decode_cost(run) for run in runs]).sum(0)
+    return float(seconds / tokens) if tokens else None
+
+
+def baseline(samples: Sequence[Sample]) -> str | None:
+    """The faster of our AR loop and HF `generate`; None unless both ran on every sample."""
+    if not all(name in sample.runs for sample in samples for name in BASELINES):
+        return None
+    rates = {name: seconds_per_token([sample.runs[name] for sample in samples]) for name in BASELINES}
+    return min(BASELINES, key=lambda name: rates[name] or 0.0) if all(rates.values()) else None
+
+
+def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> float:
+    """Seconds per token of `base` over those of `method`, each summed before the division."""
+    return float(_speedups(_costs(samples, base, method, cost).sum(0)))
+
+
+def interval(samples: Sequence[Sample], base: str, method: str, level: float = 0.95) -> tuple[float, float]:
+    """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together)."""
+    questions = sorted({sample.question for sample in samples})
+    costs = np.stack(
+        [
+            _costs([sample for sample in samples if sample.question == question], base, method, decode_cost).sum(0)
+            for question in questions
+        ]
+    )  # [questions, 4]
+    chosen = np.random.default_rng(0).integers(len(questions), size=(RESAMPLES, len(questions)))
+    low, high = np.quantile(_speedups(costs[chosen].sum(1)), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> np.ndarray:
+    """[samples, 4]: seconds and tokens of the baseline, seconds and tokens of the method."""
+    return np.array([[*cost(sample.runs[base]), *cost(sample.runs[method])] for sample in samples], dtype=float)
+
+
+def _speedups(costs: np.ndarray) -> np.ndarray:
+    """[..., 4] -> [...]."""
+    base_seconds, base_tokens, seconds, tokens = np.moveaxis(costs, -1, 0)
+    return (base_seconds * tokens) / (seconds * np.maximum(base_tokens, 1))
+
+
+def best_possible(samples: Sequence[Sample], base: str, method: str) -> float | None:
+    """tau * t_AR / t_verify; None for methods whose verification is not timed on its own."""
+    runs = [sample.runs[method] for sample in samples]
+    verifications = sum(run.verifications for run in runs)
+    verify = sum(run.verify_seconds for run in runs)
+    rate, tau = seconds_per_token([sample.runs[base] for sample in samples]), mean_emitted(runs)
+    return tau * rate * verifications / verify if verify and rate and tau else None
+
+
+def histogram(runs: Sequence[Run]) -> tuple[float, ...]:
+    """Share of rounds that accepted 0, 1, 2, ... drafted tokens; empty where rounds were not observed."""
+    counts = Counter(length for run in runs for length in run.accept_lengths)
+    total = counts.total()
+    return tuple(counts[length] / total for length in range(max(counts) + 1)) if total else ()
+
+
+def time_split(runs: Sequence[Run]) -> tuple[float | None, float | None, float | None]:
+    """Shares of draft, verification and everything else in the time of a round."""
+    draft, verify, other = (
+        sum(getattr(run, f"{part}_seconds") for run in runs) for part in ("draft", "verify", "other")
+    )
+    total = draft + verify + other
+    return (draft / total, verify / total, other / total) if total else (None, None, None)
+
+
+def equality(samples: Sequence[Sample], method: str, other: str) -> float | None:
+    """Share of replies whose tokens are the same; None where a reply of either is missing."""
+    if method == other or not all(other in sample.runs for sample in samples):
+        return None
+    same = [sample.runs[method].tokens == sample.runs[other].tokens for sample in samples]
+    return sum(same) / len(same)

@@ -1,0 +1,92 @@
+"""How predictable the task is: a speed-up on text that anything can guess means little, so these stand beside every S.
+
+The law is the target's own after temperature (at temperature 0, where it would be one point, the plain softmax), taken
+on the replies of autoregressive decoding by one forward over prompt and reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec import Pipeline
+from mmspec.benchmarks.figures import BASELINES
+from mmspec.benchmarks.questions import Question, closed_share, long_questions
+from mmspec.benchmarks.records import Sample
+from mmspec.benchmarks.speed import token_counter, tokenizer_of
+
+SURE = 0.9
+LIMITS = {
+    "unsure": (0.25, 1.0),
+    "image_share": (0.2, 1.0),
+    "lookup_speedup": (0.0, 1.7),
+    "closed_share": (0.0, 0.15),
+}
+"""Where the gauges of an honest task lie."""
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """Gauges of one temperature, all but the last shares in [0, 1].
+
+    unsure: emitted tokens with a top probability under 0.9. top: mean top-1 probability of the emitted positions.
+    image_share: tokens of the reference answers that only the picture determines. closed_share: yes/no and
+    multiple-choice questions among all. lookup_speedup: S of prompt lookup, None where it did not run.
+    """
+
+    temperature: float
+    unsure: float
+    top: float
+    image_share: float
+    closed_share: float
+    lookup_speedup: float | None
+
+
+def gauges(pipe: Pipeline, samples: Sequence[Sample], lookup: dict[float, float | None]) -> list[Gauges]:
+    """Gauges of every temperature.
+
+    Args: lookup: temperature -> S of prompt lookup.
+    """
+    questions = long_questions(1 + max(sample.question for sample in samples), token_counter(pipe))
+    shown, closed = image_share([question.qa for question in questions], tokenizer_of(pipe)), closed_share()
+    found = []
+    for temperature in dict.fromkeys(sample.temperature for sample in samples):
+        chosen = [sample for sample in samples if sample.temperature == temperature]
+        tops = torch.cat([top_probabilities(pipe, questions[s.question], reply(s), temperature) for s in chosen])
+        unsure = float((tops < SURE).float().mean())
+        found.append(Gauges(temperature, unsure, float(tops.mean()), shown, closed, lookup.get(temperature)))
+    return found
+
+
+def reply(sample: Sample) -> list[int]:
+    """The tokens of autoregressive decoding, or of the first method if none is."""
+    name = next((name for name in BASELINES if name in sample.runs), next(iter(sample.runs)))
+    return sample.runs[name].tokens
+
+
+@torch.inference_mode()
+def top_probabilities(pipe: Pipeline, question: Question, tokens: list[int], temperature: float) -> Tensor:
+    """[n] largest probability at each of the reply's n positions."""
+    inputs = pipe.prepare(question.image, question.qa.question)
+    model = pipe.target.model
+    said = torch.tensor([tokens[:-1]], dtype=torch.long, device=inputs["input_ids"].device)
+    ids = torch.cat([inputs["input_ids"], said], 1)
+    inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    placed = {name: value.to(model.device) for name, value in inputs.items()}
+    logits = model(**placed, logits_to_keep=len(tokens)).logits[0].float()
+    return (logits / (temperature or 1.0)).softmax(-1).amax(-1).cpu()
+
+
+def image_share(qas: Sequence[Any], tokenizer: Any) -> float:
+    """Share of the reference answers' tokens that overlap a span which only the picture determines."""
+    shown = total = 0
+    for qa in qas:
+        spans = [(start, end) for start, end, kind in qa.spans if kind == "image"]
+        offsets = tokenizer(qa.answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        shown += sum(any(begin < end and start < stop for start, end in spans) for begin, stop in offsets)
+        total += len(offsets)
+    return shown / total if total else 0.0

@@ -1,0 +1,42 @@
+"""What a figure depends on besides the code: versions and hardware, written beside every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import mmspec
+
+
+def conditions() -> dict[str, Any]:
+    """Date, versions and hardware of this run."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "mmspec": mmspec.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        "hardware": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": processor_name(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+
+
+def processor_name() -> str:
+    """The CPU's model name where the system tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,156 @@
+"""The methods of a comparison, each as one call from model inputs to a timed reply.
+
+Ours run through the pipeline. The others are what transformers offers on the same loaded model: `generate`, assisted
+generation with our independent drafter's model, and prompt lookup. All get the same inputs, warpers and stop rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from mmspec import Pipeline
+from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.records import Run
+
+HF_ASSISTED, HF_LOOKUP = "hf-assisted", "hf-prompt-lookup"
+PARTNERS = {OURS: HF, "spd": HF_ASSISTED, "prompt-lookup": HF_LOOKUP}
+"""Which method of transformers is measured beside one of ours."""
+PLAIN = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+"""Temperature is the only warper."""
+
+
+class Method(Protocol):
+    """A way to answer."""
+
+    def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """Answer one prompt (model inputs of batch size 1)."""
+
+
+@dataclass
+class Ours:
+    """Our decode loop with one drafter; `none` is our autoregressive baseline."""
+
+    pipe: Pipeline
+
+    def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See Method."""
+        start = time.perf_counter()
+        reply = self.pipe.generate(
+            **inputs, max_new_tokens=max_new_tokens, temperature=temperature, min_p=0.0, seed=seed, **PLAIN
+        )
+        seconds = time.perf_counter() - start
+        stats = reply.stats
+        return Run(
+            tokens=list(reply.token_ids),
+            seconds=seconds,
+            prefill_seconds=stats.prefill_seconds,
+            verifications=len(stats.accept_lengths),
+            verified_tokens=len(reply.token_ids) - 1,
+            accept_lengths=list(stats.accept_lengths),
+            draft_seconds=stats.draft_seconds,
+            verify_seconds=stats.verify_seconds,
+            other_seconds=stats.other_seconds,
+            lossless=stats.lossless,
+        )
+
+
+@dataclass
+class HuggingFace:
+    """`generate` of transformers: plain, with settings that make it draft, or with an assistant model.
+
+    The time before the first token is that of a second call that stops there. Speculative methods verify their first
+    draft together with the prompt, so there every forward is a verification.
+    """
+
+    model: PreTrainedModel
+    settings: dict[str, Any] = field(default_factory=dict)
+    assistant: PreTrainedModel | None = None
+
+    def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See Method."""
+        first = generation_config(self.model, 1, temperature)
+        _, prefill = timed_generate(self.model, inputs, first, None, seed)
+        config = generation_config(self.model, max_new_tokens, temperature, **self.settings)
+        with counted_forwards(self.model) as forwards:
+            tokens, seconds = timed_generate(self.model, inputs, config, self.assistant, seed)
+        skipped = 0 if self.settings else 1
+        return Run(tokens, seconds, min(prefill, seconds), len(forwards) - skipped, len(tokens) - skipped)
+
+
+def timed_generate(
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    config: GenerationConfig,
+    assistant: PreTrainedModel | None,
+    seed: int,
+) -> tuple[list[int], float]:
+    """New tokens and seconds of one call."""
+    torch.manual_seed(seed)
+    start = time.perf_counter()
+    output = model.generate(**inputs, generation_config=config, assistant_model=assistant)
+    tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
+    return tokens, time.perf_counter() - start
+
+
+def generation_config(
+    model: PreTrainedModel, max_new_tokens: int, temperature: float, **settings: Any
+) -> GenerationConfig:
+    """The settings of transformers that mean the same as ours."""
+    ends = model.generation_config.eos_token_id
+    padding = model.generation_config.pad_token_id
+    greedy = {"do_sample": False, "repetition_penalty": 1.0}
+    sampling = {"do_sample": True, "temperature": float(temperature), **PLAIN} if temperature else greedy
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens, eos_token_id=ends, pad_token_id=padding, **sampling, **settings
+    )
+
+
+@contextmanager
+def counted_forwards(model: PreTrainedModel) -> Iterator[list[None]]:
+    """A list that grows by one entry per forward of the model."""
+    calls: list[None] = []
+    handle = model.register_forward_hook(lambda *_: calls.append(None))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def methods(pipe: Pipeline, drafters: list[str]) -> dict[str, Method]:
+    """The methods of a run: our loop with every drafter, each followed by its partner of transformers.
+
+    Args: pipe: a pipeline on the target, with any drafter.
+    """
+    found: dict[str, Method] = {}
+    for name in drafters:
+        ours = pipe.with_drafter(name)
+        found[name] = Ours(ours)
+        partner = PARTNERS.get(getattr(ours.drafter, "method", name))  # trained drafters may be given as folders
+        if partner is not None and partner not in found:
+            found[partner] = partner_method(partner, ours)
+    return found
+
+
+def partner_method(partner: str, pipe: Pipeline) -> HuggingFace:
+    """`generate`, drafting as our drafter does: the same model or n-grams, the same length, no early stop."""
+    model, drafter = pipe.target.model, cast("Any", pipe.drafter)
+    if partner == HF:
+        return HuggingFace(model)
+    # With the prompt, transformers takes a drafted image slot for one more picture and raises an error.
+    settings: dict[str, Any] = {"suppress_tokens": list(pipe.target.placeholders) or None}
+    if partner == HF_LOOKUP:
+        settings |= {"prompt_lookup_num_tokens": drafter.length, "max_matching_ngram_size": drafter.ngram}
+        return HuggingFace(model, settings)
+    assistant = drafter.decoder.model
+    assistant.generation_config.num_assistant_tokens = drafter.length
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    return HuggingFace(model, settings, assistant)

@@ -1,0 +1,84 @@
+"""The figures as one picture: S against tau, accept lengths, and where the time of a round goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmspec.benchmarks.figures import Figures
+from mmspec.errors import missing_extra
+
+PARTS = ("draft", "verify", "other")
+
+
+def require_matplotlib() -> Any:
+    """matplotlib without a display. Raises: MissingExtraError if it is not installed."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise missing_extra("matplotlib", "bench") from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def plot(found: Sequence[Figures], title: str, path: Path) -> None:
+    """Draw the figures of a speed run to a PNG file."""
+    pyplot = require_matplotlib()
+    figure, panels = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    figure.suptitle(title)
+    draw_speed(panels[0], found)
+    draw_lengths(panels[1], [figures for figures in found if len(figures.histogram) > 1])
+    draw_split(panels[2], [figures for figures in found if figures.verify is not None])
+    temporary = path.with_name(f"{path.name}.tmp")
+    figure.savefig(temporary, format="png", dpi=120)
+    pyplot.close(figure)
+    temporary.replace(path)
+
+
+def label(figures: Figures) -> str:
+    """How a method is called in the picture."""
+    return f"{figures.method}, T={figures.temperature:g}"
+
+
+def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
+    """S with its interval over tau; the diagonal is what free drafting would give."""
+    panel.set(xlabel="tau (tokens per verification)", ylabel="S (decode)", title="speed-up")
+    known = [figures for figures in found if figures.speedup and figures.tau]
+    for figures in known:
+        speedup = figures.speedup or 0.0
+        low, high = figures.speedup_low or speedup, figures.speedup_high or speedup
+        bars = [[max(speedup - low, 0.0)], [max(high - speedup, 0.0)]]
+        panel.errorbar([figures.tau], [speedup], yerr=bars, fmt="o", capsize=3, label=label(figures))
+    if known:
+        top = max(max(figures.tau or 0, figures.speedup or 0) for figures in known) + 0.3
+        panel.plot([0, top], [0, top], color="grey", linewidth=0.8, linestyle="dashed")
+        panel.axhline(1.0, color="grey", linewidth=0.8)
+        panel.legend(fontsize="small")
+
+
+def draw_lengths(panel: Any, found: Sequence[Figures]) -> None:
+    """Share of rounds by accepted length."""
+    panel.set(xlabel="drafted tokens accepted in a round", ylabel="share of rounds", title="accept lengths")
+    width = 0.8 / max(len(found), 1)
+    for i, figures in enumerate(found):
+        places = [length + (i - (len(found) - 1) / 2) * width for length in range(len(figures.histogram))]
+        panel.bar(places, figures.histogram, width, label=label(figures))
+    if found:
+        panel.legend(fontsize="small")
+
+
+def draw_split(panel: Any, found: Sequence[Figures]) -> None:
+    """Draft, verification and the rest of a round."""
+    panel.set(xlabel="share of a round's time", title="time split")
+    names = [label(figures) for figures in found]
+    left = [0.0] * len(found)
+    for part in PARTS:
+        shares = [getattr(figures, part) for figures in found]
+        panel.barh(names, shares, left=left, label=part)
+        left = [a + b for a, b in zip(left, shares, strict=True)]
+    if found:
+        panel.invert_yaxis()
+        panel.legend(fontsize="small")

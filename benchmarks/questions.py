@@ -1,0 +1,105 @@
+"""Which questions are asked: held-out pictures of the miniworld, the same list on every machine.
+
+The seed below is used for no training data. Speed is measured on long answers, one question per picture; accuracy on
+every form of question that has a value to judge.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+
+from PIL import Image
+
+from mmspec.miniworld import sample
+from mmspec.miniworld.facts import QA
+
+SEED = "bench"
+LONG_FORMS = ("describe", "worked")
+LONG_REFERENCE = 60
+"""Tokens of the reference answer of a long question, at least."""
+
+CHART_TOPICS = {
+    "value": "chart value",
+    "max": "chart compare",
+    "min": "chart compare",
+    "compare": "chart compare",
+    "above": "chart compare",
+    "sum": "chart arithmetic",
+    "difference": "chart arithmetic",
+    "trend": "chart trend",
+    "owner": "chart legend",
+}
+TEXT_TOPICS = ("line", "whole", "edge", "number")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about one picture. index: its place in the list; picture: index of the miniworld sample."""
+
+    index: int
+    picture: int
+    family: str
+    image: Image.Image
+    qa: QA
+
+
+def long_questions(number: int, token_count: Callable[[str], int], seed: str = SEED) -> list[Question]:
+    """The first `number` questions with a reference answer of at least 60 tokens, at most one per picture.
+
+    Args: token_count: tokens of a text, as the model's tokenizer counts them.
+    """
+
+    def candidates() -> Iterator[tuple[int, str, Image.Image, QA]]:
+        for picture in count():
+            drawn = sample(seed, picture)
+            long = [qa for qa in drawn.qas if qa.form in LONG_FORMS and token_count(qa.answer) >= LONG_REFERENCE]
+            if long:
+                yield picture, drawn.facts.family, drawn.image, random.Random(f"{seed}/{picture}/long").choice(long)
+
+    return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
+
+
+def judged_questions(number: int, seed: str = SEED) -> list[Question]:
+    """The first `number` questions whose answer can be judged, all forms, picture by picture."""
+
+    def candidates() -> Iterator[tuple[int, str, Image.Image, QA]]:
+        for picture in count():
+            drawn = sample(seed, picture)
+            for qa in drawn.qas:
+                if qa.gold is not None:
+                    yield picture, drawn.facts.family, drawn.image, qa
+
+    return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
+
+
+def closed_share(pictures: int = 100, seed: str = SEED) -> float:
+    """Share of yes/no and multiple-choice questions among all questions of the first pictures."""
+    forms = [qa.form for picture in range(pictures) for qa in sample(seed, picture).qas]
+    return sum(form in ("yesno", "choice") for form in forms) / len(forms)
+
+
+def shuffled(questions: list[Question]) -> list[Question]:
+    """The same questions, each about the picture that belongs to the next ones: the control for guessing."""
+    images = {question.picture: question.image for question in questions}
+    pictures = list(images)
+    following = dict(zip(pictures, [*pictures[1:], pictures[0]], strict=True))
+    return [
+        Question(question.index, question.picture, question.family, images[following[question.picture]], question.qa)
+        for question in questions
+    ]
+
+
+def class_of(family: str, form: str, topic: str) -> str:
+    """The class under which an answer is counted: the form where that decides what is hard, else what is asked."""
+    if form in ("yesno", "choice"):
+        return {"yesno": "yes/no", "choice": "choice"}[form]
+    if family == "table":
+        return "table"
+    if family == "text" and topic in TEXT_TOPICS:
+        return "text"
+    if family in ("bar", "line", "pie"):
+        return CHART_TOPICS.get(topic, topic)
+    return topic

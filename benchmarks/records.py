@@ -1,0 +1,126 @@
+"""What a benchmark writes down, and how it survives being killed.
+
+A sample is one JSON line, written in one piece when it is complete; figures are computed from these lines and nothing
+else. A second run with the same folder and settings goes on where the first one stopped. Other settings in the same
+folder are an error, because their figures must not be mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmspec.errors import CheckpointError, InputError, shorten
+
+
+@dataclass
+class Run:
+    """One reply of one method.
+
+    tokens: emitted ids. seconds: the whole call; prefill_seconds: its part before the first token.
+    verifications: target forwards after which tokens were emitted, the prefill excluded; verified_tokens: how many.
+    accept_lengths: drafted tokens accepted, per round. draft_seconds, verify_seconds, other_seconds: parts of the
+        rounds. The methods of transformers do not tell these.
+    lossless: whether the acceptance rule keeps the target's law.
+    """
+
+    tokens: list[int]
+    seconds: float
+    prefill_seconds: float
+    verifications: int
+    verified_tokens: int
+    accept_lengths: list[int] = field(default_factory=list)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+    lossless: bool = True
+
+
+@dataclass
+class Sample:
+    """One question at one temperature, answered by every method in turn; `repeat` counts repetitions with new seeds."""
+
+    question: int
+    temperature: float
+    repeat: int
+    runs: dict[str, Run]
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other samples of a run."""
+        return f"{self.question}/{self.temperature}/{self.repeat}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class Store:
+    """The folder of a run: `settings.json`, `samples.jsonl` and what is derived from them.
+
+    Args: folder: made if it does not exist. settings: everything that the samples depend on.
+    Raises: InputError: the folder holds a run with other settings, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.samples = folder / "samples.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._settle(settings)
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+    def _settle(self, settings: dict[str, Any]) -> None:
+        path = self.folder / "settings.json"
+        settings = json.loads(json.dumps(settings))
+        if not path.exists():
+            if self.samples.exists():
+                raise InputError(f"{self.folder} has samples but no settings.json: choose another folder")
+            write_whole(path, json.dumps(settings, indent=1))
+            return
+        before = _parse(path.read_text(encoding="utf-8"), path)
+        other = [name for name in sorted({*settings, *before}) if settings.get(name) != before.get(name)]
+        if other:
+            told = ", ".join(f"{n}={shorten(before.get(n))} (now {shorten(settings.get(n))})" for n in other)
+            raise InputError(f"{self.folder} holds a run with {told}: choose another folder or the same settings")
+
+    def load(self) -> list[dict[str, Any]]:
+        """All complete lines. A last line that a kill cut short is removed from the file, so that it is made again."""
+        if not self.samples.exists():
+            return []
+        text = self.samples.read_text(encoding="utf-8", errors="replace")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            write_whole(self.samples, whole)
+        return [_parse(line, self.samples) for line in whole.splitlines()]
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append one line and see it safely on disk."""
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        with self.samples.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is damaged ({error}): move the folder away and run again") from error
+
+
+def sample_of(record: dict[str, Any]) -> Sample:
+    """The sample that a line holds."""
+    runs = {method: Run(**run) for method, run in record["runs"].items()}
+    return Sample(record["question"], record["temperature"], record["repeat"], runs)

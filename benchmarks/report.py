@@ -1,0 +1,96 @@
+"""From samples to what is read: summary, table and plot of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mmspec import Pipeline
+from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score, scores
+from mmspec.benchmarks.figures import OURS, Figures, counted, figures
+from mmspec.benchmarks.gauges import Gauges, gauges
+from mmspec.benchmarks.machine import conditions
+from mmspec.benchmarks.plot import plot
+from mmspec.benchmarks.records import Sample, write_whole
+from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.tables import accuracy_table, gauge_table, speed_table
+from mmspec.errors import InputError
+
+
+@dataclass
+class SpeedReport:
+    """What a speed run says. samples: how many were taken, kept: how many had a reply that is long enough.
+
+    peaks: method -> peak resident bytes.
+    """
+
+    settings: SpeedSettings
+    samples: int
+    kept: int
+    figures: list[Figures]
+    gauges: list[Gauges]
+    peaks: dict[str, int]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "settings": asdict(self.settings),
+            **conditions(),
+            "samples": self.samples,
+            "counted": self.kept,
+            "figures": [asdict(figures) for figures in self.figures],
+            "gauges": [asdict(gauges) for gauges in self.gauges],
+            "peak_bytes": self.peaks,
+        }
+
+    def text(self) -> str:
+        """Everything, for people."""
+        title = f"{self.settings.model}, acceptance {self.settings.acceptance}"
+        length = f"{self.kept} of {self.samples} replies have at least {self.settings.min_tokens} tokens and count"
+        table = speed_table(self.figures, self.peaks, self.peaks.get(OURS))
+        return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges)])
+
+    def draw(self, path: Path) -> None:
+        """The plot."""
+        plot(self.figures, f"{self.settings.model}, {self.kept} replies per method", path)
+
+
+def speed_report(
+    pipe: Pipeline, samples: Sequence[Sample], settings: SpeedSettings, peaks: dict[str, int]
+) -> SpeedReport:
+    """The report of a run. Raises: InputError if no reply is long enough to count."""
+    kept = counted(samples, settings.min_tokens)
+    if not kept:
+        raise InputError(
+            f"none of the {len(samples)} replies has min_tokens={settings.min_tokens} tokens, so nothing was measured: "
+            "lower it, or take a model that answers at length"
+        )
+    found = figures(kept)
+    lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
+    return SpeedReport(settings, len(samples), len(kept), found, gauges(pipe, kept, lookup), peaks)
+
+
+def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> dict[str, Any]:
+    """Everything that an accuracy run says, for JSON."""
+    fields = {"classes": "kind", "forms": "form", "families": "family"}
+    return {
+        "settings": asdict(settings),
+        **conditions(),
+        "accuracy": asdict(score("all", [answer.right for answer in answers])),
+        **{name: [asdict(each) for each in scores(answers, field)] for name, field in fields.items()},
+    }
+
+
+def accuracy_text(answers: Sequence[Judged], settings: AccuracySettings) -> str:
+    """Everything that an accuracy run says, for people."""
+    pictures = "shuffled pictures (control)" if settings.shuffle_images else "the right pictures"
+    return f"{settings.model}, relaxed accuracy with {pictures}\n\n{accuracy_table(answers)}"
+
+
+def save(folder: Path, summary: dict[str, Any], text: str) -> None:
+    """Write summary.json and table.txt into the run's folder."""
+    write_whole(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    write_whole(folder / "table.txt", text + "\n")

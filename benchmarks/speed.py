@@ -1,0 +1,110 @@
+"""The speed run: every method answers the same questions in turn, so that a slow minute hits all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from tqdm import tqdm
+
+from mmspec import Pipeline
+from mmspec.benchmarks.methods import Method, methods
+from mmspec.benchmarks.questions import Question, long_questions
+from mmspec.benchmarks.records import Sample, Store, sample_of
+from mmspec.errors import InputError
+
+WARM_UP_SEED = "bench-warm-up"
+
+
+@dataclass(frozen=True)
+class SpeedSettings:
+    """What the samples of a speed run depend on.
+
+    drafters: names, folders or hub ids; the partners of transformers come with them. questions: how many prompts.
+    min_tokens: shorter replies do not count. repeats: times that each prompt is answered, with seeds seed, seed + 1 and
+    so on. threads: 0 leaves torch's choice.
+    """
+
+    model: str
+    drafters: tuple[str, ...]
+    acceptance: str = "exact"
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    questions: int = 32
+    max_new_tokens: int = 96
+    min_tokens: int = 60
+    repeats: int = 2
+    seed: int = 0
+    threads: int = 0
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("questions", "max_new_tokens", "min_tokens", "repeats"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        if self.min_tokens > self.max_new_tokens:
+            raise InputError(
+                f"min_tokens={self.min_tokens} is above max_new_tokens={self.max_new_tokens}: no reply counts"
+            )
+        if self.threads < 0:
+            raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
+        for name in ("drafters", "temperatures"):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                told = ", ".join(map(str, given)) or "nothing"
+                raise InputError(f"{name} must name at least one and each once, got {told}")
+
+
+def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store) -> list[Sample]:
+    """Answer what the store does not hold yet; returns all samples in order.
+
+    Args: pipe: a pipeline on the target, without a drafter.
+    """
+    done = {sample.key: sample for sample in map(sample_of, store.load())}
+    wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
+    missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
+    if missing:
+        questions = long_questions(settings.questions, token_counter(pipe))
+        ready = methods(pipe, list(settings.drafters))
+        warm_up(pipe, ready, settings)
+        # the bar counts from where an earlier run stopped
+        bar = tqdm(missing, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
+        for plan in bar:
+            sample = answer(pipe, ready, questions[plan[0]], plan, settings)
+            store.add(asdict(sample))
+            done[sample.key] = sample
+    return [done[Sample(*plan, runs={}).key] for plan in wanted]
+
+
+def answer(
+    pipe: Pipeline, ready: dict[str, Method], question: Question, plan: tuple[int, float, int], settings: SpeedSettings
+) -> Sample:
+    """All methods on one question; which one begins changes from sample to sample."""
+    index, temperature, repeat = plan
+    inputs = pipe.prepare(question.image, question.qa.question)
+    names = list(ready)
+    first = (index + repeat) % len(names)
+    runs = {}
+    for name in names[first:] + names[:first]:
+        runs[name] = ready[name](inputs, settings.max_new_tokens, temperature, settings.seed + repeat)
+    return Sample(index, temperature, repeat, {name: runs[name] for name in names})
+
+
+def warm_up(pipe: Pipeline, ready: dict[str, Method], settings: SpeedSettings) -> None:
+    """One reply of every method at every temperature on a question that is not measured."""
+    question = next(iter(long_questions(1, token_counter(pipe), WARM_UP_SEED)))
+    for temperature in settings.temperatures:
+        answer(pipe, ready, question, (0, temperature, 0), settings)
+
+
+def token_counter(pipe: Pipeline) -> Callable[[str], int]:
+    """How many tokens a text has for this model."""
+    tokenizer = tokenizer_of(pipe)
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def tokenizer_of(pipe: Pipeline) -> Any:
+    """The tokenizer, which for text models is the processor itself."""
+    return getattr(pipe.processor, "tokenizer", pipe.processor)

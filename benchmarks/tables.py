@@ -1,0 +1,112 @@
+"""Figures as plain text with aligned columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmspec.benchmarks.accuracy import Judged, score, scores
+from mmspec.benchmarks.figures import HF, OURS, Figures
+from mmspec.benchmarks.gauges import LIMITS, Gauges
+
+MISSING = "-"
+REFUSED = (
+    "S is not given: our AR loop (drafter 'none') and HF generate must run on the same prompts; add none to --drafters."
+)
+NAMED = {OURS: "our AR loop", HF: "HF generate"}
+HEAD = ["method", "ms/token", "tau", "S", "95 %", "S whole", "S/tau"]
+HEAD += ["draft", "verify", "other", "= AR", "= HF", "MB", "x AR"]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length as text: the first column flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        return "  ".join([row[0].ljust(len(first)), *rest]).rstrip()
+
+    return "\n".join(map(line, rows))
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """The number, or a dash for what is not known."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share as a whole percentage."""
+    return MISSING if value is None else f"{100 * value:.0f}%"
+
+
+def speed_table(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int | None) -> str:
+    """Speed of every method, one block per temperature, then accept lengths."""
+    return "\n\n".join(
+        _block([figures for figures in found if figures.temperature == temperature], peaks, baseline_peak)
+        for temperature in dict.fromkeys(figures.temperature for figures in found)
+    )
+
+
+def _block(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int | None) -> str:
+    rows = [HEAD]
+    for figures in found:
+        span = MISSING if figures.speedup is None else f"{figures.speedup_low:.2f}-{figures.speedup_high:.2f}"
+        peak = peaks.get(figures.method)
+        rows.append([
+            figures.method + ("" if figures.lossless else " (lossy)"),
+            number(figures.ms_per_token),
+            number(figures.tau),
+            number(figures.speedup) + ("!" if figures.suspicious else ""),
+            span,
+            number(figures.end_to_end),
+            number(figures.efficiency),
+            percent(figures.draft),
+            percent(figures.verify),
+            percent(figures.other),
+            percent(figures.equal_ours),
+            percent(figures.equal_hf),
+            MISSING if peak is None else f"{peak / 2**20:.0f}",
+            number(peak / baseline_peak if peak and baseline_peak else None),
+        ])  # fmt: skip
+    first = found[0]
+    title = f"temperature {first.temperature:g}, {first.replies} replies per method"
+    notes = [REFUSED if first.baseline is None else f"S is against {NAMED[first.baseline]}, the faster AR decoding."]
+    notes += [
+        f"! {f.method}: S {f.speedup:.2f} is above tau * t_AR / t_verify = {f.bound:.2f}: an error of measurement, "
+        "repeat it on a quiet machine"
+        for f in found
+        if f.suspicious
+    ]
+    lengths = [[f.method, *map(percent, f.histogram)] for f in found if len(f.histogram) > 1]
+    parts = [title, aligned(rows), "\n".join(notes)]
+    if lengths:
+        longest = max(map(len, lengths))
+        table = [["accepted", *map(str, range(longest - 1))], *(row + [""] * (longest - len(row)) for row in lengths)]
+        parts.append(aligned(table))
+    return "\n".join(parts)
+
+
+def gauge_table(found: Sequence[Gauges]) -> str:
+    """Gauges with the limits of an honest task."""
+    rows = [["gauge", *(f"T={gauges.temperature:g}" for gauges in found), "honest"]]
+    names = {
+        "unsure": "tokens with top probability < 0.9",
+        "top": "mean top-1 probability",
+        "image_share": "tokens that only the picture determines",
+        "closed_share": "yes/no and multiple-choice questions",
+        "lookup_speedup": "S of prompt lookup",
+    }
+    for field, name in names.items():
+        low, high = LIMITS.get(field, (0.0, 1.0))
+        limit = f">= {low:g}" if low else f"<= {high:g}" if field in LIMITS else ""
+        rows.append([name, *(number(getattr(gauges, field)) for gauges in found), limit])
+    return aligned(rows)
+
+
+def accuracy_table(answers: Sequence[Judged]) -> str:
+    """Relaxed accuracy per class and per form, then overall."""
+    named = [(found.name, found) for found in scores(answers, "kind")]
+    named += [(f"form {found.name}", found) for found in scores(answers, "form")]
+    named.append(("all", score("all", [answer.right for answer in answers])))
+    rows = [["", "questions", "accuracy", "95 %"]]
+    rows += [[name, str(f.questions), f"{f.accuracy:.3f}", f"{f.low:.3f}-{f.high:.3f}"] for name, f in named]
+    return aligned(rows)

@@ -1,0 +1,175 @@
+"""The public face: `load` a model with a drafter and ask the `Pipeline`, or `generate` in one call.
+
+pipe = mmspec.load("smolvlm-mini")
+print(pipe("chart.png", "Which bar is the tallest?").text)
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mmspec.answers import Generation, Stream
+from mmspec.contract import Drafter, Rule
+from mmspec.decode import choose_kind, decode
+from mmspec.errors import InputError, shorten, unknown_name
+from mmspec.loading import adopt_target, find_drafter, find_model, find_rule, read_target
+from mmspec.options import MAX_NEW_TOKENS, Options, check_names, end_tokens, sampling_for, stop_strings, warn_unserved
+from mmspec.prompts import read_prompts
+from mmspec.sampling import Sampler
+from mmspec.stopping import TextStop
+from mmspec.text import decode_text
+
+DEFAULT_MODEL = "smolvlm-mini"
+
+_OWN_INPUTS = {
+    "past_key_values", "use_cache", "labels", "inputs_embeds", "position_ids", "cache_position", "return_dict",
+    "output_attentions", "output_hidden_states", "logits_to_keep", "mm_encoder_outputs", "kwargs",
+}  # fmt: skip
+"""Arguments of a model's forward that are not for callers: the decode loop sets them, or they are for training."""
+
+
+def load(
+    model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
+    drafter: Any = None,
+    acceptance: str | Rule = "exact",
+    *,
+    processor: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+) -> Pipeline:
+    """A model, a drafter and an acceptance rule, ready to answer.
+
+    Args:
+        model: a bundled name, a local folder, a hub id, or a loaded HF model.
+        drafter: None for the best one that comes with the model, else prompt lookup; a method's name; a folder; a hub
+            id; a drafter; "none" for plain autoregressive decoding.
+        acceptance: a rule's name or a rule. The default, "exact", gives the same output with every drafter.
+        processor: the HF processor or tokenizer; None takes the one in the model's folder.
+        dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
+        device: where to run; None is a CUDA device if there is one, else the CPU.
+    Raises: Error: a subclass that says what does not fit.
+    """
+    if isinstance(model, PreTrainedModel):
+        if dtype is not None or device is not None:
+            raise InputError(
+                "dtype and device are for models that load() reads; move a loaded model with model.to(...)"
+            )
+        folder = Path(model.name_or_path) if model.name_or_path and Path(model.name_or_path).is_dir() else None
+        target, processor = adopt_target(model, folder, processor)
+    elif isinstance(model, str | os.PathLike):
+        folder = find_model(model)
+        target, processor = read_target(folder, processor, dtype, device)
+    else:
+        raise InputError(f"model must be a name, a folder, a hub id or an HF model, not {type(model).__name__}")
+    warn_unserved(target.model.generation_config)
+    return Pipeline(target, processor, find_drafter(drafter, target, folder), find_rule(acceptance, target), folder)
+
+
+def generate(
+    image: Any = None,
+    prompt: str | Sequence[str] = "",
+    *,
+    model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
+    drafter: Any = None,
+    acceptance: str | Rule = "exact",
+    **options: Unpack[Options],
+) -> Any:
+    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them.
+
+    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance: as for `load`.
+    Returns: a `Generation`; for a list of prompts a list of them.
+    """
+    texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance))
+    pipe = (_loaded if texts else load)(model, drafter, acceptance)  # type: ignore[arg-type]
+    return pipe(image, prompt, **options)
+
+
+class Pipeline:
+    """A target with its processor, a drafter and an acceptance rule. Made by `load`."""
+
+    def __init__(self, target: Any, processor: Any, drafter: Drafter, rule: Rule, folder: Path | None = None) -> None:
+        choose_kind(rule, drafter)  # a misfit is found now, not at the first request
+        self.target, self.processor, self.drafter, self.rule, self.folder = target, processor, drafter, rule, folder
+
+    def __repr__(self) -> str:
+        parts = (self.target.model, self.drafter, self.rule)
+        return f"Pipeline({', '.join(type(part).__name__ for part in parts)})"
+
+    def with_drafter(self, drafter: Any) -> Pipeline:
+        """A pipeline on the same target with another drafter, given as for `load`."""
+        found = find_drafter(drafter, self.target, self.folder)
+        return Pipeline(self.target, self.processor, found, self.rule, self.folder)
+
+    def prepare(self, image: Any, prompt: str | Sequence[str]) -> dict[str, Any]:
+        """Model inputs of a prompt, or of a list of prompts, with their pictures: batched, padded on the left."""
+        if self.processor is None:
+            raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
+        return self.target.encode(self.processor, *read_prompts(prompt, image))
+
+    def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
+        """Answer a prompt about one or several pictures, or about none.
+
+        Args:
+            image: a PIL image, path, bytes or numpy array, or a list of them, which stand before the text.
+            prompt: a text. A list of texts is a batch: then image is a list of the same length, whose items may be
+                lists, or None.
+            options: max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop; see `Options`.
+        Returns: a `Generation`; for a list of prompts a list of them.
+        """
+        return self.stream(image, prompt, **options).finish()
+
+    def stream(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Stream:
+        """The same, round by round: an iterator of `Piece`; for a list of prompts, of lists of them."""
+        check_names(options)
+        return self._start(self.prepare(image, prompt), options, single=isinstance(prompt, str))
+
+    def generate(self, **model_inputs: Any) -> Any:
+        """Generate from the tensors that HF `generate` takes, with the options of a call.
+
+        Args: model_inputs: `input_ids` [B, T], `attention_mask`, pixels, ...; and options, see `Options`.
+        Returns: a `Generation`, or for B > 1 a list of them.
+        """
+        options: Any = {name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs}
+        inputs = {name: value for name, value in model_inputs.items() if value is not None}
+        self._check_inputs(inputs)
+        return self._start(inputs, options, single=len(inputs["input_ids"]) == 1).finish()
+
+    def _start(self, inputs: dict[str, Any], options: Options, single: bool) -> Stream:
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        config, tokenizer = self.target.model.generation_config, self.target.tokenizer
+        sampler = Sampler(sampling_for(options, config), len(ids), self.target.model.device)
+        strings = stop_strings(options)
+        if strings and tokenizer is None:
+            raise InputError("stop strings need a tokenizer: pass processor= to load")
+        budget = options.get("max_new_tokens", MAX_NEW_TOKENS)
+        stop = TextStop(end_tokens(config), budget, strings, partial(decode_text, tokenizer, special=True))
+        rounds = decode(self.target, self.drafter, self.rule, {**inputs, "max_new_tokens": budget}, sampler, stop)
+        lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
+        return Stream(rounds, stop, tokenizer, lengths, self.rule.lossless, single)
+
+    def _check_inputs(self, inputs: dict[str, Any]) -> None:
+        takes = inspect.signature(self.target.model.forward).parameters.keys() - _OWN_INPUTS
+        for name in inputs:
+            if name not in takes:
+                raise unknown_name("input", name, takes | Options.__annotations__.keys())
+        ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
+            raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.target.vocab_size:
+            raise InputError(f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.vocab_size - 1}")
+        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
+            raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
+
+
+@lru_cache(maxsize=2)
+def _loaded(model: str, drafter: str | None, acceptance: str) -> Pipeline:
+    return load(model, drafter, acceptance)

@@ -1,0 +1,67 @@
+"""Any `AutoModelForCausalLM` as target: text only, with the tokenizer's chat template where it has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mmspec.errors import InputError
+from mmspec.targets import CausalTarget
+
+
+class CausalLM(CausalTarget):
+    """A stock language model. See `mmspec.loading.Family`."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model)
+        self.tokenizer = tokenizer
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of a decoder that reads nothing but text."""
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+        alone = config.get_text_config(decoder=True) is config and not config.is_encoder_decoder
+        return alone and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """What reads the tokenizer from a folder."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
+
+        Control tokens inside a text stay text under a chat template; without one the text is taken as it is.
+        """
+        if any(images):
+            raise InputError(f"{type(self.model).__name__} reads text only: leave image out, or load a model that sees")
+        if processor.chat_template:
+            rows = [
+                processor.apply_chat_template(
+                    [{"role": "user", "content": text}],
+                    add_generation_prompt=True,
+                    sanitize_control_tokens=True,
+                    return_dict=False,
+                )
+                for text in texts
+            ]
+        else:
+            rows = [processor(text, verbose=False)["input_ids"] for text in texts]
+        width = max(map(len, rows))
+        padding = [width - len(row) for row in rows]
+        ids = [[processor.pad_token_id or 0] * n + row for n, row in zip(padding, rows, strict=True)]
+        mask = [[0] * n + [1] * (width - n) for n in padding]
+        return {"input_ids": torch.tensor(ids, dtype=torch.long), "attention_mask": torch.tensor(mask)}

@@ -1,0 +1,275 @@
+"""Checkpoints on disk: where they are found, which are refused, and how a drafter is saved and loaded again.
+
+A drafter's folder holds `drafter.json` (method, options, the target that it was trained for) and safetensors weights.
+Nothing is ever unpickled, no code comes from a checkpoint, and a folder is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmspec.errors import CheckpointError, InputError, MismatchError, shorten, unknown_name
+from mmspec.registry import resolve
+
+FORMAT = 1
+DESCRIPTION = "drafter.json"
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+"""What is taken from a hub: configurations, weights, chat template, vocabulary."""
+
+_PACKAGES = ("mmspec.vlm",)  # modality packages that bring checkpoints; located, not imported
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def bundled() -> dict[str, Path]:
+    """The checkpoints that come with mmspec: {name: folder}."""
+    found = {}
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            configs = sorted(Path(root, "checkpoints").glob("*/config.json"))
+            found.update({config.parent.name: config.parent for config in configs})
+    return found
+
+
+def drafters_of(folder: Path) -> dict[str, Path]:
+    """The trained drafters that lie beside a model: {name: folder}."""
+    return {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
+
+
+def locate(kind: str, source: str | os.PathLike[str], known: list[str]) -> Path:
+    """The folder that `source` means: a local folder, or a hub id ("owner/name"), which is downloaded.
+
+    Args: kind: what is looked for, for messages ("model"). known: names that would have been right.
+    Raises: UnknownNameError: neither a folder nor a hub id. CheckpointError: the hub has no such thing or cannot be
+        reached. InputError: a file where a folder is needed.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
+    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+        raise unknown_name(kind, str(source), known, "a local folder or a hub id (owner/name) will also do")
+    return _download(kind, source)
+
+
+def _download(kind: str, name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=FILES))
+    except HFValidationError as error:
+        raise CheckpointError(f"{kind} {name!r} is not a folder, and not a valid hub id: {one_line(error)}") from error
+    except LocalEntryNotFoundError as error:  # before its parent below: the hub did not answer
+        raise CheckpointError(
+            f"{kind} {name!r} is no folder here, and the hub cannot be reached (or HF_HUB_OFFLINE is set); "
+            "pass the path of a folder"
+        ) from error
+    except HfHubHTTPError as error:
+        raise CheckpointError(
+            f"{kind} {name!r} is no folder here, and the hub refuses it: {one_line(error)}"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{kind} {name!r} is no folder here and was not downloaded: {one_line(error)}") from error
+
+
+def check_weights(folder: Path) -> None:
+    """Raise CheckpointError unless the folder holds safetensors weights."""
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "
+            "convert them to safetensors (save_pretrained of transformers does)"
+        )
+    raise CheckpointError(f"{folder} holds no weights: a file *.safetensors is needed")
+
+
+def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
+    """An HF model from safetensors weights; every weight must be there and fit.
+
+    Args: model_class: a stock class or an Auto class. dtype: a torch dtype, or "auto" for the one of the weights.
+    Raises: CheckpointError: weights missing, pickled, damaged, incomplete or of another shape than the configuration.
+    """
+    check_weights(folder)
+    with quiet():
+        try:
+            model, report = model_class.from_pretrained(
+                folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+        except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, safetensors, transformers
+            raise CheckpointError(f"{folder} cannot be loaded: {one_line(error)}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(f"{folder} lacks {len(missing)} of the model's weights, {missing[0]} among them")
+    return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no load report: what is wrong with a checkpoint is said in the error."""
+    from transformers.utils import logging
+
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; CheckpointError if it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} holds no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def fingerprint(target: Any) -> dict[str, Any]:
+    """What a drafter must find again in its target: the shape of the model, and a hash of the vocabulary."""
+    return {
+        "model_type": target.model.config.model_type,
+        "hidden_size": target.hidden_size,
+        "vocab_size": target.vocab_size,
+        "num_layers": target.num_layers,
+        "tokenizer": vocabulary_hash(target.tokenizer),
+    }
+
+
+def vocabulary_hash(tokenizer: Any) -> str | None:
+    """SHA-256 of all tokens and their ids; None without a tokenizer."""
+    if tokenizer is None:
+        return None
+    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+
+
+def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> Path:
+    """Write a trained drafter and the fingerprint of its target; the folder appears whole, or stays as it was.
+
+    Raises: CheckpointError: the method has no weights to save, or the folder cannot be written.
+    """
+    if not getattr(drafter, "trained", False):
+        raise CheckpointError(f"the drafter {type(drafter).__name__} has no weights: pass its name instead")
+    with writing(folder) as draft:
+        description = {"format": FORMAT, "method": drafter.method, **drafter.save(draft), "target": fingerprint(target)}
+        (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    return Path(folder)
+
+
+def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
+    """A drafter from a folder or a hub id, on the target's device and in its dtype, bound to the target.
+
+    A folder without `drafter.json` that holds an HF causal language model is an independent drafter.
+    Raises: CheckpointError: missing, pickled or damaged files. MismatchError: made for another target.
+    """
+    folder = locate("drafter", source, known=[])
+    description = _describe(folder)
+    check_weights(folder)
+    drafter_class: Any = resolve("drafters", description["method"], target.modality)
+    _check_target(folder, description.get("target", {}), target, drafter_class.fits)
+    try:
+        drafter = drafter_class.load(folder, description, target)
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, MismatchError | CheckpointError | InputError):
+            raise
+        raise CheckpointError(f"the drafter in {folder} cannot be loaded: {one_line(error)}") from error
+    drafter.bind(target)
+    return drafter
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    if not (folder / DESCRIPTION).exists() and (folder / "config.json").exists():
+        return {"format": FORMAT, "method": "spd"}
+    description = read_json(folder / DESCRIPTION)
+    if description.get("format") != FORMAT or not isinstance(description.get("method"), str):
+        raise CheckpointError(
+            f"{folder / DESCRIPTION} has format {shorten(description.get('format'))} and method "
+            f"{shorten(description.get('method'))}; this version of mmspec reads format {FORMAT} and a method's name"
+        )
+    return description
+
+
+def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields: tuple[str, ...]) -> None:
+    here = fingerprint(target)
+    for name in fields:
+        expected, found = trained_for.get(name), here[name]
+        if None not in (expected, found) and expected != found:
+            what = "vocabulary (hash)" if name == "tokenizer" else name
+            raise MismatchError(
+                f"the drafter in {folder} was trained for another target: its {what} is {shorten(expected)[:20]}, "
+                f"this target's is {shorten(found)[:20]}"
+            )
+
+
+@contextmanager
+def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new, empty folder to write into, which takes the place of `folder` when the block ends without an error.
+
+    What lay in `folder` is replaced as a whole; until then, and after any error, it is as it was.
+    Raises: CheckpointError: the folder cannot be written, or it holds something that is not a checkpoint.
+    """
+    goal = Path(folder).expanduser().absolute()
+    _check_replaceable(goal)
+    draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
+    old = goal.with_name(f".{goal.name}.{os.getpid()}.old")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        yield draft
+        for path in [*draft.rglob("*"), draft]:
+            _flush(path)
+        if goal.exists():
+            goal.rename(old)
+        try:
+            draft.rename(goal)
+        except OSError:
+            if old.exists():
+                old.rename(goal)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise CheckpointError(f"{goal} was not saved, and is as it was before: {one_line(error)}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_replaceable(goal: Path) -> None:
+    if goal.is_file():
+        raise CheckpointError(f"{goal} is a file: a checkpoint needs a folder")
+    holds = {path.name for path in goal.iterdir()} if goal.is_dir() else set()
+    if holds and not holds & {DESCRIPTION, "config.json"}:
+        raise CheckpointError(f"{goal} holds something that is not a checkpoint ({min(holds)}): choose another folder")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

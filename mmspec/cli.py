@@ -1,0 +1,224 @@
+"""The command line: `mmspec generate | models | drafters | train | bench | info`.
+
+Results go to stdout, everything else to stderr. A user's mistake ends in one line and exit status 2. Commands import
+what they need when they run, so that help is fast; `train`, `bench` and what other distributions add are found by name
+in the registry.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+import mmspec
+from mmspec.errors import Error, InputError
+from mmspec.registry import names, resolve
+
+if TYPE_CHECKING:
+    from mmspec.answers import Generation, Stream
+    from mmspec.api import Pipeline
+    from mmspec.compare import Comparison
+    from mmspec.options import Options
+
+app = typer.Typer(
+    name="mmspec",
+    help="Speculative decoding for vision-language models: the same answer, sooner.",
+    epilog="Try: mmspec generate chart.png 'Which bar is the tallest?' --compare",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DELEGATED = {
+    "train": "Train a bundled model or a drafter. Example: mmspec train --help",
+    "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
+}
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except Error as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
+
+
+@app.command()
+def generate(
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="What the prompt asks about.")
+    ] = None,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A question; - reads it from standard input.")] = "",
+    model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
+    drafter: Annotated[
+        str | None, typer.Option(help="Method (mmspec drafters), folder or hub id; the model's best.")
+    ] = None,
+    acceptance: Annotated[str, typer.Option(help="Acceptance rule: exact, match or ratio.")] = "exact",
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to emit, 1 or more.")] = 128,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the model's own unless given.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens; 0 is off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from this share of the mass, above 0 to 1.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Least share of the best token's probability, 0 to 1.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repetition.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode one token at a time, too; check and time.")
+    ] = False,
+    stream: Annotated[bool | None, typer.Option(help="Print words as they come; so it is on a terminal.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question about pictures, or about none.
+
+    Example: mmspec generate chart.png "Which bar is the tallest?" --compare
+    """
+    if not images and Path(prompt).is_file():
+        raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    options: Options = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": stop or (),
+    }
+    pipe = mmspec.load(model, drafter, acceptance)
+    if compare:
+        from mmspec.compare import compare as run
+
+        _show_comparison(run(pipe, images, text, **options), as_json)
+        return
+    answers = pipe.stream(images, text, **options)
+    if as_json:
+        _print_json(answers.finish().as_dict())
+        return
+    if sys.stdout.isatty() if stream is None else stream:
+        _show_pieces(answers)
+        answer = answers.finish()
+    else:
+        answer = answers.finish()
+        typer.echo(answer.text.strip())
+    typer.echo(_summary(answer, pipe), err=True)
+
+
+def _show_pieces(answers: Stream) -> None:
+    started = False
+    for piece in answers:
+        text = piece.text if started else piece.text.lstrip()
+        started = started or bool(text)
+        typer.echo(text, nl=False)
+    typer.echo()
+
+
+def _summary(answer: Generation, pipe: Pipeline) -> str:
+    stats = answer.stats
+    lossless = "lossless" if stats.lossless else "LOSSY"
+    return (
+        f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, tau {stats.tau:.2f}, {type(pipe.drafter).__name__}, "
+        f"{type(pipe.rule).__name__} ({lossless}), ended by {answer.finish}"
+    )
+
+
+def _show_comparison(result: Comparison, as_json: bool) -> None:
+    if as_json:
+        _print_json(result.as_dict())
+    else:
+        typer.echo(f"{result.speculative.text.strip()}\n")
+        for name, answer in (("autoregressive", result.autoregressive), ("speculative", result.speculative)):
+            stats = answer.stats
+            typer.echo(
+                f"{name:<14}  {stats.new_tokens:4} tokens  {stats.seconds:7.3f} s  {stats.target_calls:4} target calls"
+            )
+        typer.echo(result.verdict)
+        if result.speedup is not None:
+            typer.echo(
+                f"tau {result.speculative.stats.tau:.2f}, S {result.speedup:.2f} "
+                f"({result.speedup_end_to_end:.2f} with the prefill)"
+            )
+            typer.echo(f"accepted per round: {' '.join(map(str, result.speculative.stats.accept_lengths))}")
+    if result.must_agree and not result.agree:
+        raise typer.Exit(1)
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the bundled checkpoints. Example: mmspec models --json"""
+    from mmspec import inventory
+
+    found = inventory.models()
+    if as_json:
+        _print_json(found)
+        return
+    for entry in found:
+        size = f"{entry['bytes'] / 1e6:.1f} MB"
+        typer.echo(
+            f"{entry['name']:<16} {entry['model_type']:<12} {size:>8}  drafters: {' '.join(entry['drafters']) or '-'}"
+        )
+    if not found:
+        typer.echo("no checkpoint is bundled with this installation", err=True)
+
+
+@app.command()
+def drafters(as_json: AsJson = False) -> None:
+    """List the drafting methods. Example: mmspec drafters --json"""
+    from mmspec import inventory
+
+    found = inventory.drafters()
+    if as_json:
+        _print_json(found)
+        return
+    for entry in found:
+        kind = "trained" if entry["trained"] else "training-free"
+        typer.echo(f"{entry['name']:<16} {kind:<14} {' '.join(entry['modalities']):<8} {entry['source']}")
+
+
+@app.command()
+def info(as_json: AsJson = False) -> None:
+    """Show versions, device, threads and checkpoints. Example: mmspec info --json"""
+    from mmspec import inventory
+
+    found = inventory.info()
+    if as_json:
+        _print_json(found)
+        return
+    for key, value in found.items():
+        text = ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else value
+        typer.echo(f"{key:<12} {text}")
+
+
+def _delegate(name: str) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        command = typer.main.get_command(cast("typer.Typer", resolve("commands", name)))
+        command(args=context.args, prog_name=f"mmspec {name}")
+
+    return run
+
+
+for _name in names("commands"):
+    app.command(
+        _name,
+        help=DELEGATED.get(_name, "From another distribution."),
+        add_help_option=False,  # the command's own
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(_delegate(_name))
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Autoregressive and speculative decoding side by side: do they agree, and what does drafting gain?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from mmspec.answers import Generation
+from mmspec.api import Pipeline
+from mmspec.options import Options, sampling_for
+
+REPEATS = 3
+
+
+@dataclass
+class Comparison:
+    """The fastest of `REPEATS` answers of each kind.
+
+    must_agree: both are bound to be equal, token by token; a rule that draws with other noise agrees only in law.
+    """
+
+    autoregressive: Generation
+    speculative: Generation
+    must_agree: bool
+
+    @property
+    def agree(self) -> bool:
+        """Whether the tokens are the same."""
+        return self.autoregressive.token_ids == self.speculative.token_ids
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on whether they agree."""
+        if self.agree:
+            return f"Both decodings agree on all {self.speculative.stats.new_tokens} tokens."
+        if self.must_agree:
+            return "The decodings DIFFER, which must not happen with this rule."
+        return "The decodings differ, as they may: this rule draws with noise of its own."
+
+    @property
+    def speedup(self) -> float | None:
+        """S: seconds per token of our autoregressive loop / those of the drafter, decoding only."""
+        return _ratio(self.autoregressive, self.speculative, "decode_seconds")
+
+    @property
+    def speedup_end_to_end(self) -> float | None:
+        """S with the prefill counted on both sides."""
+        return _ratio(self.autoregressive, self.speculative, "seconds")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "text": self.speculative.text,
+            "agree": self.agree,
+            "must_agree": self.must_agree,
+            "tau": self.speculative.stats.as_dict()["tau"],
+            "S": self.speedup,
+            "S_end_to_end": self.speedup_end_to_end,
+            "accept_lengths": self.speculative.stats.accept_lengths,
+            "autoregressive": self.autoregressive.as_dict(),
+            "speculative": self.speculative.as_dict(),
+        }
+
+
+def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options]) -> Comparison:
+    """Answer one prompt both ways, in turns, after a warm-up of each."""
+    plain = pipe.with_drafter("none")
+    answers = [(plain(image, prompt, **options), pipe(image, prompt, **options)) for _ in range(1 + REPEATS)][1:]
+    slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
+    greedy = sampling_for(options, pipe.target.model.generation_config).temperature == 0
+    # A rule that takes coupled proposals never lets a draft decide a token, see `mmspec.contract.Kind`.
+    return Comparison(slow, fast, must_agree=pipe.rule.lossless and (greedy or "coupled" in pipe.rule.takes))
+
+
+def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:
+    """Seconds per token of one answer / those of the other; None where nothing was verified."""
+    if not fast.stats.accept_lengths:
+        return None
+    per_token = (getattr(answer.stats, seconds) / answer.stats.new_tokens for answer in (slow, fast))
+    return next(per_token) / next(per_token)

@@ -1,0 +1,171 @@
+"""From what a user names to parts that fit: a model and its processor become a target, a name becomes a drafter or rule."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, one_line, read_json, read_model
+from mmspec.contract import Drafter, Rule
+from mmspec.errors import CheckpointError, InputError, UnsupportedError, shorten
+from mmspec.registry import entries, names, resolve
+from mmspec.targets import CausalTarget
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PREFERRED = ("eagle2", "spd")
+"""Trained drafters that `drafter=None` takes where they lie beside the model, best first."""
+DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
+ATTENTION = ("sdpa", "eager")
+
+
+class Family(Protocol):
+    """What a target class offers for loading, beside `mmspec.contract.TextTarget`."""
+
+    modality: str
+
+    def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:
+        """The target on a loaded model."""
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether this class is the one for a checkpoint, judged by its configuration."""
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The stock class of the model."""
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The stock class of the processor or tokenizer."""
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch of prompts with their pictures, padded on the left."""
+
+
+def find_model(name: str | os.PathLike[str]) -> Path:
+    """The folder of a bundled name, a local folder or a hub id."""
+    known = bundled()
+    return known[name] if isinstance(name, str) and name in known else locate("model", name, sorted(known))
+
+
+def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:
+    """The target and the processor of a checkpoint folder."""
+    config = _read_config(folder)
+    family = find_family(config)
+    place = _device(device)
+    model = read_model(family.model_class(config), folder, _dtype(dtype, place))
+    if processor is None:
+        processor = _read_processor(family.processor_class(config), folder)
+    return build_target(family, model.to(place), processor), processor
+
+
+def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[CausalTarget, Any]:
+    """The target on a model that the caller loaded, and its processor: the one given, or the one in the model's folder."""
+    family = find_family(model.config)
+    attention = model.config.get_text_config(decoder=True)._attn_implementation
+    if attention not in ATTENTION:
+        raise UnsupportedError(
+            f"the model runs {attention} attention, which takes no tree masks: load it with "
+            f"attn_implementation={' or '.join(map(repr, ATTENTION))}"
+        )
+    if processor is None and folder is not None:
+        processor = _read_processor(family.processor_class(model.config), folder)
+    return build_target(family, model, processor), processor
+
+
+def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:
+    """A target that knows its tokenizer (a processor's own, or the processor itself)."""
+    return family(model.eval(), getattr(processor, "tokenizer", processor))
+
+
+def find_family(config: PreTrainedConfig) -> Family:
+    """The target class that serves a configuration; those of a modality are asked before those of any."""
+    table = sorted(entries("targets"), key=lambda key: key.startswith("any/"))
+    for modality, _, name in (key.partition("/") for key in table):
+        family = cast("Family", resolve("targets", name, modality))
+        if family.serves(config):
+            return family
+    kind = (config.architectures or [config.model_type])[0]
+    known = ", ".join(key.partition("/")[2] for key in table)
+    raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
+
+
+def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
+    """A drafter that is bound to the target.
+
+    Args: drafter: None for the best one that lies beside the model, else prompt lookup; a method's name; a folder or
+        hub id; or a drafter. folder: the model's folder, if it has one.
+    """
+    beside = drafters_of(folder) if folder else {}
+    if drafter is None:
+        drafter = next((name for name in PREFERRED if name in beside), "prompt-lookup")
+    if not isinstance(drafter, str | os.PathLike):
+        if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
+            raise InputError(f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}")
+        drafter.bind(target)
+        return drafter
+    if drafter in beside:
+        return load_drafter(beside[str(drafter)], target)
+    known = names("drafters", target.modality)
+    if drafter not in known:
+        return load_drafter(locate("drafter", drafter, known), target)
+    kind: Any = resolve("drafters", str(drafter), target.modality)
+    if getattr(kind, "trained", False):
+        there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
+        raise CheckpointError(
+            f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "
+            "(mmspec train drafter --help) and pass its folder, or use 'prompt-lookup'"
+        )
+    made = kind()
+    made.bind(target)
+    return made
+
+
+def find_rule(rule: Any, target: CausalTarget) -> Rule:
+    """An acceptance rule from its name, or the rule itself."""
+    if isinstance(rule, str):
+        return cast("Any", resolve("rules", rule, target.modality))()
+    if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
+        raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
+    return rule
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    read_json(folder / "config.json")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001  strict configurations raise exceptions of their own
+        raise UnsupportedError(f"the configuration in {folder} cannot be used: {one_line(error)}") from error
+
+
+def _read_processor(processor_class: Any, folder: Path) -> Any:
+    try:
+        return processor_class.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, tokenizers, transformers
+        raise CheckpointError(f"the tokenizer or processor in {folder} cannot be loaded: {one_line(error)}") from error
+
+
+def _device(device: Any) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device={shorten(device)} cannot be used: {one_line(error)}") from error
+    return place
+
+
+def _dtype(dtype: Any, device: torch.device) -> Any:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else "auto"
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"dtype={shorten(dtype)} is not valid: {', '.join(DTYPES)}")
+    return name if name == "auto" else getattr(torch, name)

@@ -1,0 +1,95 @@
+"""The options of a request, and what holds where a request is silent: the checkpoint's generation config."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from mmspec.errors import InputError, shorten, unknown_name
+from mmspec.sampling import Sampling
+
+logger = logging.getLogger(__name__)
+
+MAX_NEW_TOKENS = 128
+WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+UNSERVED = (
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "guidance_scale",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "sequence_bias",
+    "suppress_tokens",
+    "typical_p",
+)
+"""Settings of a generation config that would change the output and that mmspec does not apply."""
+
+
+class Options(TypedDict, total=False):
+    """max_new_tokens: 1 or more, 128 unless told.
+
+    temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is None or missing comes
+        from the checkpoint's generation config; what that does not state is off.
+    seed: 0 unless told; the same seed gives the same output, whatever the drafter.
+    stop: a string or several that end the answer.
+    """
+
+    max_new_tokens: int
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int
+    stop: str | Sequence[str]
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise UnknownNameError for an option that does not exist."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise unknown_name("option", name, Options.__annotations__)
+
+
+def sampling_for(options: Options, config: Any) -> Sampling:
+    """How tokens are drawn, by the options, then by the checkpoint's generation config, greedy if neither says."""
+    values: dict[str, Any] = {name: getattr(config, name, None) for name in WARPERS}
+    if not config.do_sample:
+        values["temperature"] = 0.0
+    elif values["temperature"] is None:
+        values["temperature"] = 1.0
+    values.update({name: options[name] for name in WARPERS if options.get(name) is not None})  # type: ignore[literal-required]
+    return Sampling(**{name: value for name, value in values.items() if value is not None}, seed=options.get("seed", 0))
+
+
+def stop_strings(options: Options) -> tuple[str, ...]:
+    """The stop strings as a tuple."""
+    stop = options.get("stop", ())
+    if isinstance(stop, str):
+        return (stop,)
+    if not isinstance(stop, Sequence):
+        raise InputError(f"stop={shorten(stop)} is not valid: give a text or a list of texts")
+    return tuple(stop)
+
+
+def end_tokens(config: Any) -> list[int]:
+    """The ids that end an answer."""
+    ids = config.eos_token_id
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def warn_unserved(config: Any) -> None:
+    """Say which settings of a generation config are not applied."""
+    found = [name for name in UNSERVED if getattr(config, name, None) not in (None, 0, 1, [], False)]
+    if found:
+        logger.warning(
+            "mmspec does not apply these settings of the checkpoint's generation config: %s", ", ".join(found)
+        )

@@ -1,0 +1,54 @@
+"""What a user asks, in one shape: texts and, for each, its pictures. A list of prompts is a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from mmspec.errors import InputError
+from mmspec.media import load_image
+
+
+def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], list[list[Image.Image]]]:
+    """The texts and each one's pictures.
+
+    Args: prompt: one text, or a list of them. image: for one text None, a picture (see `mmspec.media`) or a list of
+        pictures; for a list of texts None or a list of the same length, whose items are any of these.
+    Raises: InputError: an empty prompt, a list of another length, or a picture that cannot be used.
+    """
+    if isinstance(prompt, str):
+        return [_text(prompt, "the prompt")], [_pictures(image)]
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise InputError(f"prompt must be a text or a list of texts, not {type(prompt).__name__}")
+    if not prompt:
+        raise InputError("the list of prompts is empty: give at least one text")
+    texts = [_text(text, f"prompt {index}") for index, text in enumerate(prompt)]
+    if image is None:
+        return texts, [[] for _ in texts]
+    if not isinstance(image, list | tuple):
+        raise InputError(f"prompt is a list of {len(texts)}, so image must be a list of {len(texts)} items or None")
+    if len(image) != len(texts):
+        raise InputError(
+            f"{len(texts)} prompts came with {len(image)} images: give each prompt an item (None for none)"
+        )
+    return texts, [_pictures(item) for item in image]
+
+
+def _text(text: Any, name: str) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"{name} must be a text, not {type(text).__name__}")
+    if not text.strip():
+        raise InputError(f"{name} is empty: write a question or an instruction")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} is not valid Unicode (it holds half of a surrogate pair)") from None
+    return text
+
+
+def _pictures(image: Any) -> list[Image.Image]:
+    if image is None:
+        return []
+    return [load_image(item) for item in image] if isinstance(image, list | tuple) else [load_image(image)]

@@ -1,0 +1,81 @@
+"""What a request cost and what drafting gained, per row. Words and definitions are those of the README's table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmspec.decode import Round
+
+
+@dataclass
+class Stats:
+    """The account of one row of a request. Rows of a batch share its seconds.
+
+    new_tokens: tokens emitted, stop token included.
+    accept_lengths: drafted tokens accepted in each round, without the bonus token.
+    lossless: whether the acceptance rule keeps the target's law.
+    prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
+    verify_seconds: target forwards. other_seconds: everything else in a round.
+    """
+
+    lossless: bool
+    new_tokens: int = 0
+    accept_lengths: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        """Tokens emitted per verification, bonus included, prefill excluded; NaN where nothing was verified."""
+        rounds = len(self.accept_lengths)
+        return (self.new_tokens - 1) / rounds if rounds else math.nan
+
+    @property
+    def target_calls(self) -> int:
+        """Target forwards: the prefill and one per round."""
+        return 1 + len(self.accept_lengths)
+
+    @property
+    def decode_seconds(self) -> float:
+        """All seconds after the prefill."""
+        return self.draft_seconds + self.verify_seconds + self.other_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Prefill and decoding."""
+        return self.prefill_seconds + self.decode_seconds
+
+    def add(self, row: int, done: Round) -> None:
+        """Count one round of the loop for row `row`; rounds after the row's end are not its own."""
+        emitted = done.tokens[row]
+        if not emitted:
+            return
+        self.new_tokens += len(emitted)
+        self.other_seconds += 0.0 if done.prefill else done.other_s
+        if done.prefill:
+            self.prefill_seconds += done.verify_s
+            self.draft_seconds += done.other_s
+        else:
+            self.accept_lengths.append(done.drafted[row])
+            self.draft_seconds += done.draft_s
+            self.verify_seconds += done.verify_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON: an undefined tau is None."""
+        return {
+            "tau": None if math.isnan(self.tau) else self.tau,
+            "accept_lengths": self.accept_lengths,
+            "new_tokens": self.new_tokens,
+            "target_calls": self.target_calls,
+            "seconds": self.seconds,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "draft_seconds": self.draft_seconds,
+            "verify_seconds": self.verify_seconds,
+            "other_seconds": self.other_seconds,
+            "lossless": self.lossless,
+        }

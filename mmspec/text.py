@@ -1,0 +1,38 @@
+"""Ids to text, whole and while they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+UNFINISHED = "\ufffd"
+"""What decoders put where bytes do not make a character (yet)."""
+
+
+def decode_text(tokenizer: Any, ids: Sequence[int], special: bool = False) -> str:
+    """The text of ids, special tokens left out unless `special`; "" without a tokenizer."""
+    if tokenizer is None:
+        return ""
+    return tokenizer.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+
+
+class TextStream:
+    """The text of a growing row, piece by piece: a character appears once, when all its bytes are there.
+
+    The pieces put together are the text of the whole row. Everything is decoded anew each time, because what a token
+    looks like may depend on those before it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.ids: list[int] = []
+        self.shown = 0
+
+    def add(self, ids: Sequence[int], last: bool = False) -> str:
+        """The text that `ids` add; `last` also shows what will never become a character."""
+        self.ids.extend(ids)
+        text = decode_text(self.tokenizer, self.ids)
+        end = len(text) if last else len(text.rstrip(UNFINISHED))
+        piece = text[self.shown : end]
+        self.shown = max(self.shown, end)
+        return piece

@@ -1,0 +1,173 @@
+"""Answers to train on, as token ids, most often the target's own: a drafter should learn what the target says.
+
+Regeneration is the expensive part of training a drafter, so it is kept in shards: one file per batch of questions,
+written whole or not at all. A run that was killed goes on with the first shard that is missing; other drafters for the
+same target reuse the shards. Row i is drawn with the seed `seed + i`, so the answers do not depend on the size of a
+batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mmspec.errors import InputError, shorten
+from mmspec.targets import unpad
+from mmspec.training.data import Question, Questions
+from mmspec.training.folders import claim, write_whole
+
+AUTHORS = ("target", "data")
+PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""The target's own law, whatever sampling defaults its checkpoint has."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answered question.
+
+    index: of the question in its source. prompt, answer: token ids; the prompt's image slots are in place.
+    temperature: with which the target spoke; None if the answer is the data's own.
+    """
+
+    index: int
+    prompt: list[int]
+    answer: list[int]
+    temperature: float | None
+
+    @property
+    def ids(self) -> list[int]:
+        """The whole sequence."""
+        return self.prompt + self.answer
+
+    @property
+    def start(self) -> int:
+        """Where the answer begins."""
+        return len(self.prompt)
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """How answers are made.
+
+    author: "target" regenerates them, "data" takes those of the data. sampled: share of the batches that the target
+    answers at temperature 1 (the others greedily). max_new_tokens: where an answer is cut. batch: questions per shard.
+    """
+
+    author: str = "target"
+    sampled: float = 0.5
+    max_new_tokens: int = 160
+    batch: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.author not in AUTHORS:
+            raise InputError(f"answers={self.author!r} is not valid: 'target' (regenerated) or 'data' (the data's own)")
+        if not 0 <= self.sampled <= 1:
+            raise InputError(f"sampled share {self.sampled!r} is not valid: it must lie in [0, 1]")
+        if self.max_new_tokens < 4 or self.batch < 1:
+            raise InputError("answers need max_new_tokens >= 4 and a batch of at least 1")
+
+
+def collect(pipe: Any, questions: Questions, options: AnswerOptions, folder: Path, fingerprint: Any) -> list[Answered]:
+    """All questions answered, from the shards of `folder` where they exist.
+
+    Args: pipe: a `mmspec.Pipeline` of the target without a drafter. fingerprint: what identifies the target.
+    Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
+    """
+    claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
+    shards = math.ceil(len(questions) / options.batch)
+    answered: list[Answered] = []
+    for shard in tqdm(range(shards), desc=f"answers by the {options.author}", unit="batch", disable=None):
+        file = folder / f"{shard:05d}.jsonl"
+        rows = _read(file)
+        indices = range(shard * options.batch, min((shard + 1) * options.batch, len(questions)))
+        if rows is None or [row.index for row in rows] != list(indices):
+            rows = list(_answer(pipe, questions, indices, options, _temperature(shard, options)))
+            write_whole(file, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+        answered += rows
+    return [row for row in answered if _usable(row, pipe.target.placeholders)]
+
+
+def _usable(row: Answered, placeholders: tuple[int, ...]) -> bool:
+    """Whether there is something to draft, and no image slot without an image (a model in trouble may emit one)."""
+    return len(row.answer) > 2 and not set(row.answer) & set(placeholders)
+
+
+def _temperature(shard: int, options: AnswerOptions) -> float | None:
+    if options.author == "data":
+        return None
+    return float(
+        math.floor((shard + 1) * options.sampled) - math.floor(shard * options.sampled)
+    )  # evenly mixed 0s and 1s
+
+
+def _answer(
+    pipe: Any, questions: Questions, indices: range, options: AnswerOptions, temperature: float | None
+) -> Iterator[Answered]:
+    asked = [questions[index] for index in indices]
+    inputs = prepare(pipe, asked)
+    prompts = unpad(inputs)
+    if temperature is None:
+        room = [min(options.max_new_tokens, pipe.target.decoder.max_length - len(prompt)) for prompt in prompts]
+        spoken = [own_answer(pipe, question)[:most] for question, most in zip(asked, room, strict=True)]
+    else:
+        said = pipe.generate(
+            **inputs,
+            max_new_tokens=options.max_new_tokens,
+            temperature=temperature,
+            **PLAIN,
+            seed=options.seed + indices[0],
+        )
+        spoken = [one.token_ids for one in (said if isinstance(said, list) else [said])]
+    for index, prompt, answer in zip(indices, prompts, spoken, strict=True):
+        yield Answered(index, prompt, answer, temperature)
+
+
+def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
+    """Model inputs of a batch of questions."""
+    return pipe.prepare([question.image for question in asked], [question.prompt for question in asked])
+
+
+def own_answer(pipe: Any, question: Question) -> list[int]:
+    """The ids of the data's own answer, as the target would have to write it, end token included.
+
+    With a chat template that is what the template puts between the prompt and the end of the assistant's turn.
+    """
+    if question.answer is None:
+        raise InputError(
+            f"the question {shorten(question.prompt)} has no answer in the data: use the target's, "
+            "and no warm-up (--answers target --warm-steps 0)"
+        )
+    tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
+    text = question.answer + (tokenizer.eos_token or "")
+    if getattr(pipe.processor, "chat_template", None):
+        picture = [] if question.image is None else [{"type": "image"}]
+        turns = [_turn(pipe, "user", question.prompt, picture)]
+        reply = _turn(pipe, "assistant", question.answer, [])
+        before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        whole = pipe.processor.apply_chat_template([*turns, reply], tokenize=False)
+        if not whole.startswith(before):
+            raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
+        text = whole[len(before) :]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids[: ids.index(tokenizer.eos_token_id) + 1] if tokenizer.eos_token_id in ids else ids
+
+
+def _turn(pipe: Any, role: str, text: str, before: list[dict[str, str]]) -> dict[str, Any]:
+    """A chat message: parts for a processor, a plain text for a tokenizer."""
+    parts = [*before, {"type": "text", "text": text}]
+    return {"role": role, "content": parts if hasattr(pipe.processor, "tokenizer") else text}
+
+
+def _read(file: Path) -> list[Answered] | None:
+    """The rows of a shard; None if it does not exist or is damaged."""
+    try:
+        return [Answered(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,91 @@
+"""The model card of a trained drafter, written from the run's own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import mmspec
+from mmspec.training.answers import Answered
+from mmspec.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from mmspec.training.drafter import Course
+
+LIMITS = (
+    "It fits this target only; another target, or the same one with other weights, accepts less or refuses it. With a "
+    "lossless acceptance rule the drafter never changes what the target says, only how fast. The figures hold for "
+    "questions like those of the training data; on others fewer tokens are accepted."
+)
+
+
+def model_card(
+    target: str, recipe: Recipe, course: Course, rows: list[Answered], history: list[dict[str, Any]], parameters: int
+) -> str:
+    """The card as markdown.
+
+    Args: target: its name. rows: what was trained on. history: the Trainer's: losses, and figures of validation.
+    """
+    settings = {**asdict(recipe), **asdict(course), **asdict(course.answers)}
+    del settings["answers"]
+    return "\n".join([
+        "---",
+        f"base_model: {target}",
+        "library_name: mmspec",
+        f"tags: [speculative-decoding, mmspec, {recipe.method}]",
+        "---",
+        "",
+        f"# {recipe.method} drafter for {target}",
+        "",
+        f"{recipe.about} {parameters:,} trained parameters.",
+        "",
+        f"    mmspec generate picture.png QUESTION --model {target} --drafter FOLDER",
+        "",
+        "## Data",
+        "",
+        *_data(course, rows),
+        "",
+        "## Recipe",
+        "",
+        f"Made by `mmspec train drafter` of mmspec {mmspec.__version__}, with these settings:",
+        "",
+        "| setting | value |",
+        "|---|---|",
+        *(f"| {name.replace('_', ' ')} | {value} |" for name, value in settings.items()),
+        "",
+        *_losses(history),
+        "",
+        "## Validation",
+        "",
+        *_validation(history, course),
+        "",
+        "## Limits",
+        "",
+        LIMITS,
+        "",
+    ])  # fmt: skip
+
+
+def _data(course: Course, rows: list[Answered]) -> list[str]:
+    tokens = sum(len(row.answer) for row in rows)
+    by = "the data's own"
+    if course.answers.author == "target":
+        greedy = sum(row.temperature == 0 for row in rows)
+        by = f"the target's, {greedy:,} of them greedy and {len(rows) - greedy:,} sampled at temperature 1"
+    return [f"{len(rows):,} questions of `{course.data}`; the answers ({tokens:,} tokens) are {by}."]
+
+
+def _losses(history: list[dict[str, Any]]) -> list[str]:
+    losses = [entry for entry in history if "loss" in entry]
+    return [f"Loss at step {entry['step']}: {float(entry['loss']):.4f}." for entry in (losses[:1] + losses[1:][-1:])]
+
+
+def _validation(history: list[dict[str, Any]], course: Course) -> list[str]:
+    return [
+        f"tau, tokens per target verification (bonus included, prefill excluded), on {course.held_out} held-out "
+        "questions, with the exact rule and the default draft:",
+        "",
+        "| step | greedy | temperature 1 |",
+        "|---|---|---|",
+        *(f"| {one['step']} | {one['tau_t0']:.2f} | {one['tau_t1']:.2f} |" for one in history if "tau_t0" in one),
+    ]

@@ -1,0 +1,160 @@
+"""Where training questions come from: the synthetic world, made on demand, or a folder of pictures and JSONL lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mmspec import miniworld
+from mmspec.errors import InputError, shorten
+from mmspec.media import ImageSource, load_image
+
+MINIWORLD = "miniworld"
+LONG = ("describe", "worked")
+"""The forms of answers that are long enough to be worth drafting."""
+PER_PICTURE = 4
+"""Questions taken from each picture of the world; every picture has at least about that many with a long answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt about a picture (None: text alone), and the data's own answer where there is one."""
+
+    image: ImageSource | None
+    prompt: str
+    answer: str | None = None
+
+
+class Miniworld(Sequence[Question]):
+    """Questions with long answers about pictures of the synthetic world; the same seed gives the same questions.
+
+    Args: seed: name of the data set; held-out questions come from another one. length: how many questions.
+    """
+
+    def __init__(self, seed: str, length: int) -> None:
+        self.name = f"{MINIWORLD}/{seed}"
+        self.seed, self.length = seed, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Question:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        drawn = _drawn(self.seed, index // PER_PICTURE)
+        long = [qa for qa in drawn.qas if qa.form in LONG]
+        asked = long[index % PER_PICTURE % len(long)]
+        return Question(drawn.image, asked.question, asked.answer)
+
+
+@lru_cache(maxsize=16)
+def _drawn(seed: str, picture: int) -> miniworld.Sample:
+    return miniworld.sample(seed, picture)
+
+
+class Lines(Sequence[Question]):
+    """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
+
+    Pictures are paths inside the folder; `image` and `answer` may be absent. The files are read in the order of their
+    names and checked before training starts.
+
+    Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise InputError(
+                f"no data at {shorten(str(folder))}: give {MINIWORLD!r}, or a folder with *.jsonl files whose lines "
+                'are {"image": "file.png", "prompt": "..."}'
+            )
+        self.name = str(folder.resolve())
+        self.folder = folder
+        self.lines = list(self._read())
+        if not self.lines:
+            raise InputError(
+                f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
+            )
+
+    def _read(self) -> Iterator[dict[str, str]]:
+        for file in sorted(self.folder.glob("*.jsonl")):
+            for number, line in enumerate(file.read_bytes().splitlines(), 1):
+                if line.strip():
+                    yield self._checked(line, f"{file.name}, line {number}")
+
+    def _checked(self, line: bytes, where: str) -> dict[str, str]:
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{where}: not JSON ({error})") from error
+        known = {"image", "prompt", "answer"}
+        if (
+            not isinstance(record, dict)
+            or not set(record) <= known
+            or not all(isinstance(v, str) for v in record.values())
+        ):
+            raise InputError(f"{where}: a line is an object of strings with the keys image, prompt and answer")
+        if not record.get("prompt", "").strip():
+            raise InputError(f"{where}: the prompt is missing or empty")
+        if "image" in record:
+            path = (self.folder / record["image"]).resolve()
+            if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
+                raise InputError(f"{where}: the image {shorten(record['image'])} is not a file inside {self.folder}")
+        return record
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: Any) -> Question:
+        record = self.lines[index]
+        image = load_image(self.folder / record["image"]) if "image" in record else None
+        return Question(image, record["prompt"], record.get("answer"))
+
+
+class Slice(Sequence[Question]):
+    """Questions start to stop of another source. Its name leaves out where it stops: more questions continue a run."""
+
+    def __init__(self, source: Lines, start: int, stop: int) -> None:
+        self.name = f"{source.name}[{start}:]"
+        self.source, self.start, self.length = source, start, stop - start
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Question:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return self.source[self.start + index]
+
+
+Questions = Miniworld | Slice
+
+
+def open_data(data: str, count: int | None, held_out: int, seed: int) -> tuple[Questions, Questions]:
+    """Questions to train on, and others for validation.
+
+    Args: data: "miniworld" or a folder. count: how many to train on (None: 3000 of the world, all of a folder).
+        held_out: how many for validation; of a folder the last ones.
+    Raises: InputError: the folder is unusable, or holds too few lines.
+    """
+    if data == MINIWORLD:
+        return Miniworld(f"drafter/{seed}", count or 3000), Miniworld(f"drafter/held-out/{seed}", held_out)
+    lines = Lines(Path(data))
+    most = len(lines) - held_out
+    if most < 1 or (count or 1) > most:
+        raise InputError(
+            f"{data} holds {len(lines)} lines: {held_out} are held out for validation, so {max(most, 0)} are left to "
+            f"train on, and {count or 'at least 1'} are wanted"
+        )
+    return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
+
+
+def warm_up_data(data: str, count: int, seed: int) -> Questions:
+    """Questions whose own answers teach a drafter the language; of a folder all lines, held-out ones included."""
+    if data == MINIWORLD:
+        return Miniworld(f"drafter/warm/{seed}", count)
+    lines = Lines(Path(data))
+    return Slice(lines, 0, min(count, len(lines)))

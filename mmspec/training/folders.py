@@ -1,0 +1,43 @@
+"""Folders of runs: files written whole or not at all, and a note of the settings that made them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mmspec.errors import MismatchError
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file such that a reader sees the old one, none, or all of the new one."""
+    temporary = file.with_name(file.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+
+
+def claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Make `folder` the place of a run with these settings, or find that it is.
+
+    Raises: MismatchError: it holds a run with other settings, which must not be continued with these.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "settings.json"
+    text = json.dumps(settings, indent=2, sort_keys=True)
+    if not file.exists():
+        write_whole(file, text)
+        return
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        found = {}
+    wanted = json.loads(text)
+    differs = sorted(name for name in {*wanted, *found} if found.get(name) != wanted.get(name))
+    if differs:
+        raise MismatchError(
+            f"{folder} holds a run that differs in {', '.join(differs)}: choose another --run folder, or remove it"
+        )

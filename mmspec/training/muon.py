@@ -1,0 +1,91 @@
+"""Muon for hidden matrices, AdamW for the rest, as one optimizer that a Trainer can drive and save.
+
+Sources: Keller Jordan, Muon (github KellerJordan/Muon, MIT), orthogonalised momentum; Loshchilov and Hutter, decoupled
+weight decay. Matrices of one shape are orthogonalised together, in float32, which is what a CPU without bfloat16 wants.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalized(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Roughly U V^T for each matrix U S V^T of [N, rows, columns]."""
+    a, b, c = NEWTON_SCHULZ
+    flip = matrices.shape[1] > matrices.shape[2]
+    x = matrices.transpose(1, 2) if flip else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.transpose(1, 2)
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.transpose(1, 2) if flip else x
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Groups with `muon=True` hold matrices; all others are updated by AdamW."""
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(
+            groups, {"lr": 1e-3, "muon": False, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95)}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of every parameter that has a gradient."""
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            (self._muon if group["muon"] else self._adamw)(group, parameters)
+        return loss
+
+    def _muon(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        for parameter in parameters:
+            shapes[parameter.shape].append(parameter)
+        for shape, members in shapes.items():
+            gradients = torch.stack([parameter.grad for parameter in members])
+            buffers = [
+                self.state[parameter].setdefault("momentum", torch.zeros_like(parameter)) for parameter in members
+            ]
+            momentum = torch.stack(buffers).lerp_(gradients, 1 - group["momentum"])
+            update = orthogonalized(gradients.lerp_(momentum, group["momentum"]))
+            rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
+            for index, parameter in enumerate(members):
+                buffers[index].copy_(momentum[index])
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update[index], alpha=rate)
+
+    def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        low, high = group["betas"]
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
+            state["step"] += 1
+            state["mean"].lerp_(parameter.grad, 1 - low)
+            state["square"].lerp_(parameter.grad.square(), 1 - high)
+            scale = (state["square"] / (1 - high ** state["step"])).sqrt_().add_(1e-8)
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.addcdiv_(state["mean"], scale, value=-group["lr"] / (1 - low ** state["step"]))
+
+
+def build_optimizer(model: nn.Module, rate: float, small_rate: float | None = None, decay: float = 0.01) -> MuonAdamW:
+    """Muon for the weight matrices of linear layers; AdamW for embeddings, norms and biases.
+
+    Args: rate: of matrices. small_rate: of everything else, 0.15 of `rate` if not given. decay: weight decay of
+    matrices.
+    """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in tables]
+    chosen = {id(parameter) for parameter in matrices}
+    rest = [parameter for parameter in trained if id(parameter) not in chosen]
+    small = 0.15 * rate if small_rate is None else small_rate
+    return MuonAdamW([
+        {"params": matrices, "lr": rate, "muon": True, "weight_decay": decay},
+        {"params": rest, "lr": small, "muon": False, "weight_decay": 0.0},
+    ])  # fmt: skip

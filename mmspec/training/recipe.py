@@ -1,0 +1,58 @@
+"""What the training of every kind of drafter has in common; `EagleRecipe` and `SpdRecipe` say the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from mmspec.contract import Drafter
+from mmspec.errors import InputError
+from mmspec.training.features import Features
+
+Loss = Callable[..., Tensor]
+"""loss(position=[B], rows=list[Answered]) -> scalar, of a batch made by `mmspec.training.loop.collate`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """How a drafter is built and trained.
+
+    steps: updates. batch: answers per update. rate: peak learning rate of matrices; everything else learns at 0.15 of
+    it. warm_steps, warm_questions: updates on the data's own answers before that, and to how many questions.
+    """
+
+    steps: int
+    batch: int
+    rate: float
+    warm_steps: int = 0
+    warm_questions: int = 0
+    seed: int = 0
+
+    method: ClassVar[str]
+    about: ClassVar[str]
+    """A sentence for the model card."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        if not 0 < self.rate < 1:
+            raise InputError(f"the learning rate {self.rate} is not valid: it lies between 0 and 1")
+        if self.warm_steps < 0 or self.warm_questions < 0 or (self.warm_steps and not self.warm_questions):
+            raise InputError("warm_steps and warm_questions are 0 or more, and a warm-up needs questions")
+
+    @abstractmethod
+    def build(self, target: Any) -> nn.Module:
+        """New weights, float32, on the CPU."""
+
+    @abstractmethod
+    def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
+        """The loss of `net`; without features it learns from the tokens alone."""
+
+    @abstractmethod
+    def drafter(self, net: Any) -> Drafter:
+        """The drafter around the trained weights."""

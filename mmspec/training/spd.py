@@ -1,0 +1,128 @@
+"""Training of a language-only drafter (SPD, arXiv 2404.08856): a small Llama that learns to say what the target says.
+
+It never sees the picture: image slots are cut from its prompts, as they are while it drafts. First it learns the
+language from the data's own answers, which cost nothing; then it is aligned on the target's answers, by the
+cross-entropy to the target's law after every token and, with a small weight, to the tokens themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mmspec.drafters.independent import Independent
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.features import Features
+from mmspec.training.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpdRecipe(Recipe):
+    """Shape and loss of a language-only drafter.
+
+    layers, width, heads: of the Llama; its MLP is 8/3 as wide. token_weight: of the cross-entropy to the answer's
+    tokens, law_weight: to the target's law, both on the target's answers; in the warm-up only tokens count.
+    """
+
+    steps: int = 400
+    batch: int = 64
+    rate: float = 0.02
+    warm_steps: int = 300
+    warm_questions: int = 8000
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    token_weight: float = 0.1
+    law_weight: float = 1.0
+
+    method: ClassVar[str] = "spd"
+    about: ClassVar[str] = (
+        "A language-only drafter: a small Llama with the target's vocabulary that drafts from the words alone "
+        "(arXiv 2404.08856)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.layers, self.width, self.heads) < 1 or self.width % (2 * self.heads):
+            raise InputError(
+                "a language-only drafter needs layers, width and heads >= 1 and a width that is a multiple of twice "
+                f"the heads, got {self.layers}, {self.width}, {self.heads}"
+            )
+        if min(self.token_weight, self.law_weight) < 0 or self.token_weight + self.law_weight == 0:
+            raise InputError("token_weight and law_weight are 0 or more, and one of them is positive")
+
+    def build(self, target: Any) -> LlamaForCausalLM:
+        """A Llama with new weights, over the target's vocabulary and context."""
+        text = target.decoder.config
+        config = LlamaConfig(
+            vocab_size=target.vocab_size,
+            hidden_size=self.width,
+            intermediate_size=(self.width * 8 // 3 + 7) // 8 * 8,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.heads,
+            max_position_embeddings=text.max_position_embeddings,
+            initializer_range=0.04,
+            tie_word_embeddings=True,
+            bos_token_id=text.bos_token_id,
+            eos_token_id=text.eos_token_id,
+            pad_token_id=None,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return LlamaForCausalLM(config)
+
+    def loss(self, net: LlamaForCausalLM, target: Any, features: Features | None) -> SpdLoss:
+        """Distillation; without features plain language modelling."""
+        return SpdLoss(net, target, features, self)
+
+    def drafter(self, net: LlamaForCausalLM) -> Independent:
+        """With the default length."""
+        return Independent(net)
+
+
+class SpdLoss:
+    """The loss of a batch.
+
+    Args: model: to be trained. target: for its head and its image ids. features: of the target; None: learn from
+    tokens alone.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, target: Any, features: Features | None, recipe: SpdRecipe) -> None:
+        self.model, self.target, self.features = model, target, features
+        self.recipe = recipe
+
+    def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
+        """A scalar. position: [B] of the samples in the training run; nothing here is random, so it is not read."""
+        prompts = [spoken_prompt(row.prompt, self.target.placeholders) for row in rows]
+        texts = [
+            torch.tensor(prompt + row.answer, device=position.device) for prompt, row in zip(prompts, rows, strict=True)
+        ]
+        hidden = self.model.model(input_ids=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
+        starts = [len(prompt) for prompt in prompts]
+        told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
+        logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
+        by_token = cross_entropy(logits, torch.cat([text[start:] for text, start in zip(texts, starts, strict=True)]))
+        if self.features is None:
+            return by_token
+        by_law = cross_entropy(logits, self._laws(self.features(rows), rows))
+        return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
+
+    @torch.no_grad()
+    def _laws(self, features: Tensor, rows: list[Answered]) -> Tensor:
+        """[M, V] the target's laws of the answers' tokens; features: [B, T, H]."""
+        head = self.target.head
+        heard = torch.cat([row[one.start - 1 : len(one.ids) - 1] for row, one in zip(features, rows, strict=True)])
+        return head(heard.to(head.weight.dtype)).float().softmax(-1)
+
+
+def spoken_prompt(prompt: list[int], placeholders: tuple[int, ...]) -> list[int]:
+    """The prompt without its image slots; its last id if nothing else is left."""
+    return [token for token in prompt if token not in placeholders] or prompt[-1:]

@@ -1,0 +1,464 @@
+"""The benchmark: figures from hand-made numbers, samples that survive a kill, and whole runs on a tiny random model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_llama, tiny_smolvlm
+from typer.testing import CliRunner, Result
+
+import mmspec
+from mmspec.benchmarks import figures as fig
+from mmspec.benchmarks import gauges, memory, methods, questions, tables
+from mmspec.benchmarks.accuracy import judge, score, scores
+from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.plot import plot
+from mmspec.benchmarks.records import Run, Sample, Store, sample_of
+from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.errors import CheckpointError, InputError, MissingExtraError
+from mmspec.miniworld import sample as world_sample
+
+SETTINGS = {"model": "m", "seed": 0}
+
+
+def run_of(tokens: int, decode: float, prefill: float = 1.0, rounds: int | None = None, **more: object) -> Run:
+    """A reply of so many tokens with decoding and prefill times; without `rounds` one verification per token."""
+    rounds = tokens - 1 if rounds is None else rounds
+    return Run(list(range(tokens)), prefill + decode, prefill, rounds, tokens - 1, **more)  # type: ignore[arg-type]
+
+
+def sample_with(question: int = 0, temperature: float = 0.0, **runs: Run) -> Sample:
+    return Sample(question, temperature, 0, {name.replace("_", "-"): run for name, run in runs.items()})
+
+
+@pytest.fixture
+def two_samples() -> list[Sample]:
+    """Baselines of 1.0 and 1.1 s per token; the method needs 10 and 14 rounds for 20 and 40 steps, in 8 and 16 s."""
+    parts = {"draft_seconds": 1.0, "verify_seconds": 6.0, "other_seconds": 1.0}
+    double = {"draft_seconds": 2.0, "verify_seconds": 12.0, "other_seconds": 2.0}
+    first = run_of(21, 8.0, rounds=10, accept_lengths=[1] * 10, **parts)
+    second = run_of(41, 16.0, rounds=14, accept_lengths=[2] * 12 + [1] * 2, **double)
+    return [
+        sample_with(0, none=run_of(21, 20.0), hf=run_of(21, 22.0), eagle2=first),
+        sample_with(1, none=run_of(41, 40.0), hf=run_of(41, 44.0), eagle2=second),
+    ]
+
+
+# figures
+
+
+def test_figures_of_hand_made_numbers(two_samples: list[Sample]) -> None:
+    none, hf, eagle = fig.figures(two_samples)
+    assert (none.method, hf.method, eagle.method) == ("none", "hf", "eagle2")
+    assert eagle.baseline == "none"
+    assert eagle.tau == pytest.approx(60 / 24)
+    assert eagle.speedup == pytest.approx(60 / 24)  # 60 s against 24 s for the same 60 tokens
+    assert eagle.end_to_end == pytest.approx(62 / 26)
+    assert eagle.efficiency == pytest.approx(1.0)
+    assert eagle.ms_per_token == pytest.approx(1000 * 24 / 60)
+    assert (eagle.draft, eagle.verify, eagle.other) == pytest.approx((3 / 24, 18 / 24, 3 / 24))
+    assert eagle.histogram == pytest.approx((0, 12 / 24, 12 / 24))
+    assert eagle.bound == pytest.approx(2.5 * 1.0 / (18 / 24))
+    assert (none.tau, none.speedup, none.efficiency) == pytest.approx((1, 1, 1))
+    assert hf.speedup == pytest.approx(60 / 66)
+    assert hf.verify is None
+    assert none.histogram == ()
+
+
+def test_baseline_is_the_faster_of_the_two() -> None:
+    slow, fast = run_of(11, 20.0), run_of(11, 10.0)
+    assert fig.baseline([sample_with(none=slow, hf=fast)]) == "hf"
+    assert fig.baseline([sample_with(none=fast, hf=slow)]) == "none"
+    ours = fig.method_figures([sample_with(none=slow, hf=fast, x=run_of(11, 5.0))], "x")
+    assert ours.speedup == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("absent", ["none", "hf"])
+def test_no_speedup_without_both_baselines(two_samples: list[Sample], absent: str) -> None:
+    del two_samples[1].runs[absent]
+    found = fig.method_figures(two_samples, "eagle2")
+    assert found.tau is not None
+    assert (found.speedup, found.speedup_low, found.end_to_end, found.efficiency) == (None,) * 4
+    assert "S is not given" in tables.speed_table([found], {}, None)
+
+
+def test_speedup_is_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
+    samples = [
+        sample_with(0, none=run_of(2, 1.0), hf=run_of(2, 9.0), x=run_of(2, 0.1)),
+        sample_with(1, none=run_of(101, 100.0), hf=run_of(101, 900.0), x=run_of(101, 100.0)),
+    ]
+    assert fig.method_figures(samples, "x").speedup == pytest.approx(101 / 100.1)
+
+
+def test_replies_of_other_lengths_are_compared_per_token() -> None:
+    sampled = sample_with(temperature=1.0, none=run_of(21, 20.0), hf=run_of(11, 11.0), x=run_of(41, 20.0))
+    assert fig.method_figures([sampled], "x").speedup == pytest.approx(2.0)
+
+
+def test_interval_contains_the_estimate_and_grows_with_disagreement() -> None:
+    rng = np.random.default_rng(1)
+
+    def spread(noise: float) -> tuple[float, float, float]:
+        samples = [
+            sample_with(i, none=run_of(61, 60.0), hf=run_of(61, 99.0), x=run_of(61, 30 * float(np.exp(noise * g))))
+            for i, g in enumerate(rng.normal(size=20))
+        ]
+        found = fig.method_figures(samples, "x")
+        assert found.speedup is not None
+        assert found.speedup_low is not None
+        assert found.speedup_high is not None
+        return found.speedup_low, found.speedup, found.speedup_high
+
+    narrow, wide = spread(0.05), spread(0.3)
+    assert narrow[0] < narrow[1] < narrow[2]
+    assert wide[0] < wide[1] < wide[2]
+    assert wide[2] - wide[0] > 3 * (narrow[2] - narrow[0])
+    same = spread(0.0)
+    assert same == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_interval_resamples_prompts_not_replies() -> None:
+    """Repetitions of one prompt are no new evidence: with a single prompt there is nothing to resample."""
+    samples = [
+        Sample(0, 0.0, i, {"none": run_of(11, 10.0), "hf": run_of(11, 20.0), "x": run_of(11, 2.0 + i)})
+        for i in range(6)
+    ]
+    found = fig.method_figures(samples, "x")
+    assert found.speedup_low == pytest.approx(found.speedup)
+    assert found.speedup_high == pytest.approx(found.speedup)
+
+
+def test_speedup_above_what_verification_allows_is_flagged(two_samples: list[Sample]) -> None:
+    assert not fig.method_figures(two_samples, "eagle2").suspicious
+    for sample in two_samples:
+        sample.runs["eagle2"].verify_seconds *= 2  # parts that do not fit into the whole
+    found = fig.method_figures(two_samples, "eagle2")
+    assert found.suspicious
+    text = tables.speed_table([found], {}, None)
+    assert "2.50!" in text
+    assert "error of measurement" in text
+
+
+def test_equality_compares_tokens_with_both_baselines(two_samples: list[Sample]) -> None:
+    two_samples[1].runs["eagle2"].tokens[5] = 99
+    none, hf, eagle = fig.figures(two_samples)
+    assert (eagle.equal_ours, eagle.equal_hf) == (0.5, 0.5)
+    assert (hf.equal_ours, hf.equal_hf) == (1.0, None)
+    sampled = [Sample(s.question, 1.0, 0, s.runs) for s in two_samples]
+    none, hf, eagle = fig.figures(sampled)
+    assert (eagle.equal_ours, eagle.equal_hf, hf.equal_ours) == (0.5, None, None)
+
+
+def test_short_replies_do_not_count() -> None:
+    short = sample_with(0, none=run_of(59, 1.0), x=run_of(90, 1.0))
+    long = sample_with(1, none=run_of(60, 1.0), x=run_of(10, 1.0))
+    assert fig.counted([short, long], 60) == [long]
+
+
+def test_a_reply_of_one_token_breaks_nothing() -> None:
+    one = run_of(1, 0.0)
+    found = fig.method_figures([sample_with(none=one, hf=one, x=one)], "x")
+    assert (found.tau, found.speedup, found.ms_per_token) == (None, None, None)
+
+
+def test_lossy_and_peaks_are_shown(two_samples: list[Sample]) -> None:
+    two_samples[0].runs["eagle2"].lossless = False
+    text = tables.speed_table(fig.figures(two_samples), {"none": 100 * 2**20, "eagle2": 120 * 2**20}, 100 * 2**20)
+    row = next(line for line in text.splitlines() if line.startswith("eagle2"))
+    assert "(lossy)" in row
+    assert row.split()[-2:] == ["120", "1.20"]
+
+
+def test_plot_is_a_png(two_samples: list[Sample], tmp_path: Path) -> None:
+    plot(fig.figures(two_samples), "title", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_missing_matplotlib_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    result = bench("--out", str(tmp_path / "out"), model=tmp_path)
+    assert isinstance(result.exception, MissingExtraError)
+    assert "mmspec[bench]" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+# records
+
+
+def test_samples_survive_the_round_trip_to_disk(two_samples: list[Sample], tmp_path: Path) -> None:
+    store = Store(tmp_path, SETTINGS)
+    for sample in two_samples:
+        store.add(asdict(sample))
+    assert [sample_of(record) for record in Store(tmp_path, SETTINGS).load()] == two_samples
+
+
+def test_a_line_that_a_kill_cut_short_is_made_again(two_samples: list[Sample], tmp_path: Path) -> None:
+    store = Store(tmp_path, SETTINGS)
+    for sample in two_samples:
+        store.add(asdict(sample))
+    whole = store.samples.read_bytes()
+    for cut in (1, 30, len(whole) // 3):
+        store.samples.write_bytes(whole[:-cut])
+        assert [record["question"] for record in store.load()] == [0]
+        store.add(asdict(two_samples[1]))
+        assert store.samples.read_bytes() == whole
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
+    Store(tmp_path, SETTINGS)
+    with pytest.raises(InputError, match=r"seed=0 \(now 1\)"):
+        Store(tmp_path, {**SETTINGS, "seed": 1})
+    (tmp_path / "settings.json").write_text("{", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"settings\.json is damaged"):
+        Store(tmp_path, SETTINGS)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write to"):
+        Store(tmp_path / "file", SETTINGS)
+
+
+# questions
+
+
+def test_questions_are_the_same_every_time() -> None:
+    first, second = (questions.long_questions(4, len) for _ in range(2))
+    assert [(q.picture, q.qa) for q in first] == [(q.picture, q.qa) for q in second]
+    assert [q.index for q in first] == [0, 1, 2, 3]
+    assert {q.qa.form for q in questions.long_questions(12, len)} == {"describe", "worked"}
+    assert len({q.picture for q in first}) == 4
+
+
+def test_long_questions_have_long_references() -> None:
+    def words(text: str) -> int:
+        return len(text.split())
+
+    found = questions.long_questions(5, words)
+    assert min(words(q.qa.answer) for q in found) >= questions.LONG_REFERENCE
+
+
+def test_shuffled_questions_keep_their_text_and_lose_their_picture() -> None:
+    asked = questions.judged_questions(40)
+    mixed = questions.shuffled(asked)
+    assert [q.qa for q in mixed] == [q.qa for q in asked]
+    own = {q.picture: q.image.tobytes() for q in asked}
+    assert all(q.image.tobytes() != own[q.picture] for q in mixed)
+    assert {q.image.tobytes() for q in mixed} == set(own.values())
+
+
+def test_every_question_of_the_world_has_a_class_and_the_named_ones_occur() -> None:
+    found = {questions.class_of(q.family, q.qa.form, q.qa.topic) for q in questions.judged_questions(500)}
+    assert {
+        "chart value", "chart compare", "count", "color", "position", "text", "table", "yes/no", "choice"
+    } <= found  # fmt: skip
+    assert not found & {"value", "max", "min", "compare", "cell"}
+
+
+# accuracy
+
+
+def test_scripted_answers_are_judged_by_relaxed_accuracy() -> None:
+    asked = questions.judged_questions(250)
+    for question in asked:
+        assert judge(question, question.qa.answer).right, question.qa
+        assert not judge(question, "I cannot say").right
+    number = next(
+        q for q in asked if q.qa.gold and q.qa.gold.isdigit() and int(q.qa.gold) >= 40 and q.qa.form == "short"
+    )
+    gold = int(number.qa.gold or 0)
+    assert judge(number, str(gold + 1)).right
+    assert not judge(number, str(gold + 5)).right
+
+
+def test_scores_count_per_class_and_their_interval_contains_the_share() -> None:
+    asked = questions.judged_questions(60)
+    answers = [judge(q, q.qa.answer if q.index % 3 else "I cannot say") for q in asked]
+    whole = score("all", [answer.right for answer in answers])
+    assert whole.accuracy == pytest.approx(40 / 60)
+    assert whole.low < whole.accuracy < whole.high
+    classes = scores(answers, "kind")
+    assert sum(each.questions for each in classes) == 60
+    assert sum(each.questions * each.accuracy for each in classes) == pytest.approx(40)
+    assert (score("x", [True] * 5).high, score("x", [False] * 5).low) == (1.0, 0.0)
+    assert "0.667" in tables.accuracy_table(answers)
+
+
+# whole runs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_smolvlm(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("drafter"), seed=1)
+
+
+def bench(*arguments: str, model: Path) -> Result:
+    small = ["--questions", "2", "--max-new-tokens", "8", "--min-tokens", "3", "--repeats", "1", "--no-memory"]
+    return CliRunner().invoke(app, ["--model", str(model), *small, *arguments])
+
+
+def succeeded(result: Result) -> str:
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_speed_run_reports_what_its_samples_say(model: Path, speaker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    text = succeeded(bench("--drafters", f"none,prompt-lookup,{speaker}", "--out", str(out), model=model))
+    samples = [sample_of(json.loads(line)) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert len({sample.key for sample in samples}) == len(samples) == 4
+    names = ["none", "hf", "prompt-lookup", "hf-prompt-lookup", str(speaker), "hf-assisted"]
+    assert all(list(sample.runs) == names for sample in samples)
+
+    summary = json.loads((out / "summary.json").read_text())
+    recomputed = fig.figures(fig.counted(samples, 3))
+    assert summary["figures"] == json.loads(json.dumps([asdict(figures) for figures in recomputed]))
+    for figures in recomputed:
+        assert figures.speedup is not None
+        assert figures.tau is not None
+        assert figures.tau >= 1
+        if not figures.method.startswith("hf"):
+            assert figures.equal_ours == (None if figures.method == "none" else 1.0)
+            assert figures.equal_hf == (None if figures.temperature else 1.0)
+    assert {"settings", "date", "versions", "hardware", "gauges"} <= set(summary)
+    assert [entry["temperature"] for entry in summary["gauges"]] == [0, 1]
+    assert (out / "table.txt").read_text() == text
+    assert "hf-assisted" in text
+    assert (out / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("--drafters", "none", "--temperature", "0", "--questions", "3", "--no-plot", "--out", str(out))
+    succeeded(bench(*arguments, model=model))
+    lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 3
+    (out / "samples.jsonl").write_text(lines[0] + lines[1][:50])  # killed while it wrote the second
+    succeeded(bench(*arguments, model=model))
+    again = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    assert again[0] == lines[0]
+    assert [json.loads(line)["question"] for line in again] == [0, 1, 2]
+    succeeded(bench(*arguments, model=model))
+    assert (out / "samples.jsonl").read_text() == "".join(again)
+    refused = bench(*arguments, "--seed", "7", model=model)
+    assert isinstance(refused.exception, InputError)
+
+
+def test_speed_is_refused_without_an_autoregressive_baseline(model: Path) -> None:
+    text = succeeded(bench("--drafters", "prompt-lookup", "--temperature", "0", model=model))
+    assert "S is not given" in text
+    summary = json.loads(succeeded(bench("--drafters", "prompt-lookup", "--temperature", "0", "--json", model=model)))
+    assert all(entry["speedup"] is None for entry in summary["figures"])
+    assert all(entry["lookup_speedup"] is None for entry in summary["gauges"])
+
+
+def test_replies_that_are_too_short_are_one_clear_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.benchmarks.report.counted", lambda samples, least: [])
+    refused = bench("--drafters", "none", "--temperature", "0", model=model)
+    assert isinstance(refused.exception, InputError)
+    assert "min_tokens=3" in str(refused.exception)
+
+
+def test_accuracy_run_scores_every_question_once(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    small = ["--questions", "25", "--batch", "8", "--max-new-tokens", "4", "--shuffle-images", "--out", str(out)]
+    arguments = ["accuracy", "--model", str(model), *small]
+    text = succeeded(CliRunner().invoke(app, arguments))
+    records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert sorted(record["question"] for record in records) == list(range(25))
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["accuracy"]["questions"] == 25
+    assert summary["accuracy"]["accuracy"] == sum(record["right"] for record in records) / 25
+    assert "shuffled" in text
+    before = (out / "samples.jsonl").read_text()
+    (out / "samples.jsonl").write_text(before[: before.rindex('{"question"') + 9])
+    succeeded(CliRunner().invoke(app, arguments))
+    assert len((out / "samples.jsonl").read_text().splitlines()) == 25
+
+
+def test_gauges_command_prints_every_gauge(model: Path) -> None:
+    small = ["--questions", "2", "--max-new-tokens", "8", "--min-tokens", "3"]
+    text = succeeded(CliRunner().invoke(app, ["gauges", "--model", str(model), *small]))
+    assert {"S of prompt lookup", "mean top-1 probability"} <= {line.split("  ")[0] for line in text.splitlines()}
+
+
+def test_gauge_takes_the_probabilities_of_the_replys_own_positions(model: Path) -> None:
+    """Greedy tokens are the most likely ones, so the probability of each token is the top one at its place."""
+    import torch
+
+    pipe = mmspec.load(str(model), "none")
+    question = questions.long_questions(1, len)[0]
+    inputs = pipe.prepare(question.image, question.qa.question)
+    tokens = pipe.generate(**inputs, max_new_tokens=6, temperature=0.0).token_ids
+    tops = gauges.top_probabilities(pipe, question, tokens, 0.0)
+    expected, ids = [], inputs["input_ids"]
+    for token in tokens:
+        mask = torch.ones_like(ids)
+        with torch.inference_mode():
+            logits = pipe.target.model(**{**inputs, "input_ids": ids, "attention_mask": mask}).logits[0, -1]
+        expected.append(float(logits.softmax(-1)[token]))
+        ids = torch.cat([ids, torch.tensor([[token]])], 1)
+    assert tops.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_image_share_counts_tokens_of_image_spans() -> None:
+    def tokenizer(text: str, **_: object) -> dict[str, list[tuple[int, int]]]:
+        starts = [0, *(i + 1 for i, char in enumerate(text) if char == " ")]
+        return {"offset_mapping": [(start, start + len(text[start:].split(" ")[0])) for start in starts]}
+
+    qa = next(qa for i in range(9) for qa in world_sample("bench", i).qas if qa.form == "describe" and qa.spans)
+    shown = {i for start, end, kind in qa.spans if kind == "image" for i in range(start, end)}
+    words, place = [], 0
+    for word in qa.answer.split(" "):
+        words.append(any(i in shown for i in range(place, place + len(word))))
+        place += len(word) + 1
+    assert gauges.image_share([qa], tokenizer) == pytest.approx(sum(words) / len(words))
+
+
+def test_hf_baselines_mean_the_same_as_ours(model: Path) -> None:
+    pipe = mmspec.load(str(model), "none")
+    question = questions.long_questions(1, len)[0]
+    inputs = pipe.prepare(question.image, question.qa.question)
+    ours = methods.Ours(pipe)(inputs, 8, 0.0, 0)
+    theirs = methods.HuggingFace(pipe.target.model)(inputs, 8, 0.0, 0)
+    assert theirs.tokens == ours.tokens
+    assert (theirs.verifications, theirs.verified_tokens) == (ours.verifications, ours.verified_tokens)
+    config = methods.generation_config(pipe.target.model, 8, 0.7)
+    assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 0, 1.0)
+
+
+def test_memory_is_measured_in_a_process_of_its_own(model: Path) -> None:
+    settings = SpeedSettings(str(model), ("none",), max_new_tokens=4, min_tokens=1, threads=1)
+    ballast = np.ones(150_000_000)  # 1.2 GB here must not count there
+    peak = memory.peak(settings, "none")
+    assert 50 * 2**20 < peak < ballast.nbytes
+    missing = SpeedSettings(str(model / "missing"), ("none",), threads=1)
+    with pytest.raises(mmspec.Error, match="missing"):
+        memory.peak(missing, "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "warm"], "numbers separated by commas"),
+        (["--temperature", "0,0"], "each once"),
+        (["--drafters", ","], "at least one"),
+        (["--questions", "0"], "questions=0"),
+        (["--min-tokens", "9"], "above max_new_tokens=8"),
+        (["--threads", "-1"], "threads=-1"),
+        (["gauges"], "--model stands before 'gauges'"),
+    ],
+)
+def test_bad_options_are_one_clear_error(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = bench(*arguments, model=tmp_path)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)

@@ -1,0 +1,1 @@
+"""Vision-language models: targets, bundled checkpoints and how they were trained."""
