@@ -53,10 +53,10 @@ def locate(kind: str, source: str | os.PathLike[str], known: list[str]) -> Path:
     Raises: UnknownNameError: neither a folder nor a hub id. CheckpointError: the hub has no such thing or cannot be
         reached. InputError: a file where a folder is needed.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_file():
+    path = os.path.expanduser(source)
+    if os.path.isdir(path):  # pathlib raises for names that are too long
+        return Path(path)
+    if os.path.isfile(path):
         raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
     if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
         raise unknown_name(kind, str(source), known, "a local folder or a hub id (owner/name) will also do")

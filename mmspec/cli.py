@@ -8,6 +8,7 @@ in the registry.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +57,7 @@ def main() -> None:
 @app.command()
 def generate(
     images: Annotated[
-        list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="What the prompt asks about.")
+        list[Path] | None, typer.Argument(metavar="IMAGE", help="What the prompt asks about.")
     ] = None,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A question; - reads it from standard input.")] = "",
     model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
@@ -82,7 +83,7 @@ def generate(
 
     Example: mmspec generate chart.png "Which bar is the tallest?" --compare
     """
-    if not images and Path(prompt).is_file():
+    if not images and os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
     text = sys.stdin.read() if prompt == "-" else prompt
     options: Options = {

@@ -1,6 +1,8 @@
 """The benchmark: figures from hand-made numbers, samples that survive a kill, and whole runs on a tiny random model."""
 
+import io
 import json
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
@@ -441,9 +443,17 @@ def test_memory_is_measured_in_a_process_of_its_own(model: Path) -> None:
     ballast = np.ones(150_000_000)  # 1.2 GB here must not count there
     peak = memory.peak(settings, "none")
     assert 50 * 2**20 < peak < ballast.nbytes
-    missing = SpeedSettings(str(model / "missing"), ("none",), threads=1)
-    with pytest.raises(mmspec.Error, match="missing"):
-        memory.peak(missing, "none")
+
+
+def test_memory_that_cannot_be_measured_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = {"model": str(tmp_path / "missing"), "drafter": "none", "acceptance": "exact", "threads": 0}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "dtype": None, "device": None})))
+    with pytest.raises(SystemExit, match="unknown model"):
+        memory.main()
+    failed = subprocess.CompletedProcess("", returncode=1, stdout="", stderr="Traceback ...\nunknown model 'm'\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(mmspec.Error, match="memory of 'none' could not be measured: unknown model 'm'"):
+        memory.peak(SpeedSettings("m", ("none",)), "none")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Sign:
-    """Rendered text: one to three lines of one or two words (some are numbers), with the colour of the board and of its frame."""
+    """Rendered text: one to three lines of one or two words or numbers, on a coloured board with a coloured frame."""
 
     lines: tuple[str, ...]
     board: str
@@ -87,7 +87,11 @@ Facts = Shapes | Chart | Table | Sign
 
 @dataclass(frozen=True)
 class Mark:
-    """Where the renderer put a thing: kind is "char", "color", "shape", "texture" or "size", value its name, box in pixels of the 320 canvas."""
+    """Where the renderer put what.
+
+    kind: "char", "color", "shape", "texture" or "size"; value: its name; box: left, top, right, bottom in pixels of the
+    320 canvas.
+    """
 
     kind: str
     value: str

@@ -1,8 +1,8 @@
 """A tiny weighted-choice template engine: where the richness of the miniworld's English comes from.
 
-A template is a sentence with choice points, "[The|This] chart [shows|presents] <{value}>.". Options stand from likely to
-unlikely and may nest; {slots} are filled after the choice; <...> marks a word that the picture determines. `finish` turns
-the marked-up draft into a clean answer and its spans.
+A template is a sentence with choice points, "[The|This] chart [shows|presents] <{value}>.". Options stand from likely
+to unlikely and may nest; {slots} are filled after the choice; <...> marks a word that the picture determines. `finish`
+turns the marked-up draft into a clean answer and its spans.
 """
 
 import random

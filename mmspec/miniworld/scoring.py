@@ -11,18 +11,17 @@ from mmspec.miniworld.words import CATEGORY_SETS, SIGN_WORDS, TITLES
 _NAMES = {name for names in CATEGORY_SETS for name in names} | set(SIGN_WORDS) | set(TITLES)
 _WORDS = {*COLORS, *SHAPES, *SIZES, *TEXTURES, "rising", "falling", "gradient", "center"}
 _KNOWN = _NAMES | _WORDS | {word.capitalize() for word in _WORDS | _NAMES if word.islower()}
-_VALUE = re.compile(
-    r"(?:top|middle|bottom) (?:left|center|right)\b|\b(?:%s)\b" % "|".join(sorted(_KNOWN, key=len, reverse=True)),
-    re.ASCII,
-)
+_ANY = "|".join(sorted(_KNOWN, key=len, reverse=True))
+_VALUE = re.compile(rf"(?:top|middle|bottom) (?:left|center|right)\b|\b(?:{_ANY})\b", re.ASCII)
 _MARKER = re.compile(r"\b(?:answer|result)(?: is)?(?: therefore| thus| then| clearly)?:? (?=\S)", re.IGNORECASE)
 
 
 def final_value(text: str) -> str:
     """The value that an answer states: a yes or no at its start, what follows "the answer is", or the last value named.
 
-    Args: text: the answer, of any form. Returns: the value without quotation marks and final full stop; where the answer
-    is neither short nor names a known value, the whole text.
+    Args: text: the answer, of any form.
+    Returns: the value without quotation marks and final full stop; where the answer is neither short nor names a known
+        value, the whole text.
     """
     text = text.strip()
     first = re.match(r"(yes|no)\b", text, re.IGNORECASE)

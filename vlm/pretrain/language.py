@@ -1,6 +1,5 @@
 """Stage 2: the whole model learns to answer. One row holds a picture and, packed behind it, questions about it."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,8 +35,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, qa: QA) -> tuple[list[int], list[
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, first fit into the bins of a row.
 
-    Items: pixels uint8 [3, S, S]; tokens, targets, places int64 and weights float [BINS * WIDTH]; segments [BINS, WIDTH]
-    (which question a token belongs to, 0 for padding). The prefix is the same for all and is added by the model.
+    Items: pixels uint8 [3, S, S]; tokens, targets, places int64 and weights float [BINS * WIDTH]; segments
+    [BINS, WIDTH] (which question a token belongs to, 0 for padding). The prefix is the same for all and added later.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: str, length: int) -> None:
@@ -86,7 +85,7 @@ def bin_mask(segments: Tensor, prefix: int) -> Tensor:
 
 
 def packed_logits(model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """[B, BINS * WIDTH, V] next-token logits of the stock model for packed rows; prefix: [1, P] ids, image slots open."""
+    """[B, BINS * WIDTH, V] next-token logits of the stock model for packed rows; prefix: [1, P] ids."""
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
     images = inner.get_image_features(normalized(batch["pixels"])[:, None]).pooler_output

@@ -1,4 +1,4 @@
-"""What both stages share: the Trainer with our optimizer and a data order that resumes exactly, and where it left off."""
+"""What both stages share: a Trainer with our optimizer and a data order that resumes exactly where it stopped."""
 
 import json
 from pathlib import Path

@@ -30,7 +30,9 @@ class MuonAdamW(torch.optim.Optimizer):
     """Groups with `muon=True` hold matrices; all others are updated by AdamW."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
-        super().__init__(groups, {"lr": 1e-3, "muon": False, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95)})
+        super().__init__(
+            groups, {"lr": 1e-3, "muon": False, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95)}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
@@ -47,7 +49,9 @@ class MuonAdamW(torch.optim.Optimizer):
             shapes[parameter.shape].append(parameter)
         for shape, members in shapes.items():
             gradients = torch.stack([parameter.grad for parameter in members])
-            buffers = [self.state[parameter].setdefault("momentum", torch.zeros_like(parameter)) for parameter in members]
+            buffers = [
+                self.state[parameter].setdefault("momentum", torch.zeros_like(parameter)) for parameter in members
+            ]
             momentum = torch.stack(buffers).lerp_(gradients, 1 - group["momentum"])
             update = orthogonalized(gradients.lerp_(momentum, group["momentum"]))
             rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5

@@ -76,7 +76,15 @@ def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 8, s
         model,
         processor,
         args=stage_arguments(
-            folder, steps, batch, 0.02, seed, falling=steps * 6 // 10, eval_strategy="steps", eval_steps=50, save_steps=150
+            folder,
+            steps,
+            batch,
+            0.02,
+            seed,
+            falling=steps * 6 // 10,
+            eval_strategy="steps",
+            eval_steps=50,
+            save_steps=150,
         ),
         train_dataset=PackedPictures(processor.tokenizer, "train", steps * batch),
         eval_dataset=PackedPictures(processor.tokenizer, "validation", 32),

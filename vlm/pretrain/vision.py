@@ -134,5 +134,3 @@ def match_scale(model: SmolVLMForConditionalGeneration, pixels: Tensor) -> None:
         words = model.get_input_embeddings().weight
         factor = words.square().mean().sqrt() / tokens.square().mean().sqrt()
         model.model.connector.modality_projection.proj.weight.mul_(factor)
-
-
