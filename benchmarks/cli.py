@@ -197,9 +197,11 @@ def gauges(
 def loaded(settings: SpeedSettings | AccuracySettings, drafter: str) -> Pipeline:
     """The pipeline that the settings ask for, on their number of threads."""
     import torch
+    import transformers
 
     import mmspec
 
+    transformers.logging.set_verbosity_error()  # its assisted generation warns about its own calls
     if settings.threads:
         torch.set_num_threads(settings.threads)
     return mmspec.load(settings.model, drafter, settings.acceptance, dtype=settings.dtype, device=settings.device)

@@ -1,7 +1,7 @@
 """How predictable the task is: a speed-up on text that anything can guess means little, so these stand beside every S.
 
 The law is the target's own after temperature (at temperature 0, where it would be one point, the plain softmax), taken
-on the replies of autoregressive decoding by one forward over prompt and reply.
+on the replies of autoregressive decoding, read in one piece.
 """
 
 from __future__ import annotations
@@ -71,14 +71,19 @@ def reply(sample: Sample) -> list[int]:
 @torch.inference_mode()
 def top_probabilities(pipe: Pipeline, question: Question, tokens: list[int], temperature: float) -> Tensor:
     """[n] largest probability at each of the reply's n positions."""
-    inputs = pipe.prepare(question.image, question.qa.question)
     model = pipe.target.model
-    said = torch.tensor([tokens[:-1]], dtype=torch.long, device=inputs["input_ids"].device)
-    ids = torch.cat([inputs["input_ids"], said], 1)
-    inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    placed = {name: value.to(model.device) for name, value in inputs.items()}
-    logits = model(**placed, logits_to_keep=len(tokens)).logits[0].float()
-    return (logits / (temperature or 1.0)).softmax(-1).amax(-1).cpu()
+    inputs = {
+        name: value.to(model.device) for name, value in pipe.prepare(question.image, question.qa.question).items()
+    }
+    heard = model(**inputs, use_cache=True)
+    logits = heard.logits[0, -1:]
+    if len(tokens) > 1:
+        # apart from the prompt, because an image slot that was emitted is not a picture
+        said = torch.tensor([tokens[:-1]], device=model.device)
+        mask = torch.cat([inputs["attention_mask"], torch.ones_like(said)], 1)
+        following = model(input_ids=said, attention_mask=mask, past_key_values=heard.past_key_values)
+        logits = torch.cat([logits, following.logits[0]])
+    return (logits.float() / (temperature or 1.0)).softmax(-1).amax(-1).cpu()
 
 
 def image_share(qas: Sequence[Any], tokenizer: Any) -> float:

@@ -10,6 +10,7 @@ from mmspec.benchmarks.figures import Figures
 from mmspec.errors import missing_extra
 
 PARTS = ("draft", "verify", "other")
+MARKERS = "os^D"
 
 
 def require_matplotlib() -> Any:
@@ -27,7 +28,7 @@ def require_matplotlib() -> Any:
 def plot(found: Sequence[Figures], title: str, path: Path) -> None:
     """Draw the figures of a speed run to a PNG file."""
     pyplot = require_matplotlib()
-    figure, panels = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    figure, panels = pyplot.subplots(1, 3, figsize=(16, 6), layout="constrained")
     figure.suptitle(title)
     draw_speed(panels[0], found)
     draw_lengths(panels[1], [figures for figures in found if len(figures.histogram) > 1])
@@ -43,20 +44,31 @@ def label(figures: Figures) -> str:
     return f"{figures.method}, T={figures.temperature:g}"
 
 
+def legend_below(panel: Any) -> None:
+    """Names under the panel, where they cover nothing."""
+    panel.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+
+
 def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
-    """S with its interval over tau; the diagonal is what free drafting would give."""
+    """S with its interval over tau, a colour per method, a marker per temperature; on the diagonal drafting is free."""
     panel.set(xlabel="tau (tokens per verification)", ylabel="S (decode)", title="speed-up")
+    names = list(dict.fromkeys(figures.method for figures in found))
+    warmths = list(dict.fromkeys(figures.temperature for figures in found))
     known = [figures for figures in found if figures.speedup and figures.tau]
     for figures in known:
         speedup = figures.speedup or 0.0
         low, high = figures.speedup_low or speedup, figures.speedup_high or speedup
         bars = [[max(speedup - low, 0.0)], [max(high - speedup, 0.0)]]
-        panel.errorbar([figures.tau], [speedup], yerr=bars, fmt="o", capsize=3, label=label(figures))
+        look = {
+            "color": f"C{names.index(figures.method) % 10}",
+            "marker": MARKERS[warmths.index(figures.temperature) % len(MARKERS)],
+        }
+        panel.errorbar([figures.tau], [speedup], yerr=bars, capsize=3, linestyle="", label=label(figures), **look)
     if known:
         top = max(max(figures.tau or 0, figures.speedup or 0) for figures in known) + 0.3
         panel.plot([0, top], [0, top], color="grey", linewidth=0.8, linestyle="dashed")
         panel.axhline(1.0, color="grey", linewidth=0.8)
-        panel.legend(fontsize="small")
+        legend_below(panel)
 
 
 def draw_lengths(panel: Any, found: Sequence[Figures]) -> None:
@@ -67,7 +79,7 @@ def draw_lengths(panel: Any, found: Sequence[Figures]) -> None:
         places = [length + (i - (len(found) - 1) / 2) * width for length in range(len(figures.histogram))]
         panel.bar(places, figures.histogram, width, label=label(figures))
     if found:
-        panel.legend(fontsize="small")
+        legend_below(panel)
 
 
 def draw_split(panel: Any, found: Sequence[Figures]) -> None:
@@ -81,4 +93,4 @@ def draw_split(panel: Any, found: Sequence[Figures]) -> None:
         left = [a + b for a, b in zip(left, shares, strict=True)]
     if found:
         panel.invert_yaxis()
-        panel.legend(fontsize="small")
+        legend_below(panel)

@@ -13,8 +13,9 @@ REFUSED = (
     "S is not given: our AR loop (drafter 'none') and HF generate must run on the same prompts; add none to --drafters."
 )
 NAMED = {OURS: "our AR loop", HF: "HF generate"}
-HEAD = ["method", "ms/token", "tau", "S", "95 %", "S whole", "S/tau"]
+HEAD = ["method", "ms/token", "calls", "tau", "S", "95 %", "S whole", "S/tau"]
 HEAD += ["draft", "verify", "other", "= AR", "= HF", "MB", "x AR"]
+"""calls: verifications per reply. S whole: with prefill. = AR, = HF: replies with the same tokens. MB: peak memory."""
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -54,6 +55,7 @@ def _block(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int |
         rows.append([
             figures.method + ("" if figures.lossless else " (lossy)"),
             number(figures.ms_per_token),
+            number(figures.verifications / figures.replies, 1),
             number(figures.tau),
             number(figures.speedup) + ("!" if figures.suspicious else ""),
             span,

@@ -34,7 +34,7 @@ class Generation:
 
 @dataclass
 class Piece:
-    """What one round added to one answer: `tokens`, the first `drafted` of them drafted and accepted, and their text."""
+    """What one round added to one answer: `tokens`, of which the first `drafted` ones were drafted, and their text."""
 
     text: str
     tokens: list[int]

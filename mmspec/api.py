@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mmspec.answers import Generation, Stream
+from mmspec.answers import Stream
 from mmspec.contract import Drafter, Rule
 from mmspec.decode import choose_kind, decode
 from mmspec.errors import InputError, shorten, unknown_name

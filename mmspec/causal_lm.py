@@ -9,6 +9,7 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
+from mmspec.prompts import check_plain
 from mmspec.targets import CausalTarget
 
 
@@ -44,20 +45,14 @@ class CausalLM(CausalTarget):
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
-        Control tokens inside a text stay text under a chat template; without one the text is taken as it is.
+        Without a chat template the text is taken as it is, control tokens included.
         """
         if any(images):
             raise InputError(f"{type(self.model).__name__} reads text only: leave image out, or load a model that sees")
         if processor.chat_template:
-            rows = [
-                processor.apply_chat_template(
-                    [{"role": "user", "content": text}],
-                    add_generation_prompt=True,
-                    sanitize_control_tokens=True,
-                    return_dict=False,
-                )
-                for text in texts
-            ]
+            check_plain(texts, processor)
+            chats = [[{"role": "user", "content": text}] for text in texts]
+            rows = processor.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         else:
             rows = [processor(text, verbose=False)["input_ids"] for text in texts]
         width = max(map(len, rows))

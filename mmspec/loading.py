@@ -1,4 +1,4 @@
-"""From what a user names to parts that fit: a model and its processor become a target, a name becomes a drafter or rule."""
+"""From what a user names to parts that fit: model and processor become a target, a name becomes a drafter or a rule."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[
 
 
 def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[CausalTarget, Any]:
-    """The target on a model that the caller loaded, and its processor: the one given, or the one in the model's folder."""
+    """The target on a model that the caller loaded, and its processor: the one given, or the one in its folder."""
     family = find_family(model.config)
     attention = model.config.get_text_config(decoder=True)._attn_implementation
     if attention not in ATTENTION:

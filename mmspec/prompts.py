@@ -36,6 +36,20 @@ def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], li
     return texts, [_pictures(item) for item in image]
 
 
+def check_plain(texts: list[str], tokenizer: Any) -> None:
+    """Raise InputError for a text that holds one of the tokenizer's control tokens.
+
+    In a chat template it would open a turn or a picture slot of its own.
+    """
+    control = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    for text in texts:
+        found = next((token for token in control if token in text), None)
+        if found:
+            raise InputError(
+                f"the prompt holds the control token {found!r}: take it out (pictures are passed as image)"
+            )
+
+
 def _text(text: Any, name: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"{name} must be a text, not {type(text).__name__}")

@@ -1,4 +1,4 @@
-"""SmolVLM and Idefics3 as target: one or several pictures per prompt, each cut into tiles, a fixed number of slots each.
+"""SmolVLM and Idefics3 as target: pictures are cut into tiles, and each tile has a fixed number of slots in the prompt.
 
 Stock classes and processors; pixels are read once, with the prompt. (SmolVLM: arXiv 2504.05299; Idefics3:
 arXiv 2408.12637.)
@@ -11,7 +11,11 @@ from typing import Any
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.targets import CausalTarget
+from mmspec.contract import Needs
+from mmspec.errors import Error, InputError
+from mmspec.prompts import check_plain
+from mmspec.sampling import Sampler
+from mmspec.targets import CausalState, CausalTarget
 
 MODEL_TYPES = ("smolvlm", "idefics3")
 
@@ -55,14 +59,24 @@ class SmolVLM(CausalTarget):
 
         return Idefics3Processor
 
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
+        """Read prompt and pictures; afterwards only the text model works."""
+        try:
+            return super().prefill(inputs, needs, sampler)
+        except Error:
+            raise
+        except ValueError as error:  # slots and pictures do not match: tensors that a caller made
+            raise InputError(f"the pictures do not fit the prompt's image slots: {error}") from error
+
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.
 
         Returns: `input_ids`, `attention_mask` [B, T]; with pictures `pixel_values` [B, tiles, 3, H, W] and
             `pixel_attention_mask` [B, tiles, H, W], both padded with empty tiles.
         """
+        check_plain(texts, processor.tokenizer)
         chats = [
-            [{"role": "user", "content": [*({"type": "image", "image": picture} for picture in pictures), _part(text)]}]
+            [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
             for text, pictures in zip(texts, images, strict=True)
         ]
         return dict(
@@ -72,11 +86,10 @@ class SmolVLM(CausalTarget):
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
-                sanitize_control_tokens=True,  # a user's "<image>" is a word, not a slot
                 processor_kwargs={"padding": True, "padding_side": "left", "verbose": False},
             )
         )
 
 
-def _part(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
+def _picture(picture: Image.Image) -> dict[str, Any]:
+    return {"type": "image", "image": picture}

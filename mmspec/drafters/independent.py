@@ -72,6 +72,11 @@ class Independent:
         slots = set(self.placeholders)
         texts = [[token for token in ids[:-1] if token not in slots] or ids[-2:-1] for ids in state.ids]
         width = max(map(len, texts))
+        if width >= self.decoder.max_length:
+            raise InputError(
+                f"the prompt has {width} text tokens, the drafter's context is {self.decoder.max_length}: shorten it, or "
+                "use another drafter"
+            )
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
         cache, _ = self.decoder.read({"input_ids": ids}, [len(text) for text in texts])
@@ -96,15 +101,15 @@ class Speaking:
         """A chain of `length` tokens, shorter near the budget."""
         assert state.pending is not None
         length = max(0, min(self.drafter.length, state.room))
-        tokens, laws = [state.pending], []
+        tokens: list[Tensor] = [state.pending]
+        laws: list[Tensor] = []
         for step in range(length):
             logits = self._catch_up() if step == 0 else self._step(tokens[-1])
             token, law = self._pick(logits, state.emitted + step)
             tokens.append(token)
-            laws.append(law)
-        q = None
-        if self.kind == "sampled" and laws:
-            q = torch.stack([*laws, laws[-1]], 1)  # the leaf has no children; its row is never read
+            if law is not None:
+                laws.append(law)
+        q = torch.stack([*laws, laws[-1]], 1) if laws else None  # the leaf has no children; its row is never read
         return chain(torch.stack(tokens, 1), self.kind, q)
 
     def _catch_up(self) -> Tensor:
@@ -128,17 +133,17 @@ class Speaking:
         steps = chain(tokens)
         return self.drafter.decoder.extend(self.cache, tokens, steps.depth, steps.ancestors).logits
 
-    def _pick(self, logits: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """The next token [B] and its law [B, V], image placeholders excluded."""
+    def _pick(self, logits: Tensor, position: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The next token [B], never an image placeholder, and if it is sampled its law [B, V]."""
         if self.drafter.placeholders:
             logits = logits.index_fill(-1, torch.tensor(self.drafter.placeholders, device=logits.device), -torch.inf)
         scores = self.sampler.shape(logits)
         if self.kind == "coupled":
-            return self.sampler.draw(scores[:, None], position[:, None])[:, 0], scores
+            return self.sampler.draw(scores[:, None], position[:, None])[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:
             g = noise.gumbel(self.sampler.seeds, noise.DRAFT, position[:, None], scores.shape[-1], self.round)[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
-        return scores.argmax(-1), torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
+        return scores.argmax(-1), None
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal."""

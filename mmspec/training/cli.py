@@ -70,6 +70,8 @@ def drafter(
     from mmspec.training.loop import require_training
 
     require_training()
+    import torch
+
     import mmspec
     from mmspec.checkpoints import quiet
     from mmspec.training.answers import AnswerOptions
@@ -100,6 +102,7 @@ def drafter(
     name = Path(target).name
     home = run or Path("runs/drafters") / name
     folder = out or home / f"{method}-drafter"
+    torch.set_flush_denormal(True)  # they slow a CPU down, and are nothing to a gradient
     with quiet():  # the Trainer shows its own progress
         figures = train_drafter(pipe, recipe, course, folder, home, name)
     typer.echo(f"{folder}: tau {figures['tau_t0']:.2f} greedy, {figures['tau_t1']:.2f} at temperature 1", err=True)

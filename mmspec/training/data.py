@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from mmspec import miniworld
 from mmspec.errors import InputError, shorten
@@ -29,7 +29,19 @@ class Question:
     answer: str | None = None
 
 
-class Miniworld(Sequence[Question]):
+class Questions(Protocol):
+    """A numbered source of questions. Equal names mean equal questions at equal numbers."""
+
+    name: str
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, index: int) -> Question:
+        """Question `index`, from 0."""
+
+
+class Miniworld:
     """Questions with long answers about pictures of the synthetic world; the same seed gives the same questions.
 
     Args: seed: name of the data set; held-out questions come from another one. length: how many questions.
@@ -42,7 +54,7 @@ class Miniworld(Sequence[Question]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: Any) -> Question:
+    def __getitem__(self, index: int) -> Question:
         if not 0 <= index < self.length:
             raise IndexError(index)
         drawn = _drawn(self.seed, index // PER_PICTURE)
@@ -56,7 +68,7 @@ def _drawn(seed: str, picture: int) -> miniworld.Sample:
     return miniworld.sample(seed, picture)
 
 
-class Lines(Sequence[Question]):
+class Lines:
     """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
 
     Pictures are paths inside the folder; `image` and `answer` may be absent. The files are read in the order of their
@@ -108,29 +120,26 @@ class Lines(Sequence[Question]):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __getitem__(self, index: Any) -> Question:
+    def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
         image = load_image(self.folder / record["image"]) if "image" in record else None
         return Question(image, record["prompt"], record.get("answer"))
 
 
-class Slice(Sequence[Question]):
+class Slice:
     """Questions start to stop of another source. Its name leaves out where it stops: more questions continue a run."""
 
-    def __init__(self, source: Lines, start: int, stop: int) -> None:
+    def __init__(self, source: Questions, start: int, stop: int) -> None:
         self.name = f"{source.name}[{start}:]"
         self.source, self.start, self.length = source, start, stop - start
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: Any) -> Question:
+    def __getitem__(self, index: int) -> Question:
         if not 0 <= index < self.length:
             raise IndexError(index)
         return self.source[self.start + index]
-
-
-Questions = Miniworld | Slice
 
 
 def open_data(data: str, count: int | None, held_out: int, seed: int) -> tuple[Questions, Questions]:

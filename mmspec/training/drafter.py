@@ -4,13 +4,15 @@
     and card
 
 Everything that takes time is kept in the run folder and taken up again by the same command: shards of answers, shared
-by all drafters of a target, and the Trainer's checkpoints.
+by all drafters of a target, and the Trainer's checkpoints, apart for every recipe.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from mmspec.training.card import model_card
 from mmspec.training.data import open_data, warm_up_data
 from mmspec.training.eagle import EagleRecipe
 from mmspec.training.features import Features
-from mmspec.training.folders import claim, write_whole
+from mmspec.training.folders import run_folder, write_whole
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.spd import SpdRecipe
@@ -69,13 +71,13 @@ def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Pat
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. run: folder of shards and checkpoints. name: of the
         target, for the card.
-    Raises: InputError: data that cannot be used. MismatchError: `run` holds something else.
+    Raises: InputError: data that cannot be used. MismatchError: `run` holds the answers of another target, or others.
     """
     questions, held_out = open_data(course.data, course.questions, course.held_out, recipe.seed)
     model = pipe.target.model
     target = {**fingerprint(pipe.target), "weights": weights_digest(model)}
     answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers)}
-    claim(run / recipe.method, {"target": target, "answers": answers, "recipe": asdict(recipe)})
+    home = run_folder(run / recipe.method, {"target": target, "answers": answers, "recipe": asdict(recipe)})
 
     rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", target)
     if not rows:
@@ -86,7 +88,7 @@ def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Pat
         own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
         warm_rows = collect(pipe, warm, own, run / "answers-warm", target)
         loss = recipe.loss(net, pipe.target, None)
-        _train(recipe, course, net, loss, warm_rows, recipe.warm_steps, run / recipe.method / "warm")
+        _train(recipe, course, net, loss, warm_rows, recipe.warm_steps, home / "warm")
 
     inputs = prepare(pipe, [held_out[index] for index in range(len(held_out))])
 
@@ -96,7 +98,8 @@ def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Pat
 
     loss = recipe.loss(net, pipe.target, Features(pipe, questions))
     watch = [Validation(figures, course.validate_every)]
-    history = _train(recipe, course, net, loss, rows, recipe.steps, run / recipe.method, watch)
+    with frozen(model):
+        history = _train(recipe, course, net, loss, rows, recipe.steps, home, watch)
 
     save_drafter(recipe.drafter(net.to(torch.bfloat16)), out, pipe.target)
     parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -134,6 +137,19 @@ def _train(
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     return trainer.state.log_history
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Keeps gradients out of the target, whose head every loss goes through."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 def weights_digest(model: nn.Module) -> str:

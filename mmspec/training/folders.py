@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -18,6 +19,14 @@ def write_whole(file: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(file)
+
+
+def run_folder(base: Path, settings: dict[str, Any]) -> Path:
+    """The folder of the run with these settings: `base` and a hash of them, so that the same settings find it again."""
+    text = json.dumps(settings, sort_keys=True)
+    folder = base.with_name(f"{base.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+    claim(folder, settings)
+    return folder
 
 
 def claim(folder: Path, settings: dict[str, Any]) -> None:

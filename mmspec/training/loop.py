@@ -23,6 +23,8 @@ T = TypeVar("T")
 class InOrderTrainer(Trainer):
     """A Trainer that takes the samples in order, so that a resumed run sees what an unbroken one would have seen."""
 
+    optimizer: torch.optim.Optimizer | None
+
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Muon and AdamW over the model's parameters; `args.learning_rate` is the rate of the matrices."""
         if self.optimizer is None:
@@ -30,7 +32,8 @@ class InOrderTrainer(Trainer):
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:
-        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)
+        samples: Any = train_dataset if train_dataset is not None else self.train_dataset
+        return SequentialSampler(samples)
 
 
 class LossTrainer(InOrderTrainer):

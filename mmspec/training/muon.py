@@ -35,7 +35,7 @@ class MuonAdamW(torch.optim.Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:
@@ -48,7 +48,7 @@ class MuonAdamW(torch.optim.Optimizer):
         for parameter in parameters:
             shapes[parameter.shape].append(parameter)
         for shape, members in shapes.items():
-            gradients = torch.stack([parameter.grad for parameter in members])
+            gradients = torch.stack([_gradient(parameter) for parameter in members])
             buffers = [
                 self.state[parameter].setdefault("momentum", torch.zeros_like(parameter)) for parameter in members
             ]
@@ -66,11 +66,17 @@ class MuonAdamW(torch.optim.Optimizer):
             if not state:
                 state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
             state["step"] += 1
-            state["mean"].lerp_(parameter.grad, 1 - low)
-            state["square"].lerp_(parameter.grad.square(), 1 - high)
+            gradient = _gradient(parameter)
+            state["mean"].lerp_(gradient, 1 - low)
+            state["square"].lerp_(gradient.square(), 1 - high)
             scale = (state["square"] / (1 - high ** state["step"])).sqrt_().add_(1e-8)
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.addcdiv_(state["mean"], scale, value=-group["lr"] / (1 - low ** state["step"]))
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def build_optimizer(model: nn.Module, rate: float, small_rate: float | None = None, decay: float = 0.01) -> MuonAdamW:

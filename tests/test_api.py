@@ -1,0 +1,269 @@
+"""The public face on tiny random checkpoints: what `load` takes, what a `Pipeline` gives back."""
+
+import copy
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+from transformers import LlamaConfig
+
+import mmspec
+from mmspec import api
+from mmspec.acceptance.exact import Exact
+from mmspec.checkpoints import save_drafter
+from mmspec.drafters.eagle import Eagle, EagleHead
+from mmspec.drafters.independent import Independent
+from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
+from mmspec.text import TextStream
+
+RED = Image.new("RGB", (50, 40), "red")
+QUESTION = "what is the value of the red bar?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_smolvlm(tmp_path_factory.mktemp("smolvlm"))
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def pipe(folder: Path) -> mmspec.Pipeline:
+    return mmspec.load(folder, dtype="float64")
+
+
+def eagle(target: object, seed: int = 0) -> Eagle:
+    torch.manual_seed(seed)
+    head = EagleHead(LlamaConfig(**{**tiny.text_config(), "num_hidden_layers": 1}))
+    return Eagle(head.to(target.model.dtype))
+
+
+def test_generate_is_load_and_call_and_keeps_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = mmspec.load(folder)(RED, QUESTION, max_new_tokens=5).token_ids
+    load, loads = api.load, []
+    monkeypatch.setattr(api, "load", lambda *parts: loads.append(parts) or load(*parts))
+    for _ in range(2):
+        assert mmspec.generate(RED, QUESTION, model=folder, max_new_tokens=5).token_ids == expected
+    assert len(loads) == 1
+
+
+def test_an_answer_has_text_tokens_and_statistics(pipe: mmspec.Pipeline) -> None:
+    answer = pipe(RED, QUESTION, max_new_tokens=9)
+    stats = answer.stats
+    assert answer.text == pipe.processor.decode(answer.token_ids, skip_special_tokens=True)
+    assert answer.prompt_tokens == pipe.prepare(RED, QUESTION)["input_ids"].shape[1]
+    assert answer.finish == "length"
+    assert len(answer.token_ids) == stats.new_tokens == 9
+    assert stats.tau == 8 / len(stats.accept_lengths)
+    assert sum(stats.accept_lengths) + len(stats.accept_lengths) + 1 == 9
+    assert stats.target_calls == 1 + len(stats.accept_lengths)
+    assert stats.seconds == stats.prefill_seconds + stats.decode_seconds
+    assert stats.lossless
+    assert math.isnan(pipe(RED, QUESTION, max_new_tokens=1).stats.tau)
+
+
+@pytest.mark.parametrize("acceptance", ["exact", "match"])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}])
+def test_every_drafter_gives_the_same_tokens(
+    pipe: mmspec.Pipeline, folder: Path, language_model: Path, acceptance: str, options: dict
+) -> None:
+    plain = mmspec.load(folder, "none", acceptance, dtype="float64")
+    expected = plain(RED, QUESTION, max_new_tokens=24, **options)
+    for drafter in ("prompt-lookup", language_model, eagle(plain.target)):
+        assert plain.with_drafter(drafter)(RED, QUESTION, max_new_tokens=24, **options).token_ids == expected.token_ids
+
+
+def test_pictures_come_in_every_form(pipe: mmspec.Pipeline, tmp_path: Path) -> None:
+    path = tmp_path / "red.png"
+    RED.save(path)
+    expected = pipe(RED, QUESTION, max_new_tokens=6).token_ids
+    for image in (path, str(path), path.read_bytes(), np.asarray(RED), [RED], (str(path),)):
+        assert pipe(image, QUESTION, max_new_tokens=6).token_ids == expected
+
+
+def test_a_list_of_prompts_gives_a_list_of_answers(pipe: mmspec.Pipeline) -> None:
+    one = pipe(prompt=["why"], max_new_tokens=4)
+    assert isinstance(one, list)
+    assert one[0].token_ids == pipe(prompt="why", max_new_tokens=4).token_ids
+    pieces = next(pipe.stream([RED, None], ["why", QUESTION], max_new_tokens=4))
+    assert [len(piece.tokens) for piece in pieces] == [1, 1]
+
+
+def test_pieces_put_together_are_the_answer(pipe: mmspec.Pipeline, language_model: Path) -> None:
+    for seed in range(4):
+        options = {"max_new_tokens": 40, "temperature": 1.0, "seed": seed}
+        answer = pipe(RED, QUESTION, **options)
+        stream = pipe.with_drafter("prompt-lookup").stream(RED, QUESTION, **options)
+        pieces = list(stream)
+        assert "".join(piece.text for piece in pieces) == answer.text
+        assert [token for piece in pieces for token in piece.tokens] == answer.token_ids
+        assert [piece.drafted for piece in pieces][1:] == answer.stats.accept_lengths
+        assert stream.finish().text == answer.text
+
+
+def test_a_character_is_shown_once_all_its_bytes_are_there() -> None:
+    text = "Ünïcode 中文 \U0001f642 — the bar"
+    ids = tiny.tokenizer()(text)["input_ids"]
+    assert len(ids) > len(text)
+    stream = TextStream(tiny.tokenizer())
+    pieces = [stream.add([token]) for token in ids]
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
+    half = tiny.tokenizer()("中")["input_ids"][:1]
+    stream = TextStream(tiny.tokenizer())
+    assert stream.add(half) == ""
+    assert stream.add([], last=True) == tiny.tokenizer().decode(half)
+
+
+def test_a_stop_string_ends_the_answer_as_in_generate(pipe: mmspec.Pipeline) -> None:
+    free = pipe(RED, QUESTION, max_new_tokens=30)
+    stop = next(char for char in free.text[8:] if char.isalnum() and char.isascii())
+    answer = pipe(RED, QUESTION, max_new_tokens=30, stop=stop)
+    assert answer.finish == "stop"
+    assert stop in answer.text
+    assert answer.token_ids == free.token_ids[: len(answer.token_ids)]
+    assert len(answer.token_ids) < 30
+    inputs = pipe.prepare(RED, QUESTION)
+    out = pipe.target.model.generate(
+        **{**inputs, "pixel_values": inputs["pixel_values"].double()},
+        max_new_tokens=30,
+        do_sample=False,
+        stop_strings=[stop],
+        tokenizer=pipe.processor.tokenizer,
+    )
+    assert out[0, inputs["input_ids"].shape[1] :].tolist() == answer.token_ids
+    assert pipe(RED, QUESTION, max_new_tokens=30, stop=["never", stop]).token_ids == answer.token_ids
+
+
+def test_the_generation_config_gives_the_defaults(folder: Path) -> None:
+    model = tiny.smolvlm_model().double()
+    pipe = mmspec.load(model, "none", processor=tiny.processor())
+    greedy = pipe(RED, QUESTION, max_new_tokens=12).token_ids
+    sampled = pipe(RED, QUESTION, max_new_tokens=12, temperature=1.3, top_k=7, repetition_penalty=1.2).token_ids
+    config = model.generation_config
+    config.do_sample, config.temperature, config.top_k, config.repetition_penalty = True, 1.3, 7, 1.2
+    assert pipe(RED, QUESTION, max_new_tokens=12).token_ids == sampled != greedy
+    penalised = pipe(RED, QUESTION, max_new_tokens=12, temperature=0)
+    assert penalised.token_ids == pipe(RED, QUESTION, max_new_tokens=12, temperature=0, top_k=3).token_ids
+    config.eos_token_id = [config.eos_token_id, greedy[3]]
+    answer = pipe(RED, QUESTION, max_new_tokens=12, temperature=0, repetition_penalty=1.0)
+    assert answer.token_ids == greedy[: greedy.index(greedy[3]) + 1]
+    assert answer.finish == "stop"
+
+
+def test_settings_that_are_not_applied_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny.llama_model()
+    model.generation_config.no_repeat_ngram_size = 3
+    with caplog.at_level(logging.WARNING):
+        mmspec.load(model)
+    assert "no_repeat_ngram_size" in caplog.text
+
+
+def test_the_context_bounds_the_answer() -> None:
+    model = tiny.smolvlm_model().double()
+    model.generation_config.eos_token_id = None
+    answer = mmspec.load(model, processor=tiny.processor())(RED, "a " * 90, max_new_tokens=500)
+    assert answer.prompt_tokens + len(answer.token_ids) == tiny.CONTEXT
+    assert answer.finish == "length"
+
+
+def test_generate_takes_the_tensors_that_hf_generate_takes(pipe: mmspec.Pipeline) -> None:
+    inputs = pipe.prepare(RED, QUESTION)
+    assert pipe.generate(**inputs, max_new_tokens=7).token_ids == pipe(RED, QUESTION, max_new_tokens=7).token_ids
+    batch = pipe.generate(**pipe.prepare([RED, None], [QUESTION, "why"]), max_new_tokens=7)
+    assert [len(answer.token_ids) for answer in batch] == [7, 7]
+
+
+def test_a_loaded_model_is_taken_as_it_is(folder: Path) -> None:
+    model = tiny.smolvlm_model().double()
+    pipe = mmspec.load(model.train(), processor=tiny.processor())
+    assert pipe.target.model is model
+    assert not model.training
+    expected = mmspec.load(folder, dtype="float64")(RED, QUESTION, max_new_tokens=6)
+    assert pipe(RED, QUESTION, max_new_tokens=6).token_ids == expected.token_ids
+    with pytest.raises(InputError, match="dtype and device"):
+        mmspec.load(model, dtype="float32")
+    with pytest.raises(InputError, match="no processor"):
+        mmspec.load(model)(RED, QUESTION)
+
+
+def test_a_loaded_model_finds_its_processor_in_its_folder(folder: Path) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    assert mmspec.load(model)(RED, QUESTION, max_new_tokens=2).token_ids
+
+
+def test_attention_that_takes_no_tree_masks_is_refused() -> None:
+    model = tiny.llama_model()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(UnsupportedError, match="flash_attention_2"):
+        mmspec.load(model)
+
+
+def test_text_models_answer_text(language_model: Path) -> None:
+    pipe = mmspec.load(language_model, dtype="float64")
+    answer = pipe(prompt="the red bar is", max_new_tokens=12)
+    ids = pipe.processor("the red bar is", return_tensors="pt")["input_ids"]
+    out = pipe.target.model.generate(ids, max_new_tokens=12, do_sample=False)
+    assert answer.token_ids == out[0, ids.shape[1] :].tolist()
+    texts = ["the red bar is", "why"]
+    alone = [pipe(prompt=text, max_new_tokens=12).token_ids for text in texts]
+    assert [answer.token_ids for answer in pipe(prompt=texts, max_new_tokens=12)] == alone
+    with pytest.raises(InputError, match="reads text only"):
+        pipe(RED, "why")
+
+
+def test_text_models_use_their_chat_template(language_model: Path) -> None:
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = "{% for m in messages %}User: {{ m['content'] }}{% endfor %} Assistant:"
+    pipe = mmspec.load(language_model, processor=tokenizer)
+    assert tokenizer.decode(pipe.prepare(None, "why")["input_ids"][0]) == "User: why Assistant:"
+    with pytest.raises(InputError, match="control token '<image>'"):
+        pipe.prepare(None, "an <image>")
+
+
+def test_the_best_drafter_beside_the_model_is_the_default(tmp_path: Path) -> None:
+    folder = tiny.tiny_smolvlm(tmp_path / "model")
+    plain = mmspec.load(folder, "none")
+    assert isinstance(mmspec.load(folder).drafter, PromptLookup)
+    save_drafter(Independent(tiny.llama_model(1), length=3), folder / "drafters" / "spd", plain.target)
+    assert isinstance(mmspec.load(folder).drafter, Independent)
+    save_drafter(eagle(plain.target), folder / "drafters" / "eagle2", plain.target)
+    assert isinstance(mmspec.load(folder).drafter, Eagle)
+    assert isinstance(mmspec.load(folder, "spd").drafter, Independent)
+    assert isinstance(plain.with_drafter(None).drafter, Eagle)
+    assert isinstance(plain.with_drafter("none").drafter, NoDrafter)
+    assert plain.with_drafter("spd").target is plain.target
+
+
+def test_rules_come_by_name_or_as_objects(folder: Path) -> None:
+    assert isinstance(mmspec.load(folder, acceptance=Exact()).rule, Exact)
+    with pytest.raises(InputError, match="acceptance must be"):
+        mmspec.load(folder, acceptance=Exact)
+    with pytest.raises(UnknownNameError, match="did you mean 'exact'"):
+        mmspec.load(folder, acceptance="exakt")
+    with pytest.raises(MismatchError, match="'exact' takes every kind"):
+        mmspec.load(folder, "prompt-lookup", "ratio")
+
+
+@pytest.mark.parametrize("dtype", ["float32", torch.float32, None])
+def test_the_dtype_on_a_cpu(folder: Path, dtype: object) -> None:
+    assert mmspec.load(folder, dtype=dtype, device="cpu").target.model.dtype == torch.float32
+
+
+def test_the_printed_form_names_the_parts(pipe: mmspec.Pipeline) -> None:
+    assert repr(pipe) == "Pipeline(SmolVLMForConditionalGeneration, PromptLookup, Exact)"

@@ -1,0 +1,304 @@
+"""Drafters: what they propose with their caches is what they would propose without, and q is the law they draw from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import test_equality
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mmspec.acceptance.exact import Exact, choices
+from mmspec.acceptance.ratio import Ratio, without
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
+from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.independent import Independent
+from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
+
+SAMPLING = Sampling(temperature=0.9, top_k=40, seed=3)
+
+
+class Watched:
+    """A drafter whose every draft is looked at before it is verified."""
+
+    def __init__(self, inner: Drafter, look: Callable[[State, Draft], None]) -> None:
+        self.inner, self.look, self.kinds = inner, look, inner.kinds
+
+    def bind(self, target: Any) -> None:
+        self.inner.bind(target)
+        self.needs = self.inner.needs
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> "Watching":
+        return Watching(self, self.inner.begin(state, sampler, kind))
+
+
+@dataclass
+class Watching:
+    drafter: Watched
+    inner: Drafting
+
+    def propose(self, state: State) -> Draft:
+        draft = self.inner.propose(state)
+        self.drafter.look(state, draft)
+        return draft
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        self.inner.observe(state, draft, verified, accepted)
+
+
+def parents_in(draft: Draft) -> list[int]:
+    """Nodes that have children in every row's tree (the shape of a sampled tree is the same for all rows)."""
+    assert bool((draft.parents == draft.parents[:1]).all())
+    return sorted(set(draft.parents[0, 1:].tolist()))
+
+
+def law_of(sampler: Sampler, target: CausalTarget, logits: Tensor) -> Tensor:
+    """The warped law over everything but placeholders."""
+    logits = logits.clone()
+    logits[..., list(target.placeholders)] = -torch.inf
+    return sampler.shape(logits).softmax(-1)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "smolvlm"])
+def test_independent_drafting_with_a_cache_equals_a_full_forward(name: str) -> None:
+    """The laws that the drafter declares, in a batch whose rows accept different lengths, against a plain forward."""
+    model, target = test_equality.make(name)
+    net = toys.perturbed(toys.language_part(model), 0.05)
+    sampler = Sampler(SAMPLING, 3, torch.device("cpu"))
+    looked = 0
+
+    def look(state: State, draft: Draft) -> None:
+        nonlocal looked
+        for row in range(3):
+            if state.done[row] or draft.q is None:
+                continue
+            text = [token for token in state.ids[row] if token not in target.placeholders]
+            text += draft.tokens[row, 1:-1].tolist()
+            logits = net(torch.tensor([text])).logits[0, 1 - draft.size :]
+            assert (draft.q[row, :-1] - law_of(sampler, target, logits)).abs().max() < 1e-5
+            looked += 1
+
+    inputs = test_equality.inputs_for(target, 17, 9, 14)
+    result = toys.answer(target, Watched(Independent(net, 4), look), inputs, 30, SAMPLING, Ratio())
+    assert looked > 20
+    assert any(len(set(r.drafted)) > 1 for r in result.rounds)
+
+
+@pytest.mark.parametrize("name", ["simple", "qwen2", "smolvlm"])
+def test_eagle_drafting_with_a_cache_equals_a_full_forward(name: str) -> None:
+    """Against the layer without a cache over the whole text, true features before the pending token, estimates below it."""
+    model, target = test_equality.make(name)
+    net = toys.copying_head(model, 0.2)
+    sampler = Sampler(SAMPLING, 3, torch.device("cpu"))
+    looked = 0
+    inputs = test_equality.inputs_for(target, 17, 9, 14)
+
+    def estimates(row: int, ids: list[int], below: list[int]) -> Tensor:
+        """[H] the estimate at the last of the drafted tokens `below` (or at the pending token)."""
+        single = toys.row_of(inputs, row)
+        hidden = model(**{**single, "input_ids": torch.tensor([ids[:-1]])}, output_hidden_states=True).hidden_states
+        tokens, features = torch.tensor([ids[1:] + below]), hidden[target.num_layers]
+        for length in range(len(ids) - 1, tokens.shape[1] + 1):
+            positions = torch.arange(length)[None]
+            out = net(target.embed(tokens[:, :length]), features, positions, None)
+            features = torch.cat([features, out[:, -1:]], 1)
+        return out[0, -1]
+
+    def look(state: State, draft: Draft) -> None:
+        nonlocal looked
+        for row in range(3):
+            if state.done[row] or draft.q is None or looked > 60:
+                continue
+            for node in parents_in(draft):
+                above = draft.ancestors[row, node].nonzero()[1:, 0]
+                feature = estimates(row, state.ids[row], draft.tokens[row, above].tolist())
+                q = law_of(sampler, target, target.head(feature))
+                assert (draft.q[row, node] - q).abs().max() < 1e-5
+                looked += 1
+
+    drafter = Watched(Eagle(net, depth=3, width=2, top_k=3, total=9), look)
+    result = toys.answer(target, drafter, inputs, 24, SAMPLING, Ratio())
+    assert looked > 60
+    assert any(len(set(r.drafted)) > 1 for r in result.rounds)
+
+
+SAMPLERS: dict[str, Callable[[Any], Any]] = {
+    "spd": lambda model: Independent(toys.perturbed(model, 0.5), length=3),
+    "eagle2": lambda model: Eagle(toys.eagle_head(model), depth=3, width=2, top_k=3, total=9),
+}
+
+
+def first_draft(drafter: Any, target: CausalTarget, rows: int, kind: Kind) -> tuple[Draft, State, Sampler]:
+    """The first draft of many rows with the same prompt and different seeds."""
+    drafter.bind(target)
+    sampler = Sampler(Sampling(temperature=1.0, top_k=12, seed=1), rows, torch.device("cpu"))
+    inputs = {"input_ids": toys.prompts(6)["input_ids"].repeat(rows, 1), "max_new_tokens": 50}
+    with torch.inference_mode():
+        state = target.prefill(inputs, drafter.needs, sampler)
+        for ids, token in zip(state.ids, state.pending.tolist(), strict=True):
+            ids.append(token)
+        state.emitted = torch.ones_like(state.pending)
+        return drafter.begin(state, sampler, kind).propose(state), state, sampler
+
+
+def surprise(tokens: Tensor, q: Tensor) -> float:
+    """The largest deviation, in standard errors, of a token's frequency from what laws q [B, V] of rows expect."""
+    seen = torch.nn.functional.one_hot(tokens, q.shape[-1]).sum(0)
+    expected, variance = q.double().sum(0), (q.double() * (1 - q.double())).sum(0)
+    return float(((seen - expected) / variance.sqrt())[expected > 20].abs().max())
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> None:
+    """3000 rows; every child of every node, given those before it; six standard errors, also where the target's own
+    choice is known (the draft's noise must not be the target's)."""
+    model = toys.llama()
+    target = CausalTarget(model)
+    draft, state, sampler = first_draft(SAMPLERS[name](model), target, 3000, "sampled")
+    assert draft.q is not None
+    checked = 0
+    for node in parents_in(draft):
+        left = draft.q[:, node]
+        assert torch.allclose(left.sum(-1), torch.ones(3000), atol=1e-5)
+        for child in (draft.parents[0] == node).nonzero()[:, 0]:
+            tokens = draft.tokens[:, child]
+            assert surprise(tokens, left) < 6
+            assert surprise(tokens, left.square() / left.square().sum(-1, keepdim=True)) > 6
+            left = without(left, tokens)
+            checked += 1
+    assert checked == draft.size - 1
+
+    with torch.inference_mode():
+        verified = target.verify(state, draft)
+        chosen = choices(draft, sampler.warp(draft, verified.logits), sampler, state.emitted)[:, 0]
+    known = chosen == chosen.mode().values
+    assert surprise(draft.tokens[known, 1], draft.q[known, 0]) < 6
+    coupled = first_draft(SAMPLERS[name](model), target, 3000, "coupled")[0]
+    assert surprise(coupled.tokens[known, 1], draft.q[known, 0]) > 6
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_rounds_use_fresh_draft_noise(name: str) -> None:
+    """The same position, drafted again after a rejection, must not be given the same numbers."""
+    model = toys.llama()
+    drafts = []
+    drafter = Watched(SAMPLERS[name](model), lambda state, draft: drafts.append((len(state.ids[0]), draft)))
+    toys.answer(CausalTarget(model), drafter, toys.prompts(6), 12, Sampling(temperature=50.0, seed=2), Ratio())
+    by_position: dict[int, list[int]] = {}
+    for length, draft in drafts:
+        for token, depth in zip(draft.tokens[0, 1:].tolist(), draft.depth[0, 1:].tolist(), strict=True):
+            by_position.setdefault(length + depth, []).append(token)
+    repeats = [tokens for tokens in by_position.values() if len(tokens) > 2]
+    assert repeats
+    assert any(len(set(tokens)) > 1 for tokens in repeats)
+
+
+@pytest.mark.parametrize("rule", [Exact(), Ratio()], ids=["exact", "ratio"])
+@pytest.mark.parametrize("name", ["spd-copy", "spd-random", "eagle-random", "eagle-copying", "prompt-lookup"])
+def test_no_drafter_proposes_a_placeholder(name: str, rule: Any) -> None:
+    """Even if it is the most likely token, to the drafter and to the target, which may emit it like any other."""
+    if rule.lossless and name == "prompt-lookup" and isinstance(rule, Ratio):
+        pytest.skip("prompt lookup has no q")
+    model, target = test_equality.make("smolvlm")
+    inputs = test_equality.inputs_for(target, 14)
+    image = target.placeholders[0]
+    with torch.no_grad():
+        model.lm_head.weight[image] = 2 * model.lm_head.weight[60] + 2 * model.lm_head.weight[61]
+    drafts = []
+    drafter = Watched(toys.DRAFTERS[name](model), lambda state, draft: drafts.append(draft))
+    sampling = Sampling(temperature=1.0, seed=4)
+    got = toys.answer(target, drafter, inputs, 24, sampling, rule)
+    assert image in got.rows[0]
+    assert not any(bool((draft.tokens[:, 1:] == image).any()) for draft in drafts)
+
+
+@pytest.mark.parametrize("name", [name for name in toys.DRAFTERS if name != "none"])
+def test_drafts_are_no_deeper_than_may_be_useful(name: str) -> None:
+    model, target = test_equality.make("simple")
+    seen = []
+    drafter = Watched(toys.DRAFTERS[name](model), lambda state, draft: seen.append((int(draft.depth.max()), state.room)))
+    toys.answer(target, drafter, toys.prompts(12, 9), budget=9)
+    assert all(depth <= max(room, 0) for depth, room in seen)
+    assert any(depth > 0 for depth, _ in seen)
+
+
+@pytest.mark.parametrize("kind", ["point", "coupled", "sampled"])
+def test_an_eagle_tree_has_its_size_and_no_twins(kind: Kind) -> None:
+    model, target = test_equality.make("llama")
+    drafter = Eagle(toys.eagle_head(model), depth=4, width=3, top_k=4, total=14)
+    draft, _, _ = first_draft(drafter, target, 5, kind)
+    assert draft.tokens.shape == (5, 14)
+    for row in range(5):
+        pairs = list(zip(draft.parents[row].tolist(), draft.tokens[row].tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+        assert all(above < node for node, (above, _) in enumerate(pairs))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=14), st.integers(1, 4), st.integers(1, 4), st.integers(1, 13))
+def test_prompt_lookup_copies_what_followed_the_longest_latest_match(ids: list[int], length: int, ngram: int, cut: int) -> None:
+    """Against a search through the whole text. 0 is a placeholder."""
+
+    def search() -> list[int]:
+        for n in range(min(ngram, len(ids)), 0, -1):
+            for end in range(len(ids) - 1, n - 1, -1):
+                if ids[end - n : end] == ids[-n:]:
+                    copy = ids[end : end + length]
+                    return copy[: copy.index(0)] if 0 in copy else copy
+        return []
+
+    drafter = PromptLookup(length, ngram)
+    drafter.placeholders = frozenset({0})
+    known = ids[: min(cut, len(ids))]  # the text grows between two calls
+    state = State([known], [False], torch.ones(1), torch.ones(1), [99], torch.tensor([known[-1]]), room=99)
+    copying = drafter.begin(state, Sampler(Sampling(), 1, torch.device("cpu")), "point")
+    copying.propose(state)
+    state.ids, state.pending = [ids], torch.tensor([ids[-1]])
+    draft = copying.propose(state)
+    assert draft.tokens[0].tolist() == [ids[-1], *search()]
+
+
+def test_rows_with_shorter_copies_are_padded_with_invalid_nodes() -> None:
+    drafter = PromptLookup(3, 2)
+    ids = [[5, 6, 7, 8, 5], [1, 2, 3, 4, 9], [1, 1]]
+    state = State(ids, [False] * 3, torch.ones(3), torch.ones(3), [99] * 3, torch.tensor([5, 9, 1]), room=9)
+    draft = drafter.begin(state, Sampler(Sampling(), 3, torch.device("cpu")), "point").propose(state)
+    assert draft.tokens[0].tolist() == [5, 6, 7, 8]
+    assert draft.valid is not None
+    assert draft.valid.tolist() == [[True] * 4, [True, False, False, False], [True, True, False, False]]
+
+
+def test_a_drafter_for_another_target_is_refused() -> None:
+    target = CausalTarget(toys.llama())
+    with pytest.raises(MismatchError, match="vocabulary of 50 ids, the target one of 97"):
+        Independent(toys.llama(vocab_size=50)).bind(target)
+    wide = toys.llama(hidden_size=64)
+    with pytest.raises(MismatchError, match="features of size 64, the target has 32"):
+        Eagle(toys.eagle_head(wide)).bind(target)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: Independent(model, length=0),
+        lambda model: PromptLookup(length=0),
+        lambda model: PromptLookup(ngram=0),
+        lambda model: Eagle(toys.eagle_head(model), depth=0),
+        lambda model: Eagle(toys.eagle_head(model), total=1),
+    ],
+)
+def test_options_without_a_draft_are_refused(make: Callable[[Any], Any]) -> None:
+    with pytest.raises(InputError, match=">= 1"):
+        make(toys.llama())
+
+
+def test_a_prompt_beyond_the_drafters_context_is_refused() -> None:
+    drafter = Independent(toys.llama(max_position_embeddings=8))
+    with pytest.raises(InputError, match=r"12 text tokens, the drafter's context is 8"):
+        toys.answer(CausalTarget(toys.llama()), drafter, toys.prompts(12))

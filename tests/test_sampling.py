@@ -1,0 +1,161 @@
+"""The law that tokens are drawn from is transformers' own, node by node, and values that make no law are refused."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import tables
+import toys
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from mmspec.drafters.none import NoDrafter
+from mmspec.errors import InputError
+from mmspec.sampling import Sampler, Sampling, path_tokens, penalise, warp
+from mmspec.targets import CausalTarget
+from mmspec.tree import chain
+
+CPU = torch.device("cpu")
+
+
+def hf_processors(sampling: Sampling) -> LogitsProcessorList:
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.temperature != 1:
+        processors.append(TemperatureLogitsWarper(float(sampling.temperature)))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        processors.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0:
+        processors.append(MinPLogitsWarper(sampling.min_p))
+    return processors
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([1.0, 0.3, 0.7, 1.9]),
+    top_k=st.sampled_from([0, 1, 2, 5, 11, 50]),
+    top_p=st.sampled_from([1.0, 0.05, 0.5, 0.9, 0.999]),
+    min_p=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 0.7, 1.5]),
+)
+
+
+@given(samplings, st.integers(0, 10_000), st.booleans())
+def test_warped_scores_equal_those_of_transformers(sampling: Sampling, seed: int, tied: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(2, 11, generator=generator)
+    logits = logits.round() if tied else logits  # ties at the edge of top-k and top-p
+    ids = torch.randint(0, 11, (2, 4), generator=generator)
+    seen = torch.zeros(2, 11, dtype=torch.bool).scatter(1, ids, True)
+    want = hf_processors(sampling)(ids, logits.clone())
+    got = warp(penalise(logits, seen, sampling.repetition_penalty), sampling)
+    assert torch.equal(got.isinf(), want.isinf())
+    assert torch.allclose(got.softmax(-1), want.softmax(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.4])
+def test_every_step_of_generate_has_the_law_of_our_nodes(penalty: float) -> None:
+    """transformers reports the warped scores of each step of its own sampling loop."""
+    model = toys.llama()
+    ids = toys.prompts(12)["input_ids"]
+    sampling = Sampling(temperature=0.8, top_k=30, top_p=0.9, min_p=0.01, repetition_penalty=penalty)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        out = model.generate(
+            ids,
+            do_sample=True,
+            max_new_tokens=9,
+            output_scores=True,
+            output_logits=True,
+            return_dict_in_generate=True,
+            temperature=0.8,
+            top_k=30,
+            top_p=0.9,
+            min_p=0.01,
+            repetition_penalty=penalty,
+        )
+    answer = out.sequences[:, ids.shape[1] :]
+    sampler = Sampler(sampling, 1, CPU)
+    sampler.see(ids.tolist(), toys.VOCAB)
+    draft = chain(answer[:, :-1])  # node t has emitted answer[: t + 1]
+    got = sampler.warp(draft, torch.stack(out.logits[1:], 1))
+    want = torch.stack(out.scores[1:], 1)
+    assert torch.equal(got.isinf(), want.isinf())
+    assert torch.allclose(got.softmax(-1), want.softmax(-1), atol=1e-6)
+
+
+def test_the_first_tokens_of_the_loop_follow_that_law() -> None:
+    """20 000 rows of one prompt; chi-square, fails at p < 1e-6."""
+    model = toys.llama()
+    ids = toys.prompts(5)["input_ids"]
+    sampling = Sampling(temperature=1.5, top_k=8, top_p=0.95, seed=1)
+    with torch.no_grad():
+        scores = hf_processors(sampling)(ids, model(ids).logits[:, -1].float())
+    law = {(token,): p for token, p in enumerate(scores.softmax(-1)[0].tolist()) if p > 0}
+    got = toys.answer(CausalTarget(model), NoDrafter(), {"input_ids": ids.repeat(20_000, 1)}, 1, sampling).rows
+    assert tables.p_value(Counter(map(tuple, got)), law) > 1e-6
+    shifted = {token: p for token, p in zip(law, [*law.values()][1:] + [*law.values()][:1], strict=True)}
+    assert tables.p_value(Counter(map(tuple, got)), shifted) < 1e-6
+
+
+def test_the_penalty_sees_a_nodes_own_path_and_no_sibling() -> None:
+    draft = chain(torch.tensor([[4, 5, 6, 5]]))
+    draft.parents = torch.tensor([[-1, 0, 0, 2]])
+    draft._ancestors = None
+    seen = [row.nonzero()[:, 0].tolist() for row in path_tokens(draft, 8)[0]]
+    assert seen == [[4], [4, 5], [4, 6], [4, 5, 6]]
+
+
+def test_row_i_of_a_batch_draws_like_a_single_call_with_the_seed_plus_i() -> None:
+    positions = torch.arange(3)[None]
+    batch = Sampler(Sampling(temperature=1.0, seed=2**63 - 2), 4, CPU).target_noise(positions.repeat(4, 1), 7)
+    for row in range(4):
+        single = Sampler(Sampling(temperature=1.0, seed=2**63 - 2 + row), 1, CPU).target_noise(positions, 7)
+        assert torch.equal(batch[row], single[0])
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**62, 2**63, -(2**63), 2**70])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    assert Sampler(Sampling(seed=seed), 2, CPU).seeds.shape == (2,)
+
+
+BAD = [
+    {"temperature": -0.1},
+    {"temperature": float("nan")},
+    {"temperature": float("inf")},
+    {"temperature": "hot"},
+    {"temperature": None},
+    {"temperature": True},
+    {"top_k": -1},
+    {"top_k": 2.5},
+    {"top_k": True},
+    {"top_p": 0.0},
+    {"top_p": 1.1},
+    {"top_p": float("nan")},
+    {"min_p": -0.2},
+    {"min_p": 1.5},
+    {"repetition_penalty": 0.0},
+    {"repetition_penalty": -1.0},
+    {"repetition_penalty": float("inf")},
+    {"seed": 1.5},
+    {"seed": None},
+]
+
+
+@pytest.mark.parametrize("options", BAD, ids=str)
+def test_values_that_make_no_law_are_refused_by_name(options: dict[str, Any]) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(InputError, match=f"{name}={value!r} is not valid: "):
+        Sampling(**options)

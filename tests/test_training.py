@@ -1,0 +1,596 @@
+"""Training of drafters, on tiny random targets: answers, losses, resuming, the folder that comes out, bad input."""
+
+import importlib.util
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import mmspec
+from mmspec import cli
+from mmspec.contract import State
+from mmspec.drafters.eagle import Eagle
+from mmspec.errors import InputError, MismatchError, MissingExtraError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.data import Lines, Miniworld, Question, open_data
+from mmspec.training.drafter import Course, train_drafter, weights_digest
+from mmspec.training.eagle import EagleLoss, EagleRecipe, drafted_slots, unroll
+from mmspec.training.features import Features
+from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
+from mmspec.training.muon import build_optimizer, orthogonalized
+from mmspec.training.recipe import Recipe
+from mmspec.training.spd import SpdRecipe
+
+SHORT = AnswerOptions(max_new_tokens=16, batch=4)
+COURSE = Course(questions=12, held_out=2, validate_every=6, save_every=4, answers=SHORT)
+SMALL: dict[str, Recipe] = {
+    "eagle2": EagleRecipe(steps=12, batch=4),
+    "spd": SpdRecipe(steps=12, batch=4, warm_steps=3, warm_questions=8, width=32),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_smolvlm(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def pipe(folder: Path) -> Any:
+    return mmspec.load(folder, drafter="none")
+
+
+@pytest.fixture(scope="module")
+def text_pipe() -> Any:
+    return mmspec.load(tiny.llama_model().double(), drafter="none", processor=tiny.tokenizer())
+
+
+class Given(Features):
+    """Features that a test made up: row.index -> [T, H]."""
+
+    def __init__(self, features: dict[int, Tensor]) -> None:
+        self.kept, self.free = features, 0
+
+
+class Written:
+    """Questions that a test wrote down."""
+
+    name = "written"
+
+    def __init__(self, *questions: Question) -> None:
+        self.questions = questions
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int) -> Question:
+        return self.questions[index]
+
+
+def made_up(prompt: int, answer: int, index: int = 0, hidden: int = 32) -> tuple[Answered, Tensor]:
+    torch.manual_seed(index)
+    ids = torch.randint(10, 300, (prompt + answer,)).tolist()
+    return Answered(index, ids[:prompt], ids[prompt:], 0.0), torch.randn(prompt + answer, hidden)
+
+
+# Questions and answers
+
+
+def test_world_questions_are_long_repeatable_and_not_those_held_out() -> None:
+    train, held_out = open_data("miniworld", 9, 4, 0)
+    again, _ = open_data("miniworld", 9, 4, 0)
+    assert len(train) == 9
+    assert len(held_out) == 4
+    asked = [train[index] for index in range(9)]
+    assert [q.prompt for q in asked] == [again[index].prompt for index in range(9)]
+    assert all(len(q.answer.split()) > 35 for q in asked if q.answer)
+    assert not {q.prompt for q in asked} & {held_out[index].prompt for index in range(4)} - {asked[0].prompt}
+    with pytest.raises(IndexError):
+        train[9]
+
+
+def test_answers_are_those_of_single_calls_with_their_own_seed(pipe: Any, tmp_path: Path) -> None:
+    questions = Miniworld("test", 8)
+    options = AnswerOptions(max_new_tokens=12, batch=4, sampled=0.5, seed=5)
+    rows = {row.index: row for row in collect(pipe, questions, options, tmp_path, "it")}
+    assert {row.temperature for row in rows.values()} == {0.0, 1.0}
+    for row in rows.values():
+        asked = questions[row.index]
+        alone = pipe(asked.image, asked.prompt, max_new_tokens=12, temperature=row.temperature, seed=5 + row.index)
+        assert row.answer == alone.token_ids
+
+
+def test_share_of_sampled_answers(pipe: Any, tmp_path: Path) -> None:
+    for share, expected in ((0.0, {0.0}), (1.0, {1.0})):
+        options = AnswerOptions(max_new_tokens=4, batch=2, sampled=share)
+        rows = collect(pipe, Miniworld("test", 4), options, tmp_path / str(share), "it")
+        assert {row.temperature for row in rows} == expected
+
+
+def test_interrupted_answers_go_on_where_they_stopped(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions, options = Miniworld("test", 10), AnswerOptions(max_new_tokens=8, batch=4)
+    whole = collect(pipe, questions, options, tmp_path / "whole", "it")
+    generate, calls = pipe.generate, []
+
+    def counted(**inputs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(**inputs)
+
+    monkeypatch.setattr(pipe, "generate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        collect(pipe, questions, options, tmp_path / "cut", "it")
+    assert len(list((tmp_path / "cut").glob("*.jsonl"))) == 1
+    (tmp_path / "cut" / "00001.jsonl").write_text(
+        '{"index": 4, "pro'
+    )  # as a system without atomic writes might leave it
+    assert collect(pipe, questions, options, tmp_path / "cut", "it") == whole
+    assert len(calls) == 4  # one before, one that broke, the two that were missing
+
+
+def test_more_questions_continue_a_folder_and_other_settings_do_not(pipe: Any, tmp_path: Path) -> None:
+    options = AnswerOptions(max_new_tokens=8, batch=4)
+    few = collect(pipe, Miniworld("test", 4), options, tmp_path, "it")
+    assert collect(pipe, Miniworld("test", 8), options, tmp_path, "it")[: len(few)] == few
+    with pytest.raises(MismatchError, match="differs in target"):
+        collect(pipe, Miniworld("test", 4), options, tmp_path, "another")
+    with pytest.raises(MismatchError, match="differs in max_new_tokens"):
+        collect(pipe, Miniworld("test", 4), AnswerOptions(max_new_tokens=9, batch=4), tmp_path, "it")
+
+
+def test_own_answers_are_what_the_template_writes(pipe: Any, text_pipe: Any, tmp_path: Path) -> None:
+    image = Image.new("RGB", (32, 32), "red")
+    questions = Written(Question(image, "Which bar?", "The red one."), Question(None, "Which?", "Blue."))
+    rows = collect(pipe, questions, AnswerOptions(author="data"), tmp_path / "a", "it")
+    decode = pipe.processor.tokenizer.decode
+    assert [decode(row.answer) for row in rows] == [" The red one.<end_of_utterance>", " Blue.<end_of_utterance>"]
+    assert decode(rows[1].prompt).endswith("Assistant:")
+    assert pipe.target.placeholders[0] in rows[0].prompt
+    (plain,) = collect(
+        text_pipe, Written(Question(None, "Which?", "Blue.")), AnswerOptions(author="data"), tmp_path, "it"
+    )
+    assert decode(plain.ids) == "Which?Blue.<end_of_utterance>"
+
+
+def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--answers target"):
+        collect(pipe, Written(Question(None, "Which?")), AnswerOptions(author="data"), tmp_path, "it")
+
+
+def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Path) -> None:
+    questions = Miniworld("test", 4)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    keeping, forgetting = Features(pipe, questions), Features(pipe, questions, memory=0)
+    first = keeping(rows)
+    assert len(keeping.kept) == len(rows)
+    assert not forgetting.kept
+    torch.testing.assert_close(keeping(rows[::-1]), first.flip(0))
+    torch.testing.assert_close(forgetting(rows[:1]), first[:1, : len(rows[0].ids)])
+    greedy = pipe.target.head(first[0])[rows[0].start - 1 : len(rows[0].ids) - 1].argmax(-1)
+    assert rows[0].temperature == 0
+    assert greedy.tolist() == rows[0].answer
+
+
+# The losses
+
+
+def test_slots_that_draft_are_those_whose_token_lies_in_the_answer() -> None:
+    rows = [made_up(5, 6)[0], made_up(3, 4, 1)[0]]
+    first, slots = 2, 9
+    for step in range(4):
+        drafted = drafted_slots(rows, first, slots, step)
+        for row, slot in itertools.product(range(2), range(first, slots)):
+            root = slot - step  # holds the token root + 1, which must have been emitted: it lies in the answer
+            token = slot + 2
+            expected = root + 1 >= rows[row].start and token < len(rows[row].ids)
+            assert bool(drafted[row, slot - first]) == expected, (step, row, slot)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_unroll_equals_drafting_with_the_cache(text_pipe: Any, seed: int) -> None:
+    """The estimates of a chain that the drafter grows are those of the training forward, step by step."""
+    target = text_pipe.target
+    heads = EagleRecipe(seed=seed).build(target).double()
+    seen: list[Tensor] = []
+
+    class Recorded(Eagle):
+        def __init__(self) -> None:
+            super().__init__(heads, depth=4, width=1, top_k=1, total=5)
+            heads.register_forward_hook(lambda net, inputs, output: seen.append(output))
+
+    drafter = Recorded()
+    drafter.bind(target)
+    inputs = text_pipe.prepare(None, ["what is the value of the red bar?", "there are four"])
+    sampler = Sampler(Sampling(), 2, target.model.device)
+    with torch.inference_mode():
+        state: State = target.prefill({**inputs, "max_new_tokens": 20}, drafter.needs, sampler)
+        assert state.pending is not None
+        for row, token in zip(state.ids, state.pending.tolist(), strict=True):
+            row.append(token)
+        draft = drafter.begin(state, sampler, "point").propose(state)
+    assert len(seen) == 4
+    for row, ids in enumerate(state.ids):
+        root = len(ids) - 2  # the slot of the pending token
+        tokens = torch.tensor([ids[1:] + draft.tokens[row, 1:].tolist()])
+        features = torch.randn(1, tokens.shape[1], 32, dtype=torch.float64)  # what comes after the root is never read
+        features[0, : root + 1] = state.prompt_taps[target.num_layers][row, : root + 1]
+        with torch.no_grad():
+            estimates = unroll(heads, target.embed(tokens), features, 3, 4)
+        for step, estimate in enumerate(estimates):
+            drafted = seen[step][row, root] if step == 0 else seen[step][row, 0]
+            torch.testing.assert_close(estimate[0, root + step - 3], drafted)
+            with torch.no_grad():
+                assert target.head(estimate[0, root + step - 3]).argmax() == draft.tokens[row, step + 1]
+
+
+def test_eagle_loss_of_a_batch_is_that_of_its_rows(pipe: Any) -> None:
+    """Padding, the common window and other rows do not leak into the loss."""
+    rows, features = zip(*(made_up(*size, index) for index, size in enumerate([(6, 9), (4, 5), (9, 7)])), strict=True)
+    given = Given(dict(enumerate(features)))
+    recipe = EagleRecipe(noise=0.0, decay=1.0, unroll=1, feature_weight=0.3)
+    loss = EagleLoss(recipe.build(pipe.target), pipe.target, given, recipe)
+    drafted = [len(row.answer) - 1 for row in rows]
+    alone = [loss(torch.zeros(1), [row]) * count for row, count in zip(rows, drafted, strict=True)]
+    together = loss(torch.zeros(1), list(rows))
+    torch.testing.assert_close(together, sum(alone) / sum(drafted))
+
+
+def test_eagle_loss_of_a_perfect_head_is_the_entropy_of_the_target(pipe: Any) -> None:
+    row, features = made_up(5, 8)
+
+    class Perfect(nn.Module):
+        def forward(self, embeddings: Tensor, seen: Tensor, positions: Tensor, mask: Any, cache: Any) -> Tensor:
+            return features[positions[0] + 1][None]
+
+    recipe = EagleRecipe(unroll=3, feature_weight=1.0)
+    loss = EagleLoss(Perfect(), pipe.target, Given({0: features}), recipe)(torch.zeros(1), [row])  # type: ignore[arg-type]
+    # Law of the tokens 1 .. 7 of the answer in step 0, of one fewer at its start in each further step.
+    entropy = torch.distributions.Categorical(logits=pipe.target.head(features[5:12])).entropy()
+    steps = [recipe.decay**step * entropy[step:].mean() for step in range(3)]
+    torch.testing.assert_close(loss, sum(steps) / sum(recipe.decay**step for step in range(3)))
+
+
+def test_noise_depends_on_the_place_in_the_run_only(pipe: Any) -> None:
+    row, features = made_up(5, 8)
+    recipe = EagleRecipe()
+    loss = EagleLoss(recipe.build(pipe.target), pipe.target, Given({0: features}), recipe)
+    values = []
+    for place in (3, 4, 3):
+        torch.rand(7)  # somebody else uses the global generator
+        values.append(float(loss(torch.tensor([place]), [row]).detach()))
+    assert values[0] == values[2] != values[1]
+
+
+def test_spd_never_sees_image_slots_and_learns_answers_only(pipe: Any) -> None:
+    slot = pipe.target.placeholders[0]
+    row, _ = made_up(4, 5)
+    filled = Answered(0, [row.prompt[0], slot, slot, *row.prompt[1:]], row.answer, 0.0)
+    recipe = SpdRecipe(width=32)
+    loss = recipe.loss(recipe.build(pipe.target), pipe.target, None)
+    value = loss(position=torch.zeros(1), rows=[filled])
+    torch.testing.assert_close(value, loss(position=torch.zeros(1), rows=[row]))
+    ids = torch.tensor([row.ids])
+    logits = loss.model(input_ids=ids).logits[0, row.start - 1 : -1]  # type: ignore[attr-defined]
+    torch.testing.assert_close(value, nn.functional.cross_entropy(logits, torch.tensor(row.answer)))
+
+
+def test_spd_law_is_read_at_the_answers_positions(pipe: Any) -> None:
+    rows, features = zip(*(made_up(*size, index) for index, size in enumerate([(6, 9), (4, 5)])), strict=True)
+    recipe = SpdRecipe(width=32, token_weight=0.0)
+    net = recipe.build(pipe.target)
+    value = recipe.loss(net, pipe.target, Given(dict(enumerate(features))))(position=torch.zeros(1), rows=list(rows))
+    total = 0.0
+    for row, feature in zip(rows, features, strict=True):
+        for place in range(row.start, len(row.ids)):
+            q = net(input_ids=torch.tensor([row.ids[:place]])).logits[0, -1].log_softmax(-1)
+            total -= float((pipe.target.head(feature[place - 1]).softmax(-1) * q).sum().detach())
+    assert float(value.detach()) == pytest.approx(total / 14, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_a_few_steps_lower_the_loss(method: str, pipe: Any) -> None:
+    rows, features = zip(*(made_up(6, 8, index) for index in range(4)), strict=True)
+    recipe = SMALL[method]
+    net = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, Given(dict(enumerate(features))))
+    optimizer = build_optimizer(net, 0.02)
+    values = []
+    for _ in range(40):
+        value = loss(position=torch.zeros(1), rows=list(rows))
+        values.append(float(value.detach()))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert values[-1] < values[0] - 0.5
+
+
+def test_muon_makes_updates_orthogonal_and_keeps_tables_out() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalized(torch.randn(2, 12, 8)))
+    assert values.min() > 0.5
+    assert values.max() < 1.5
+    net = SpdRecipe(width=32).build(mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer()).target)
+    matrices, rest = build_optimizer(net, 0.01).param_groups
+    assert net.get_input_embeddings().weight not in set(matrices["params"])
+    assert len(matrices["params"]) == 2 * 7
+    assert len(matrices["params"]) + len(rest["params"]) == len(list(net.parameters()))
+
+
+# Runs
+
+
+def checkpoint_of(run: Path, method: str) -> Path:
+    (folder,) = run.glob(f"{method}-*")
+    checkpoint = last_checkpoint(folder)
+    assert checkpoint is not None
+    return Path(checkpoint)
+
+
+def losses(run: Path, method: str) -> list[tuple[int, float]]:
+    checkpoint = checkpoint_of(run, method)
+    history = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
+    return [(entry["step"], float(entry["loss"])) for entry in history if "loss" in entry]
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_a_killed_run_resumes_to_the_same_losses_and_drafter(
+    method: str, pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = SMALL[method]
+    figures = train_drafter(pipe, recipe, COURSE, tmp_path / "whole", tmp_path / "run", "tiny")
+
+    kind = type(recipe.loss(recipe.build(pipe.target), pipe.target, Given({})))
+    call, calls = kind.__call__, itertools.count(1)
+
+    def killed(self: Any, **batch: Any) -> Tensor:
+        if next(calls) == 11:
+            raise KeyboardInterrupt
+        return call(self, **batch)
+
+    monkeypatch.setattr(kind, "__call__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(pipe, recipe, COURSE, tmp_path / "cut", tmp_path / "again", "tiny")
+    monkeypatch.undo()
+    assert not (tmp_path / "cut").exists()
+    left = checkpoint_of(tmp_path / "again", method)
+    half = left.with_name("checkpoint-10")  # killed while it was written
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"\x08")
+    assert checkpoint_of(tmp_path / "again", method) == left
+
+    assert train_drafter(pipe, recipe, COURSE, tmp_path / "cut", tmp_path / "again", "tiny") == pytest.approx(figures)
+    unbroken, resumed = losses(tmp_path / "run", method), losses(tmp_path / "again", method)
+    assert [step for step, _ in unbroken] == list(range(1, 13))
+    assert [step for step, _ in resumed] == [step for step, _ in unbroken]
+    for (_, one), (_, other) in zip(unbroken, resumed, strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+    whole = mmspec.load(pipe.target.model, tmp_path / "whole", processor=pipe.processor)
+    cut = mmspec.load(pipe.target.model, tmp_path / "cut", processor=pipe.processor)
+    for one, other in zip(_net(whole).parameters(), _net(cut).parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-4)  # stored in bfloat16
+
+
+def _net(pipe: Any) -> nn.Module:
+    return pipe.drafter.net if hasattr(pipe.drafter, "net") else pipe.drafter.decoder.model
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_a_finished_run_only_writes_its_drafter_again(method: str, pipe: Any, tmp_path: Path) -> None:
+    recipe = SMALL[method]
+    first = train_drafter(pipe, recipe, COURSE, tmp_path / "one", tmp_path / "run", "tiny")
+    assert train_drafter(pipe, recipe, COURSE, tmp_path / "two", tmp_path / "run", "tiny") == first
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
+    assert (tmp_path / "one" / "README.md").read_text() == (tmp_path / "two" / "README.md").read_text()
+
+
+def test_the_drafter_drafts_losslessly_and_its_card_holds_the_run_s_figures(
+    folder: Path, pipe: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "drafter"
+    pipe.target.model.zero_grad()
+    figures = train_drafter(pipe, SMALL["eagle2"], COURSE, out, tmp_path / "run", "tiny-target")
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in pipe.target.model.parameters())
+    card = (out / "README.md").read_text()
+    assert f"| 12 | {figures['tau_t0']:.2f} | {figures['tau_t1']:.2f} |" in card
+    assert f"Loss at step 12: {losses(tmp_path / 'run', 'eagle2')[-1][1]:.4f}." in card
+    assert "| steps | 12 |" in card
+    assert "tiny-target" in card
+    assert str(tmp_path) not in card
+    fast = mmspec.load(folder, drafter=out)
+    question = "what is the value of the red bar?"
+    picture = Image.new("RGB", (40, 30), "blue")
+    for temperature in (0.0, 1.0):
+        options = {"max_new_tokens": 24, "temperature": temperature}
+        assert fast(picture, question, **options).token_ids == pipe(picture, question, **options).token_ids
+    other = mmspec.load(tiny.llama_model(hidden=64), drafter="none", processor=tiny.tokenizer())
+    with pytest.raises(MismatchError):
+        other.with_drafter(out)
+
+
+def test_training_helps(text_pipe: Any, tmp_path: Path) -> None:
+    """A head that is trained on a few questions drafts better on them than a new one."""
+    pipe = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
+    lines = [{"prompt": f"what is the value of bar {number}?"} for number in range(4)] * 2
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    course = Course(
+        str(tmp_path / "data"), held_out=4, validate_every=1000, answers=AnswerOptions(max_new_tokens=24, sampled=0)
+    )
+    small = train_drafter(pipe, EagleRecipe(steps=1, batch=4), course, tmp_path / "a", tmp_path / "run-a", "tiny")
+    large = train_drafter(pipe, EagleRecipe(steps=60, batch=4), course, tmp_path / "b", tmp_path / "run-b", "tiny")
+    assert large["tau_t0"] > small["tau_t0"] + 1
+
+
+def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(
+    pipe: Any, tmp_path: Path
+) -> None:
+    short = EagleRecipe(steps=2, batch=4)
+    train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    shards = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
+    train_drafter(pipe, EagleRecipe(steps=3, batch=4), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert len(list(tmp_path.glob("run/eagle2-*"))) == 2
+    assert shards == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
+    other = mmspec.load(tiny.smolvlm_model(seed=1), drafter="none", processor=pipe.processor)
+    assert weights_digest(other.target.model) != weights_digest(pipe.target.model)
+    with pytest.raises(MismatchError, match="target"):
+        train_drafter(other, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+
+
+def test_epochs_go_through_all_samples_in_repeatable_orders() -> None:
+    samples = list("abcdefgh")
+    epochs = Epochs(samples, 24, seed=3)
+    seen = [epochs[position] for position in range(24)]
+    assert [position for position, _ in seen] == list(range(24))
+    rounds = ["".join(sample for _, sample in seen[start : start + 8]) for start in (0, 8, 16)]
+    assert rounds[0] == "abcdefgh"
+    assert len(set(rounds)) == 3
+    assert all(sorted(order) == samples for order in rounds)
+    fresh = Epochs(samples, 24, seed=3)
+    assert [fresh[position] for position in (23, 2, 9)] == [seen[23], seen[2], seen[9]]
+    batch = collate(seen[4:6])
+    assert batch["position"].tolist() == [4, 5]
+    assert batch["rows"] == ["e", "f"]
+
+
+# Bad input
+
+
+def write(folder: Path, *lines: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "data.jsonl").write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return folder
+
+
+def test_lines_of_a_folder(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
+    good = {"image": "a.png", "prompt": "Which?", "answer": "This."}
+    lines = Lines(write(tmp_path, good, "", {"prompt": "What?"}))
+    assert len(lines) == 2
+    assert lines[0].answer == "This."
+    assert lines[1] == Question(None, "What?")
+    train, held_out = open_data(str(tmp_path), None, 1, 0)
+    assert (train[0].prompt, held_out[0].prompt) == ("Which?", "What?")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2: not JSON"),
+        ('["prompt"]', "line 2: a line is an object"),
+        ({"prompt": "a", "picture": "b"}, "line 2: a line is an object"),
+        ({"prompt": 3}, "line 2: a line is an object"),
+        ({"prompt": " "}, "line 2: the prompt is missing or empty"),
+        ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
+        ({"prompt": "a", "image": "no.png"}, "'no.png' is not a file inside"),
+        ({"prompt": "a", "image": "../a.png"}, "'../a.png' is not a file inside"),
+    ],
+)
+def test_a_bad_line_is_named(line: Any, words: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match=words):
+        Lines(write(tmp_path / "data", {"prompt": "good"}, line))
+
+
+def test_a_folder_must_hold_enough_lines(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no data at"):
+        open_data(str(tmp_path / "none"), None, 1, 0)
+    with pytest.raises(InputError, match="holds no lines"):
+        open_data(str(tmp_path), None, 1, 0)
+    with pytest.raises(InputError, match="2 are held out for validation, so 0 are left"):
+        open_data(str(write(tmp_path, {"prompt": "a"}, {"prompt": "b"})), None, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EagleRecipe(steps=0),
+        lambda: EagleRecipe(batch=-1),
+        lambda: EagleRecipe(rate=0),
+        lambda: EagleRecipe(rate=math.nan),
+        lambda: EagleRecipe(unroll=0),
+        lambda: EagleRecipe(decay=0),
+        lambda: EagleRecipe(feature_weight=0, law_weight=0),
+        lambda: EagleRecipe(noise=-1),
+        lambda: EagleRecipe(intermediate=0),
+        lambda: SpdRecipe(width=30),
+        lambda: SpdRecipe(layers=0),
+        lambda: SpdRecipe(warm_steps=5, warm_questions=0),
+        lambda: SpdRecipe(token_weight=0, law_weight=0),
+        lambda: AnswerOptions(author="me"),
+        lambda: AnswerOptions(sampled=1.5),
+        lambda: AnswerOptions(sampled=math.nan),
+        lambda: AnswerOptions(batch=0),
+        lambda: Course(questions=0),
+        lambda: Course(held_out=0),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Any) -> None:
+    with pytest.raises(InputError):
+        make()
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["mmspec", "train", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "eagel2"], "did you mean 'eagle2'"),
+        (["--target", "no-such-model"], "no-such-model"),
+        (["--data", "no-such-folder"], "no-such-folder"),
+        (["--layers", "3"], "--layers"),
+        (["--steps", "0"], "steps=0"),
+        (["--answers", "mine"], "'mine'"),
+        (["--sampled", "2"], "sampled"),
+    ],
+)
+def test_the_command_refuses_bad_input_in_one_line(
+    arguments: list[str], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [] if "--target" in arguments else ["--target", str(folder)]
+    assert command(monkeypatch, "drafter", *given, *arguments) == 2
+    error = capfd.readouterr().err
+    assert words in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_the_command_trains_and_names_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --unroll 2"
+    assert command(monkeypatch, "drafter", "--target", str(folder), "--out", "mine", *small.split()) == 0
+    assert "mine: tau " in capfd.readouterr().err
+    assert mmspec.load(folder, drafter="mine").drafter.method == "eagle2"
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs"}
+
+
+def test_the_target_s_trainer_gets_its_own_arguments(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    assert command(monkeypatch, "target", "--help") == 0
+    assert "--vision-steps" in capfd.readouterr().out
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("mmspec.training.loop.find_spec", lambda name: None if name == "accelerate" else find(name))
+    with pytest.raises(MissingExtraError, match=r"mmspec\[train\]"):
+        require_training()
