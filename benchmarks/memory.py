@@ -53,7 +53,7 @@ def answer_once(request: dict[str, Any]) -> int:
 def resident_peak() -> int:
     """The largest resident size of this process so far, in bytes."""
     status = Path("/proc/self/status")
-    if False:
+    if status.exists():
         # not getrusage: on Linux a child starts there with its parent's peak
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import CheckpointError, InputError, MismatchError, shorten, unknown_name
+from mmspec.errors import CheckpointError, Error, InputError, MismatchError, shorten, unknown_name
 from mmspec.registry import resolve
 
 FORMAT = 1
@@ -190,9 +190,9 @@ def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
     _check_target(folder, description.get("target", {}), target, drafter_class.fits)
     try:
         drafter = drafter_class.load(folder, description, target)
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        if isinstance(error, MismatchError | CheckpointError | InputError):
-            raise
+    except Error:
+        raise
+    except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, safetensors, transformers
         raise CheckpointError(f"the drafter in {folder} cannot be loaded: {one_line(error)}") from error
     drafter.bind(target)
     return drafter

@@ -37,8 +37,9 @@ class Needs:
 
     taps: HF `hidden_states` indices (0 = embeddings, number of layers = final, after the last norm), returned for the
         prompt and for every verified node.
-    attention: the last layer's attention weights over the prompt (forces eager attention; vision-aware drafters).
-    embeddings: the input embeddings of the prompt, image features in place.
+    attention: the last layer's attention weights over the prompt, for vision-aware drafters; the target must have been
+        loaded with eager attention, the only kind that has them.
+    embeddings: the input embeddings of the prompt, image features in place (tap 0, but of the prompt alone).
     """
 
     taps: tuple[int, ...] = ()
@@ -127,7 +128,8 @@ class State:
     done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
     room: how many levels below node 0 may still be useful to any row.
-    prompt_taps: what `Needs` asked for: tap -> [B, T, H], valid for the first prompt_length[b] positions of a row.
+    prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
+        [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
     """
 
     ids: list[list[int]]
@@ -180,7 +182,7 @@ class Drafting(Protocol):
 class Drafter(Protocol):
     """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request."""
 
-    kinds: frozenset[str]
+    kinds: frozenset[Kind]
     """The kinds of proposal it can make."""
     needs: Needs
 
@@ -195,7 +197,7 @@ class Rule(Protocol):
     """An acceptance rule on plain tensors."""
 
     lossless: bool
-    takes: tuple[str, ...]
+    takes: tuple[Kind, ...]
     """Kinds of proposal under which the rule keeps its law, best first."""
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmspec.contract import Accepted, Draft, Drafter, Rule, State, Target
+from mmspec.contract import Accepted, Draft, Drafter, Kind, Rule, State, Target
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 
@@ -34,8 +34,8 @@ class Round:
     """What one round emitted, and how long its parts took.
 
     tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
-    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds. prefill: this is the first, draftless
-        round; its verify_s is the prefill and its other_s the drafter's start.
+    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds.
+    prefill: this is the first, draftless round; its verify_s is the prefill and its other_s the drafter's start.
     """
 
     tokens: list[list[int]]
@@ -48,7 +48,7 @@ class Round:
     text: list[str] = field(default_factory=list)
 
 
-def choose_kind(rule: Rule, drafter: Drafter) -> str:
+def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
     """The best kind of proposal that both take. Raises MismatchError if there is none."""
     for kind in rule.takes:
         if kind in drafter.kinds:

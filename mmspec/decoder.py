@@ -22,10 +22,11 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @dataclass
 class Heard:
-    """logits [B, N, V] and, per tap, hidden states [B, N, H]."""
+    """logits [B, N, V]; per tap, hidden states [B, N, H]; if asked for, the last layer's attention [B, heads, N, N]."""
 
     logits: Tensor
     taps: dict[int, Tensor] = field(default_factory=dict)
+    attention: Tensor | None = None
 
 
 class Decoder:
@@ -61,18 +62,29 @@ class Decoder:
         """The device of the weights."""
         return self.model.device
 
-    def read(self, inputs: dict[str, Any], lengths: list[int], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
+    def read(
+        self, inputs: dict[str, Any], lengths: list[int], taps: tuple[int, ...] = (), attention: bool = False
+    ) -> tuple[RowCache, Heard]:
         """Prefill.
 
         Args: inputs: model inputs with right-padded `input_ids` [B, T] (padding is never attended to, being later).
             lengths: real tokens per row. taps: `hidden_states` indices to return for the whole prompt.
+            attention: return the attention weights, too.
         Returns: the cache, and logits [B, 1, V] after each row's last token.
+        Raises: UnsupportedError: the attention implementation has no weights to return.
         """
+        if attention and self.config._attn_implementation != "eager":
+            raise UnsupportedError(
+                f"the drafter looks at attention weights, which {self.config._attn_implementation} attention does not "
+                "return: load the target with attn_implementation='eager'"
+            )
         cache = RowCache(len(lengths), self.device)
         last = torch.tensor(lengths, device=self.device) - 1
         wanted, place = last.unique(return_inverse=True)
-        keep: dict[str, Any] = {"logits_to_keep": wanted} if self.keeps_logits else {}
-        heard = self._forward(inputs, cache, taps, **keep)
+        extra: dict[str, Any] = {"logits_to_keep": wanted} if self.keeps_logits else {}
+        if attention:
+            extra["output_attentions"] = True
+        heard = self._forward(inputs, cache, taps, **extra)
         place = place if self.keeps_logits else last
         heard.logits = heard.logits[torch.arange(len(lengths), device=self.device), place][:, None]
         cache.fill(lengths)
@@ -103,4 +115,5 @@ class Decoder:
         if taps:
             extra["output_hidden_states"] = sorted(taps)
         out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)
-        return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps})
+        attention = out.attentions[-1] if "output_attentions" in extra else None
+        return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps}, attention)

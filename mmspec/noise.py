@@ -1,8 +1,8 @@
 """Counter-based randomness: the same (seed, stream, position, index) gives the same number, on every device.
 
 Nothing depends on call order, on the other rows or on the drafter, which is what makes a sampled output repeatable and
-independent of how it was drafted (drafter-invariant speculative decoding, arXiv 2408.07978). The hash is two rounds of a
-32-bit integer mixer, held in int64 because torch has no unsigned 32-bit arithmetic.
+independent of how it was drafted (drafter-invariant speculative decoding, arXiv 2408.07978). The hash is two rounds of
+a 32-bit integer mixer, held in int64 because torch has no unsigned 32-bit arithmetic.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Sampling: the warpers that shape the target's law, the same for every node, and the noise that draws from it.
 
-Order and edge cases are those of transformers (repetition penalty, temperature, top-k, top-p, min-p), so that the law is
-the one that `generate` samples from. All arithmetic is float32.
+Order and edge cases are those of transformers (repetition penalty, temperature, top-k, top-p, min-p), so that the law
+is the one that `generate` samples from. All arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Draft, State
+from mmspec.contract import Draft
 from mmspec.errors import InputError
 
 
@@ -85,7 +85,7 @@ class Sampler:
         return scores if self.greedy else warp(scores, self.sampling)
 
     def shape(self, logits: Tensor) -> Tensor:
-        """Warped log-scores without history, for a drafter's own logits [..., V]: acceptance, not the law, depends on it."""
+        """Warped log-scores without history, for a drafter's own logits [..., V]: no law depends on them."""
         return logits.float() if self.greedy else warp(logits.float(), self.sampling)
 
     def target_noise(self, positions: Tensor, vocab_size: int) -> Tensor:

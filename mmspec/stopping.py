@@ -1,8 +1,8 @@
 """Where an answer ends: end-of-sequence ids, the token budget, stop strings. Cuts inside an accepted run.
 
-The result is what one-token-at-a-time decoding gives: tokens after the first stop never count, are never shown and never
-timed as gain. As in transformers, the stop token and the tokens that complete a stop string are part of the output, and a
-stop string may begin in the prompt.
+The result is what one-token-at-a-time decoding gives: tokens after the first stop never count, are never shown and
+never timed as gain. As in transformers, the stop token and the tokens that complete a stop string are part of the
+output, and a stop string may begin in the prompt.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class CausalTarget:
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.
 
-        Args: inputs: what HF `generate` takes (`input_ids` [B, T], `attention_mask`, pixels, ...), and `max_new_tokens`.
+        Args: inputs: what HF `generate` takes (`input_ids` [B, T], `attention_mask`, pixels, ...), and
+        `max_new_tokens`.
         """
         inputs = dict(inputs)
         budget = inputs.pop("max_new_tokens")
@@ -67,7 +68,8 @@ class CausalTarget:
             raise InputError(
                 f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
             )
-        cache, heard = self.decoder.read(self.arrange(inputs, rows), lengths, needs.taps)
+        taps = (0, *needs.taps) if needs.embeddings else needs.taps
+        cache, heard = self.decoder.read(self.arrange(inputs, rows), lengths, taps, needs.attention)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
@@ -83,6 +85,8 @@ class CausalTarget:
             pending=pending,
             room=min(budget, max(room)) - 2,
             prompt_taps=heard.taps,
+            prompt_embeddings=heard.taps[0] if needs.embeddings else None,
+            prompt_attention=heard.attention,
             cache=cache,
             taps=needs.taps,
             sampler=sampler,
@@ -106,7 +110,8 @@ class CausalTarget:
         """One forward over the tree, on the committed cache."""
         assert isinstance(state, CausalState)
         heard = self.decoder.extend(state.cache, draft.tokens, draft.depth, draft.ancestors, state.taps)
-        check_finite(heard.logits, f"output position {int(state.emitted.max())}")
+        place = max(len(ids) - start for ids, start in zip(state.ids, state.lengths, strict=True))
+        check_finite(heard.logits, f"output position {place}")
         return Verified(heard.logits, heard.taps)
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
@@ -131,7 +136,7 @@ def unpad(inputs: dict[str, Any]) -> list[list[int]]:
 
 
 def check_finite(logits: Tensor, where: str) -> None:
-    """Raise NumericalError if some logits [.., V] have no finite maximum; a silent NaN would repeat one token for ever."""
+    """Raise NumericalError if some logits [.., V] have no finite maximum: NaN would repeat one token for ever."""
     if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf win every maximum; -inf everywhere is one, too
         raise NumericalError(
             f"the target's logits are not finite at {where}: the weights are damaged or overflow in this dtype "

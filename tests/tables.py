@@ -126,7 +126,13 @@ class TableDrafting:
         if self.drafter.total is not None:
             assert self.kind != "sampled"
             return best(
-                tokens[:, 1:], parents[:, 1:] - 1, score[:, 1:], depth[:, 1:], state.pending, self.drafter.total, self.kind
+                tokens[:, 1:],
+                parents[:, 1:] - 1,
+                score[:, 1:],
+                depth[:, 1:],
+                state.pending,
+                self.drafter.total,
+                self.kind,
             )[0]
         return Draft(tokens, parents, depth, self.kind, q if self.kind == "sampled" else None)
 
@@ -145,7 +151,9 @@ class TableDrafting:
         self.round += 1
 
 
-def outcomes(table: Tensor, sampling: Sampling, budget: int, prompt: tuple[int, int] = (1, 2)) -> dict[tuple[int, ...], float]:
+def outcomes(
+    table: Tensor, sampling: Sampling, budget: int, prompt: tuple[int, int] = (1, 2)
+) -> dict[tuple[int, ...], float]:
     """The exact law of the answers: every sequence that ends with END or has `budget` tokens, with its probability."""
 
     def grow(pair: tuple[int, int], left: int) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -160,7 +168,7 @@ def outcomes(table: Tensor, sampling: Sampling, budget: int, prompt: tuple[int, 
 
 
 def p_value(counts: dict[tuple[int, ...], int], law: dict[tuple[int, ...], float]) -> float:
-    """Chi-square test that counts follow the law; cells of expectation under 5 are pooled. 0 if the impossible happened."""
+    """Chi-square test that counts follow the law; cells expecting under 5 are pooled. 0 if the impossible happened."""
     total = sum(counts.values())
     if any(law.get(outcome, 0.0) == 0.0 for outcome in counts):
         return 0.0

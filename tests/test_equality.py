@@ -112,7 +112,9 @@ def test_another_seed_gives_another_output() -> None:
     assert outputs[0] != outputs[1] != outputs[2]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, repetition_penalty=1.3, seed=21)], ids=["T0", "T1"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=1.0, repetition_penalty=1.3, seed=21)], ids=["T0", "T1"]
+)
 @pytest.mark.parametrize("name", ["simple", "mistral", "smolvlm"])
 def test_rows_of_a_batch_equal_single_calls(name: str, sampling: Sampling) -> None:
     model, target = make(name)
@@ -183,7 +185,11 @@ def test_stop_strings_equal_generate() -> None:
     tokenizer = tiny.tokenizer()
     model = tiny.llama_model().double()
     with torch.no_grad():
-        odd = [i for i in range(len(tokenizer)) if not tokenizer.decode([i]).isprintable() or tokenizer.decode([i]) == "\ufffd"]
+        odd = [
+            i
+            for i in range(len(tokenizer))
+            if not tokenizer.decode([i]).isprintable() or tokenizer.decode([i]) == "\ufffd"
+        ]
         model.lm_head.weight[odd + tokenizer.all_special_ids] = 0  # some other logit is above zero
     target = CausalTarget(model)
     inputs = toys.prompts(12, vocab=200)

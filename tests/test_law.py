@@ -1,7 +1,7 @@
 """The law of what is emitted: on table targets whose every outcome can be enumerated.
 
-A statistical check draws 40 000 answers through the whole loop and fails at a chi-square p-value under 1e-6. That it can
-fail is checked, too: deliberately wrong rules must.
+A statistical check draws 40 000 answers through the whole loop and fails at a chi-square p-value under 1e-6. That it
+can fail is checked, too: deliberately wrong rules must.
 """
 
 from collections import Counter
@@ -128,7 +128,9 @@ def test_the_check_finds_draft_noise_that_is_the_targets_own() -> None:
         def begin(self, state: Any, sampler: Sampler, kind: Any) -> Coupled:
             return Coupled(self, sampler, kind)
 
-    p, q = (torch.tensor(law).log().expand(VOCAB, VOCAB, VOCAB) for law in ([0.05, 0.15, 0.3, 0.5], [0.6, 0.28, 0.02, 0.1]))
+    p, q = (
+        torch.tensor(law).log().expand(VOCAB, VOCAB, VOCAB) for law in ([0.05, 0.15, 0.3, 0.5], [0.6, 0.28, 0.02, 0.1])
+    )
     sampling = SAMPLINGS["plain"]
     law = tables.outcomes(p, sampling, BUDGET)
     for drafter, right in ((tables.TableDrafter(q, (1, 1)), True), (Drafter(q, (1, 1)), False)):
@@ -163,7 +165,10 @@ def law_of_one_step(p: Tensor, q: Tensor, count: int) -> Tensor:
 def laws() -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     smooth = [torch.rand(4, generator=generator, dtype=torch.float64) + 0.01 for _ in range(6)]
-    sharp = [torch.tensor(x, dtype=torch.float64) for x in ([1, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1])]
+    sharp = [
+        torch.tensor(x, dtype=torch.float64)
+        for x in ([1, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1])
+    ]
     return [law / law.sum() for law in smooth + sharp]
 
 

@@ -18,7 +18,9 @@ def seeds(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.long)
 
 
-@given(st.lists(INT64, min_size=1, max_size=4), st.lists(st.integers(0, 10**6), min_size=1, max_size=4), st.integers(0, 99))
+@given(
+    st.lists(INT64, min_size=1, max_size=4), st.lists(st.integers(0, 10**6), min_size=1, max_size=4), st.integers(0, 99)
+)
 def test_a_number_depends_on_nothing_but_its_counters(rows: list[int], positions: list[int], salt: int) -> None:
     grid = torch.tensor(positions).expand(len(rows), -1)
     whole = noise.uniform(seeds(*rows), noise.TARGET, grid, 9, salt)
@@ -50,7 +52,9 @@ def test_numbers_are_uniform_and_neighbours_independent_along_every_counter(coun
     elif counter == "index":
         x = noise.uniform(seeds(3), noise.TARGET, one, n)
     else:
-        x = torch.stack([noise.uniform(seeds(3), noise.TARGET, torch.arange(1000)[None], 1, salt) for salt in range(200)])
+        x = torch.stack(
+            [noise.uniform(seeds(3), noise.TARGET, torch.arange(1000)[None], 1, salt) for salt in range(200)]
+        )
     x = x.flatten()
     assert chi_square(x, 64) > 1e-6
     pairs = (x[:-1].double() * 16).long() * 16 + (x[1:].double() * 16).long()
@@ -81,12 +85,23 @@ def test_the_uniformity_check_finds_a_bad_hash() -> None:
 def test_known_values_do_not_change() -> None:
     """A saved seed must give the same answer in every version."""
     got = noise.uniform(seeds(0, 123), noise.TARGET, torch.tensor([[0, 1], [0, 1]]), 2, salt=4)
-    assert got.flatten().mul(2**24).long().tolist() == [7965825, 3221029, 8364825, 13969829, 15163261, 6042181, 84165, 12673895]
+    assert got.flatten().mul(2**24).long().tolist() == [
+        7965825,
+        3221029,
+        8364825,
+        13969829,
+        15163261,
+        6042181,
+        84165,
+        12673895,
+    ]
 
 
 def test_gumbel_noise_draws_from_a_law() -> None:
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    drawn = (p.log() + noise.gumbel(torch.arange(100_000), noise.TARGET, torch.zeros(100_000, 1).long(), 4)[:, 0]).argmax(-1)
+    drawn = (
+        p.log() + noise.gumbel(torch.arange(100_000), noise.TARGET, torch.zeros(100_000, 1).long(), 4)[:, 0]
+    ).argmax(-1)
     counts = torch.bincount(drawn, minlength=4).double()
     statistic = ((counts - 100_000 * p) ** 2 / (100_000 * p)).sum()
     assert float(torch.special.gammaincc(torch.tensor(1.5, dtype=torch.float64), statistic / 2)) > 1e-6

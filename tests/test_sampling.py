@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import tables
-import toys
 import torch
+import toys
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (

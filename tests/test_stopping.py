@@ -42,8 +42,12 @@ def feed(stop: TextStop, runs: list[list[int]], prompt: list[int], limit: int = 
 runs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=6)
 
 
-@given(runs, st.sets(st.integers(0, 2)), st.integers(1, 12), st.lists(st.text(LETTERS, min_size=1, max_size=3), max_size=2))
-def test_runs_end_where_single_tokens_would(chunks: list[list[int]], eos: set[int], budget: int, strings: list[str]) -> None:
+@given(
+    runs, st.sets(st.integers(0, 2)), st.integers(1, 12), st.lists(st.text(LETTERS, min_size=1, max_size=3), max_size=2)
+)
+def test_runs_end_where_single_tokens_would(
+    chunks: list[list[int]], eos: set[int], budget: int, strings: list[str]
+) -> None:
     flat = [token for run in chunks for token in run]
 
     def stop() -> TextStop:

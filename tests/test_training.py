@@ -108,6 +108,16 @@ def test_answers_are_those_of_single_calls_with_their_own_seed(pipe: Any, tmp_pa
         assert row.answer == alone.token_ids
 
 
+def test_answers_follow_the_target_s_own_law_not_its_sampling_defaults(tmp_path: Path) -> None:
+    model = tiny.llama_model()
+    pipe = mmspec.load(model, drafter="none", processor=tiny.tokenizer())
+    options = AnswerOptions(max_new_tokens=8, batch=2, sampled=1)
+    questions = Written(Question(None, "What is it?"), Question(None, "Which one?"))
+    before = collect(pipe, questions, options, tmp_path / "a", "it")
+    model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=3.0)
+    assert collect(pipe, questions, options, tmp_path / "b", "it") == before
+
+
 def test_share_of_sampled_answers(pipe: Any, tmp_path: Path) -> None:
     for share, expected in ((0.0, {0.0}), (1.0, {1.0})):
         options = AnswerOptions(max_new_tokens=4, batch=2, sampled=share)
@@ -348,10 +358,16 @@ def test_a_killed_run_resumes_to_the_same_losses_and_drafter(
     method: str, pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = SMALL[method]
-    figures = train_drafter(pipe, recipe, COURSE, tmp_path / "whole", tmp_path / "run", "tiny")
-
     kind = type(recipe.loss(recipe.build(pipe.target), pipe.target, Given({})))
-    call, calls = kind.__call__, itertools.count(1)
+    call, calls, places = kind.__call__, itertools.count(1), []
+
+    def noted(self: Any, **batch: Any) -> Tensor:
+        places.extend(batch["position"].tolist())
+        return call(self, **batch)
+
+    monkeypatch.setattr(kind, "__call__", noted)
+    figures = train_drafter(pipe, recipe, COURSE, tmp_path / "whole", tmp_path / "run", "tiny")
+    assert places == [*range(4 * recipe.warm_steps), *range(4 * recipe.steps)]
 
     def killed(self: Any, **batch: Any) -> Tensor:
         if next(calls) == 11:
@@ -369,7 +385,10 @@ def test_a_killed_run_resumes_to_the_same_losses_and_drafter(
     (half / "model.safetensors").write_bytes(b"\x08")
     assert checkpoint_of(tmp_path / "again", method) == left
 
+    places.clear()
+    monkeypatch.setattr(kind, "__call__", noted)
     assert train_drafter(pipe, recipe, COURSE, tmp_path / "cut", tmp_path / "again", "tiny") == pytest.approx(figures)
+    assert places == list(range(4 * int(left.name.split("-")[1]), 4 * recipe.steps))
     unbroken, resumed = losses(tmp_path / "run", method), losses(tmp_path / "again", method)
     assert [step for step, _ in unbroken] == list(range(1, 13))
     assert [step for step, _ in resumed] == [step for step, _ in unbroken]

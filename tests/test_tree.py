@@ -10,7 +10,7 @@ from mmspec.tree import ancestors, best, chain, children, follow, path_to, root
 
 @st.composite
 def trees(draw: st.DrawFn, vocab: int = 3) -> Draft:
-    """One to three rows of trees of one size, parents before children, some nodes invalid together with what is below."""
+    """One to three rows of trees of one size, parents before children, some nodes invalid and all below them."""
     batch, size = draw(st.integers(1, 3)), draw(st.integers(1, 9))
     parents = [[-1] + [draw(st.integers(0, node - 1)) for node in range(1, size)] for _ in range(batch)]
     depth = [[0] * size for _ in range(batch)]
@@ -19,7 +19,9 @@ def trees(draw: st.DrawFn, vocab: int = 3) -> Draft:
         for node in range(1, size):
             depth[row][node] = depth[row][parents[row][node]] + 1
             valid[row][node] = valid[row][parents[row][node]] and draw(st.integers(0, 4)) > 0
-    tokens = draw(st.lists(st.lists(st.integers(0, vocab - 1), min_size=size, max_size=size), min_size=batch, max_size=batch))
+    tokens = draw(
+        st.lists(st.lists(st.integers(0, vocab - 1), min_size=size, max_size=size), min_size=batch, max_size=batch)
+    )
     draft = Draft(torch.tensor(tokens), torch.tensor(parents), torch.tensor(depth))
     draft.valid = torch.tensor(valid) if draw(st.booleans()) else None
     return draft
@@ -98,7 +100,9 @@ def test_best_keeps_the_highest_scores_and_never_orphans_a_node(data: st.DataObj
         scores.append(loss[node] + (scores[above] if above >= 0 else 0.0))
         depth.append(1 + (depth[above] if above >= 0 else 0))
     tokens = list(range(100, 100 + count))
-    draft, place = best(*(torch.tensor([x]) for x in (tokens, parents, scores, depth)), torch.tensor([7]), total, "point")
+    draft, place = best(
+        *(torch.tensor([x]) for x in (tokens, parents, scores, depth)), torch.tensor([7]), total, "point"
+    )
     kept = [token - 100 for token in draft.tokens[0, 1:].tolist()]
     assert draft.tokens[0, 0] == 7
     assert len(kept) == min(count, total - 1)

@@ -93,7 +93,7 @@ def simple_llama(strength: float = 0.0) -> PreTrainedModel:
 
 
 def prompts(*lengths: int, seed: int = 0, vocab: int = VOCAB) -> dict[str, Tensor]:
-    """Left-padded random prompts of these lengths. They repeat themselves, which gives prompt lookup something to copy."""
+    """Left-padded random prompts of these lengths. They repeat themselves, so that prompt lookup can copy."""
     generator = torch.Generator().manual_seed(seed)
     width = max(lengths)
     ids, mask = torch.zeros(2, len(lengths), width, dtype=torch.long)
@@ -159,7 +159,7 @@ def perturbed(model: nn.Module, amount: float, seed: int = 1) -> Any:
 
 
 def language_part(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself if it is text-only, else a Llama with its text weights: what a language-only drafter could be."""
+    """The model itself if it is text-only, else a Llama with its text weights, as a language-only drafter."""
     if not hasattr(model.model, "text_model"):
         return model
     text = tiny.LlamaForCausalLM(LlamaConfig(**model.config.text_config.to_dict())).to(model.dtype).eval()
@@ -173,7 +173,11 @@ def eagle_head(model: PreTrainedModel, seed: int = 3) -> EagleHead:
     torch.manual_seed(seed)
     size = model.config.get_text_config().hidden_size
     config = LlamaConfig(
-        hidden_size=size, intermediate_size=2 * size, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3
+        hidden_size=size,
+        intermediate_size=2 * size,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,
     )
     return EagleHead(config).double()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Accepted, Draft
+from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import children, follow, path_to
@@ -25,7 +25,7 @@ class Ratio:
     """
 
     lossless = True
-    takes: tuple[str, ...] = ("sampled",)
+    takes: tuple[Kind, ...] = ("sampled",)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Walk from node 0, accepting children by p/q. See `mmspec.contract.Rule`."""

@@ -1,16 +1,16 @@
 """EAGLE: one decoder layer over the target's last features drafts a dynamic tree (arXiv 2401.15077, 2406.16858).
 
-In the shifted frame, slot t holds the token x_{t+1} and the feature f_t (the target's final hidden state, the tensor that
-enters its head): z = fc([E(x_{t+1}); f_t]), one decoder layer without input norm gives an estimate of f_{t+1}, and the
-target's own frozen head turns that into the law of x_{t+2}. While drafting, the estimate takes the place of f.
+In the shifted frame, slot t holds the token x_{t+1} and the feature f_t (the target's final hidden state, the tensor
+that enters its head): z = fc([E(x_{t+1}); f_t]), one decoder layer without input norm gives an estimate of f_{t+1}, and
+the target's own frozen head turns that into the law of x_{t+2}. While drafting, the estimate takes the place of f.
 
-The tree grows level by level (EAGLE-2): every level keeps the `width` most confident nodes and proposes their top-k; the
-best `total - 1` candidates are verified. What confidence means depends on the kind of proposal asked for:
+The tree grows level by level (EAGLE-2): every level keeps the `width` most confident nodes and proposes their top-k;
+the best `total - 1` candidates are verified. What confidence means depends on the kind of proposal asked for:
 
     point    log q, plain top-k (EAGLE-2).
     coupled  top-k of log q + g with the target's noise g; the confidence is their softmax.
-    sampled  children drawn without replacement; the confidence is a constant of the rank, because a choice that looked at
-             the draws would change the law of the ratio rule. The tree is then a static one (EAGLE-1).
+    sampled  children drawn without replacement; the confidence is a constant of the rank, because a choice that looked
+             at the draws would change the law of the ratio rule. The tree is then a static one (EAGLE-1).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from mmspec import noise
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import best, root
 
@@ -80,7 +80,7 @@ class Eagle:
         sharpness: exponent of the coupled confidence; larger trusts the drafter's log q + g more.
     """
 
-    kinds = frozenset({"point", "sampled", "coupled"})
+    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
     trained = True
     method = "eagle2"
     source = "EAGLE-2, arXiv 2406.16858"
@@ -97,7 +97,8 @@ class Eagle:
     ) -> None:
         if min(depth, width, top_k) < 1 or total < 2:
             raise InputError(
-                f"an EAGLE tree needs depth, width and top_k >= 1 and total >= 2, got {depth}, {width}, {top_k}, {total}"
+                "an EAGLE tree needs depth, width and top_k >= 1 and total >= 2, got "
+                f"{depth}, {width}, {top_k} and {total}"
             )
         self.net = head.eval()
         self.depth, self.width, self.top_k, self.total, self.sharpness = depth, width, top_k, total, sharpness
@@ -124,7 +125,11 @@ class Eagle:
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Eagle:
         """The counterpart of `save`, on the device and in the dtype of `target`."""
         head = EagleHead(LlamaConfig.from_dict(description["config"]))
-        head.load_state_dict(load_file(folder / "model.safetensors"))
+        weights = load_file(folder / "model.safetensors")
+        for name, weight in weights.items():
+            if not weight.isfinite().all():
+                raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
+        head.load_state_dict(weights)
         return cls(head.to(target.model.device, target.model.dtype), **description["options"])
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Growing:
@@ -166,30 +171,32 @@ class Growing:
         rows = torch.arange(batch, device=device)[:, None]
         parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
         score = torch.zeros(batch, 1, device=device)
-        above = torch.zeros(
-            batch, 1, 0, dtype=torch.bool, device=device
-        )  # forwarded nodes on each frontier node's path
-        tokens, parents, scores, depths, laws = [], [], [], [], []
+        # which of the nodes forwarded so far lie on the path to each frontier node
+        above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)
+        grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
+        laws: list[tuple[Tensor, Tensor]] = []  # frontier nodes and the law of their children, if these are sampled
+        count = 0
         for level in range(levels):
-            token, confidence, law = self._children(feature, state.emitted + level)  # [B, F, k]
-            first = sum(t.shape[1] for t in tokens)
-            tokens.append(token.flatten(1))
-            parents.append(parent[..., None].expand_as(token).flatten(1))
-            scores.append((score[..., None] + confidence).flatten(1))
-            depths.append(torch.full_like(tokens[-1], level + 1))
-            laws.append((parent, law))
+            children, confidence, law = self._children(feature, state.emitted + level)  # [B, F, k]
+            token, total = children.flatten(1), (score[..., None] + confidence).flatten(1)
+            grown.append(
+                (token, parent[..., None].expand_as(children).flatten(1), total, torch.full_like(token, level + 1))
+            )
+            if law is not None:
+                laws.append((parent, law))
             if level + 1 == levels:
                 break
-            keep = min(self.drafter.width, tokens[-1].shape[1])
-            score, chosen = scores[-1].topk(keep, dim=-1)
-            parent, origin = chosen + first, chosen // token.shape[-1]
+            keep = min(self.drafter.width, token.shape[1])
+            score, chosen = total.topk(keep, dim=-1)
+            parent, origin = chosen + count, chosen // children.shape[-1]
+            count += token.shape[1]
             own = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
             above = torch.cat([above[rows, origin], own], -1)
-            feature = self._forward(tokens[-1].gather(1, chosen), feature[rows, origin], level, above)
+            feature = self._forward(token.gather(1, chosen), feature[rows, origin], level, above)
         self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * batch)
-        candidates = (torch.cat(part, 1) for part in (tokens, parents, scores, depths))
-        draft, place = best(*candidates, state.pending, self.drafter.total, self.kind)
-        if self.kind == "sampled" and not self.sampler.greedy:
+        tokens, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
+        draft, place = best(tokens, parents, scores, depth, state.pending, self.drafter.total, self.kind)
+        if laws:
             draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=device)
             for parent, law in reversed(laws):  # node 0 last: what was not selected was placed there
                 draft.q[rows, place.gather(1, parent % place.shape[1])] = law
@@ -215,7 +222,7 @@ class Growing:
         return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, self.cache.hf)
 
     def _children(self, feature: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Children of nodes with these estimates [B, F, H]: tokens, log-confidence [B, F, k], and q for sampled ones."""
+        """Children of nodes with estimates [B, F, H]: tokens, log-confidence [B, F, k], and q for sampled ones."""
         target, sampler = self.drafter.target, self.sampler
         logits = target.head(feature)
         if target.placeholders:

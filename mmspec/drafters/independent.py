@@ -1,8 +1,8 @@
 """SPD: a small causal language model that sees only the text drafts for a multimodal target (arXiv 2404.08856).
 
 Image slots are removed from its prompt, so it keeps its own positions and cache. One token per step; the children of a
-node are one token each (a chain), drawn as the rule asks: coupled with the target's noise, sampled with noise of its own,
-or the argmax. Pictures reach it only through the words that were already emitted.
+node are one token each (a chain), drawn as the rule asks: coupled with the target's noise, sampled with noise of its
+own, or the argmax. Pictures reach it only through the words that were already emitted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Independent:
     Args: model: an HF causal LM. length: tokens drafted per round (gamma).
     """
 
-    kinds = frozenset({"point", "sampled", "coupled"})
+    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
     needs = Needs()
     trained = True
     method = "spd"
@@ -74,8 +74,8 @@ class Independent:
         width = max(map(len, texts))
         if width >= self.decoder.max_length:
             raise InputError(
-                f"the prompt has {width} text tokens, the drafter's context is {self.decoder.max_length}: shorten it, or "
-                "use another drafter"
+                f"the prompt has {width} text tokens, the drafter's context is {self.decoder.max_length}: "
+                "shorten it, or use another drafter"
             )
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)

@@ -12,7 +12,7 @@ from mmspec.tree import root
 class NoDrafter:
     """Proposes nothing, so every round is one autoregressive step."""
 
-    kinds = frozenset({"point", "sampled", "coupled"})
+    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
     needs = Needs()
     trained = False
     source = "plain autoregressive decoding"

@@ -1,8 +1,8 @@
 """Prompt lookup: copy what followed the last occurrence of the most recent n-gram, in the prompt or the output.
 
 Source: prompt lookup decoding (A. Saxena, github.com/apoorvumang/prompt-lookup-decoding), also `generate` of
-transformers. Differences: the longest n-gram is tried first, its most recent occurrence wins, and a copy never contains a
-placeholder id (an image slot is not text). A host drafter: it reads the ids, not the device.
+transformers. Differences: the longest n-gram is tried first, its most recent occurrence wins, and a copy never contains
+a placeholder id (an image slot is not text). A host drafter: it reads the ids, not the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PromptLookup:
     Args: length: most tokens copied per round. ngram: longest n-gram that is looked up.
     """
 
-    kinds = frozenset({"point"})
+    kinds: frozenset[Kind] = frozenset({"point"})
     needs = Needs()
     trained = False
     source = "prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding"

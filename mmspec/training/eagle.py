@@ -33,17 +33,18 @@ class EagleRecipe(Recipe):
 
     feature_weight: of SmoothL1 between estimate and feature (EAGLE: 1.0). law_weight: of the cross-entropy to the
     target's law (EAGLE: 0.1). noise: half the width of the uniform noise on the features that the head is given,
-    relative to their root mean square. unroll: steps, of which all but the first run on estimates. decay: weight of a
-    step relative to the one before. intermediate: width of the layer's MLP (None: the target's).
+    relative to their root mean square. unroll: steps, of which all but the first run on estimates; as many as the
+    tree has levels. decay: weight of a step relative to the one before. intermediate: width of the layer's MLP (None:
+    the target's).
     """
 
-    steps: int = 400
+    steps: int = 500
     batch: int = 32
     rate: float = 0.02
     feature_weight: float = 0.1
     law_weight: float = 1.0
     noise: float = 0.1
-    unroll: int = 3
+    unroll: int = 5
     decay: float = 0.8
     intermediate: int | None = None
 

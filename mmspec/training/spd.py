@@ -31,7 +31,7 @@ class SpdRecipe(Recipe):
     tokens, law_weight: to the target's law, both on the target's answers; in the warm-up only tokens count.
     """
 
-    steps: int = 400
+    steps: int = 600
     batch: int = 64
     rate: float = 0.02
     warm_steps: int = 300

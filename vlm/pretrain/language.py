@@ -105,7 +105,8 @@ def packed_logits(model: SmolVLMForConditionalGeneration, prefix: Tensor, batch:
 class AnswerTrainer(StageTrainer):
     """Trains the stock model on packed rows; its checkpoints load with `from_pretrained`."""
 
-    vision_share = 0.3  # the tower comes pretrained
+    rest_share = 0.3
+    vision_share = 0.5  # the tower comes pretrained
 
     def __init__(self, model: SmolVLMForConditionalGeneration, processor: ProcessorMixin, **more: Any) -> None:
         super().__init__(model=model, processing_class=processor, data_collator=default_collate, **more)

@@ -15,13 +15,14 @@ from mmspec.vlm.pretrain.muon import build_optimizer
 class StageTrainer(Trainer):
     """A Trainer that takes the samples in order, so that a resumed run sees what an unbroken one would have seen."""
 
+    rest_share = 0.15
     vision_share = 1.0
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Muon and AdamW over the model's parameters; `args.learning_rate` is the rate of the matrices."""
         if self.optimizer is None:
             rate = self.args.learning_rate
-            self.optimizer = build_optimizer(self.model, rate, 0.15 * rate, self.args.weight_decay, self.vision_share)
+            self.optimizer = build_optimizer(self.model, rate, self.rest_share * rate, self.args.weight_decay, self.vision_share)
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:

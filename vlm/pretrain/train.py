@@ -60,7 +60,16 @@ def prepare_processor(run: Path) -> SmolVLMProcessor:
     return SmolVLMProcessor.from_pretrained(folder)
 
 
-def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 8, seed: int = 0) -> Path:
+def quiet_residuals(model: SmolVLMForConditionalGeneration) -> None:
+    """Scales what each sublayer adds, so that 2 L of them do not drown the embeddings (GPT-2's initialisation)."""
+    layers = model.model.text_model.layers
+    with torch.no_grad():
+        for layer in layers:
+            layer.self_attn.o_proj.weight.mul_((2 * len(layers)) ** -0.5)
+            layer.mlp.down_proj.weight.mul_((2 * len(layers)) ** -0.5)
+
+
+def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 4, seed: int = 0) -> Path:
     """Stage 2; returns the folder of the trained model. Resumes where it stopped."""
     result = run / "trained"
     if result.exists():
@@ -69,6 +78,7 @@ def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 8, s
     processor = prepare_processor(run)
     model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer)))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
+    quiet_residuals(model)
     pixels = torch.stack([shrunk(sample("scale", index).image) for index in range(16)])
     match_scale(model, pixels)
     folder = run / "language"
@@ -79,15 +89,15 @@ def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 8, s
             folder,
             steps,
             batch,
-            0.02,
+            0.006,
             seed,
             falling=steps * 6 // 10,
             eval_strategy="steps",
-            eval_steps=50,
+            eval_steps=100,
             save_steps=150,
         ),
         train_dataset=PackedPictures(processor.tokenizer, "train", steps * batch),
-        eval_dataset=PackedPictures(processor.tokenizer, "validation", 32),
+        eval_dataset=PackedPictures(processor.tokenizer, "validation", 24),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     temporary = run / "trained.tmp"

@@ -1,0 +1,225 @@
+"""A user's mistake ends in one clear error, through the API and through the command line."""
+
+import shutil
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import mmspec
+from mmspec import cli
+from mmspec.checkpoints import fingerprint, save_drafter
+from mmspec.drafters.independent import Independent
+from mmspec.errors import (
+    CheckpointError,
+    Error,
+    InputError,
+    MismatchError,
+    NumericalError,
+    UnknownNameError,
+    UnsupportedError,
+)
+
+RED = Image.new("RGB", (50, 40), "red")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good picture and a good model, and everything that may be wrong with them."""
+    root = tmp_path_factory.mktemp("files")
+    RED.save(root / "red.png")
+    (root / "notes.png").write_text("no picture")
+    (root / "empty.png").write_bytes(b"")
+    RED.resize((400, 400), Image.Resampling.BICUBIC).save(root / "whole.jpg")
+    (root / "cut.jpg").write_bytes((root / "whole.jpg").read_bytes()[:700])
+    (root / "bomb.png").write_bytes(_png(60_000, 60_000))
+    (root / "zero.png").write_bytes(_png(0, 5))
+
+    model = tiny.tiny_smolvlm(root / "model")
+    good = mmspec.load(model)
+    folder = save_drafter(Independent(tiny.llama_model(1)), root / "other-drafter", good.target)
+    text = (folder / "drafter.json").read_text()
+    (folder / "drafter.json").write_text(text.replace(fingerprint(good.target)["tokenizer"], "0" * 64))
+
+    for name in ("no-weights", "pickled", "no-config", "odd-config", "no-processor", "cut", "lacking", "nan"):
+        shutil.copytree(model, root / name)
+    (root / "no-weights" / "model.safetensors").unlink()
+    (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
+    (root / "no-config" / "config.json").unlink()
+    (root / "odd-config" / "config.json").write_text('{"model_type": "nothing-known"}')
+    (root / "no-processor" / "tokenizer.json").unlink()
+    weights = root / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    tensors = load_file(root / "lacking" / "model.safetensors")
+    save_file(
+        {k: v for k, v in tensors.items() if "lm_head" not in k},
+        root / "lacking" / "model.safetensors",
+        {"format": "pt"},
+    )
+    broken = {k: v * torch.nan if "lm_head" in k else v for k, v in tensors.items()}
+    save_file(broken, root / "nan" / "model.safetensors", {"format": "pt"})
+    return root
+
+
+def _png(width: int, height: int) -> bytes:
+    """A PNG header that claims a size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+CASES: list[tuple[str, list[str], type[Error], str]] = [
+    ("missing file", ["@gone.png", "why"], InputError, "'.*gone.png' does not exist"),
+    ("no picture", ["@notes.png", "why"], InputError, "not a readable image"),
+    ("empty file", ["@empty.png", "why"], InputError, "empty"),
+    ("truncated", ["@cut.jpg", "why"], InputError, "truncated"),
+    ("bomb", ["@bomb.png", "why"], InputError, "too large"),
+    ("zero size", ["@zero.png", "why"], InputError, "zero.png"),
+    ("directory", ["@model", "why"], InputError, "is a directory"),
+    ("empty prompt", ["@red.png", " \n"], InputError, "the prompt is empty"),
+    ("long prompt", ["@red.png", "why " * 300], InputError, "the prompt has .* tokens, the model's context is 256"),
+    ("huge prompt", ["@red.png", "x" * 100_000], InputError, "context is 256"),
+    ("control token", ["@red.png", "<image>"], InputError, "control token '<image>'"),
+    ("unknown model", ["@red.png", "why", "--model", "smolvlm-mni"], UnknownNameError, "unknown model 'smolvlm-mni'"),
+    ("odd model", ["@red.png", "why", "--model", "x" * 9000], UnknownNameError, "unknown model"),
+    ("unreachable", ["@red.png", "why", "--model", "nobody/nothing"], CheckpointError, "the hub cannot be reached"),
+    ("file as model", ["@red.png", "why", "--model", "@red.png"], InputError, "is a file: pass the folder"),
+    ("unknown drafter", ["@red.png", "why", "--drafter", "promt-lookup"], UnknownNameError, "mean 'prompt-lookup'"),
+    ("untrained drafter", ["@red.png", "why", "--drafter", "eagle2"], CheckpointError, "is trained, and there is no"),
+    ("unknown rule", ["@red.png", "why", "--acceptance", "exat"], UnknownNameError, "did you mean 'exact'"),
+    (
+        "rule and drafter",
+        ["@red.png", "why", "--acceptance", "ratio"],
+        MismatchError,
+        "takes proposals of kind sampled",
+    ),
+    ("other target", ["@red.png", "why", "--drafter", "@other-drafter"], MismatchError, "trained for another target"),
+    ("no weights", ["@red.png", "why", "--model", "@no-weights"], CheckpointError, "holds no weights"),
+    ("pickled", ["@red.png", "why", "--model", "@pickled"], CheckpointError, "only pickled weights .*refused"),
+    ("no config", ["@red.png", "why", "--model", "@no-config"], CheckpointError, "holds no config.json"),
+    ("odd config", ["@red.png", "why", "--model", "@odd-config"], UnsupportedError, "cannot be used"),
+    ("no processor", ["@red.png", "why", "--model", "@no-processor"], CheckpointError, "tokenizer or processor"),
+    ("cut weights", ["@red.png", "why", "--model", "@cut"], CheckpointError, "cannot be loaded"),
+    ("lacking weights", ["@red.png", "why", "--model", "@lacking"], CheckpointError, "lacks 1 of the model's weights"),
+    ("nan weights", ["@red.png", "why", "--model", "@nan"], NumericalError, "not finite at the prompt"),
+    ("negative", ["@red.png", "why", "--temperature", "-1"], InputError, "temperature=-1.0 is not valid"),
+    ("nan", ["@red.png", "why", "--temperature", "nan"], InputError, "temperature=nan is not valid"),
+    ("infinite", ["@red.png", "why", "--repetition-penalty", "inf"], InputError, "repetition_penalty=inf is not valid"),
+    ("top-k", ["@red.png", "why", "--top-k", "-3"], InputError, "top_k=-3 is not valid"),
+    ("top-p", ["@red.png", "why", "--top-p", "1.5"], InputError, "top_p=1.5 is not valid"),
+    ("min-p", ["@red.png", "why", "--min-p", "-0.1"], InputError, "min_p=-0.1 is not valid"),
+    ("no tokens", ["@red.png", "why", "--max-new-tokens", "0"], InputError, "max_new_tokens=0 is not valid"),
+    ("empty stop", ["@red.png", "why", "--stop", ""], InputError, "stop"),
+]
+
+
+def _places(files: Path, arguments: list[str]) -> list[str]:
+    """The paths of files of the fixture, which are marked with @; the good model unless another is named."""
+    placed = [str(files / word[1:]) if word.startswith("@") else word for word in arguments]
+    return placed if "--model" in arguments else [*placed, "--model", str(files / "model")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_the_command_line_prints_one_line_and_exits_2(
+    files: Path,
+    arguments: list[str],
+    kind: type[Error],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mmspec", "generate", *_places(files, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    out, err = capfd.readouterr()
+    assert caught.value.code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert len(err) < 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_the_api_raises_an_error_that_says_what_was_wrong(
+    files: Path, arguments: list[str], kind: type[Error], message: str
+) -> None:
+    image, prompt, *pairs = _places(files, arguments)
+    named = {pairs[i][2:].replace("-", "_"): pairs[i + 1] for i in range(0, len(pairs), 2)}
+    parts = {name: named.pop(name) for name in ("model", "drafter", "acceptance") if name in named}
+    options: Any = {
+        name: int(value) if name in ("top_k", "max_new_tokens") else value if name == "stop" else float(value)
+        for name, value in named.items()
+    }
+    with pytest.raises(kind, match=message) as caught:
+        mmspec.load(**parts)(image, prompt, **options)
+    assert "\n" not in str(caught.value)
+
+
+CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
+    "prompt type": (lambda pipe: pipe(RED, 7), "prompt must be a text or a list of texts, not int"),
+    "no prompt": (lambda pipe: pipe(RED), "the prompt is empty"),
+    "no prompts": (lambda pipe: pipe(RED, []), "the list of prompts is empty"),
+    "empty in a list": (lambda pipe: pipe(None, ["why", ""]), "prompt 1 is empty"),
+    "surrogate": (lambda pipe: pipe(RED, "\ud800"), "not valid Unicode"),
+    "one image, two prompts": (lambda pipe: pipe(RED, ["a", "b"]), "image must be a list of 2 items"),
+    "three images, two prompts": (lambda pipe: pipe([RED] * 3, ["a", "b"]), "2 prompts came with 3 images"),
+    "image type": (lambda pipe: pipe(3.5, "why"), "an image must be"),
+    "unknown option": (lambda pipe: pipe(RED, "why", temprature=1), "did you mean 'temperature'"),
+    "seed": (lambda pipe: pipe(RED, "why", seed=1.5), "seed=1.5 is not valid"),
+    "budget type": (lambda pipe: pipe(RED, "why", max_new_tokens=2.0), "max_new_tokens=2.0 is not valid"),
+    "stop type": (lambda pipe: pipe(RED, "why", stop=5), "stop=5 is not valid"),
+    "no ids": (lambda pipe: pipe.generate(max_new_tokens=3), r"input_ids must be a tensor \[B, T\]"),
+    "list of ids": (lambda pipe: pipe.generate(input_ids=[[1, 2]]), r"input_ids must be a tensor \[B, T\]"),
+    "unknown id": (lambda pipe: pipe.generate(input_ids=torch.tensor([[1, 300]])), "the model knows ids 0 to 299"),
+    "negative id": (lambda pipe: pipe.generate(input_ids=torch.tensor([[-1]])), "input_ids hold -1"),
+    "hf option": (
+        lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), num_beams=2),
+        "unknown input 'num_beams'",
+    ),
+    "own input": (lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), use_cache=False), "unknown input"),
+    "mask": (
+        lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), attention_mask=torch.ones(1, 2)),
+        "attention_mask must be",
+    ),
+    "empty row": (
+        lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), attention_mask=torch.zeros(1, 3)),
+        "a prompt is empty",
+    ),
+    "drafter type": (lambda pipe: pipe.with_drafter(5), "drafter must be a name"),
+    "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name"),
+    "model type": (lambda _: mmspec.load(5), "model must be a name"),
+    "dtype": (lambda pipe: mmspec.load(pipe.folder, dtype="float31"), "dtype='float31' is not valid"),
+    "device": (lambda pipe: mmspec.load(pipe.folder, device="abacus"), "device='abacus' cannot be used"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=CALLS)
+def test_a_wrong_call_is_one_error(files: Path, call: Callable[[mmspec.Pipeline], Any], message: str) -> None:
+    with pytest.raises(Error, match=message) as caught:
+        call(mmspec.load(files / "model"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipeline_works_on_after_an_error(files: Path) -> None:
+    pipe = mmspec.load(files / "model")
+    before = pipe(RED, "why", max_new_tokens=4).token_ids
+    with pytest.raises(InputError):
+        pipe(RED, "why " * 300)
+    assert pipe(RED, "why", max_new_tokens=4).token_ids == before

@@ -1,0 +1,235 @@
+"""Drafters on disk: saved whole or not at all, loaded only for the target that they were trained for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+
+import mmspec
+from mmspec import checkpoints
+from mmspec.checkpoints import bundled, fingerprint, load_drafter, save_drafter, writing
+from mmspec.drafters.eagle import Eagle, EagleHead
+from mmspec.drafters.independent import Independent
+from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.errors import CheckpointError, InputError, MismatchError, UnknownNameError
+from mmspec.targets import CausalTarget
+
+RED = Image.new("RGB", (50, 40), "red")
+
+
+@pytest.fixture(scope="module")
+def pipe() -> mmspec.Pipeline:
+    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
+
+
+@pytest.fixture(scope="module")
+def target(pipe: mmspec.Pipeline) -> CausalTarget:
+    return pipe.target
+
+
+def eagle(seed: int = 0, hidden: int = 32, **options: int) -> Eagle:
+    torch.manual_seed(seed)
+    return Eagle(EagleHead(LlamaConfig(**{**tiny.text_config(hidden=hidden), "num_hidden_layers": 1})), **options)
+
+
+def edit(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def test_an_eagle_head_comes_back_as_it_was(pipe: mmspec.Pipeline, target: CausalTarget, tmp_path: Path) -> None:
+    head = eagle(depth=3, width=2, top_k=3, total=7, sharpness=0.5)
+    folder = save_drafter(head, tmp_path / "head", target)
+    assert sorted(path.name for path in folder.iterdir()) == ["drafter.json", "model.safetensors"]
+    loaded = load_drafter(folder, target)
+    assert isinstance(loaded, Eagle)
+    assert (loaded.depth, loaded.width, loaded.top_k, loaded.total, loaded.sharpness) == (3, 2, 3, 7, 0.5)
+    assert next(loaded.net.parameters()).dtype == torch.float64
+    for name, weight in head.net.state_dict().items():
+        assert torch.equal(loaded.net.state_dict()[name], weight.double())
+    head.net.double()
+    answers = [pipe.with_drafter(drafter)(RED, "why", max_new_tokens=12) for drafter in (head, loaded)]
+    assert answers[0].stats.accept_lengths == answers[1].stats.accept_lengths
+
+
+def test_an_independent_drafter_comes_back_as_it_was(target: CausalTarget, tmp_path: Path) -> None:
+    model = tiny.llama_model(seed=3)
+    folder = save_drafter(Independent(model, length=6), tmp_path / "spd", target)
+    loaded = load_drafter(str(folder), target)
+    assert isinstance(loaded, Independent)
+    assert loaded.length == 6
+    ids = torch.arange(9)[None]
+    assert torch.allclose(loaded.decoder.model(ids).logits, model.double()(ids).logits)
+
+
+def test_a_stock_language_model_folder_is_an_independent_drafter(target: CausalTarget, tmp_path: Path) -> None:
+    assert isinstance(load_drafter(tiny.tiny_llama(tmp_path), target), Independent)
+
+
+def test_the_description_says_what_the_drafter_is_for(target: CausalTarget, tmp_path: Path) -> None:
+    description = json.loads((save_drafter(eagle(), tmp_path / "head", target) / "drafter.json").read_text())
+    assert description["format"] == 1
+    assert description["method"] == "eagle2"
+    assert description["target"] == fingerprint(target)
+    assert description["target"]["model_type"] == "smolvlm"
+    assert len(description["target"]["tokenizer"]) == 64
+
+
+def test_drafters_without_weights_are_not_saved(target: CausalTarget, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="PromptLookup has no weights"):
+        save_drafter(PromptLookup(), tmp_path / "x", target)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("field", ["model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer"])
+def test_a_head_for_another_target_is_refused(target: CausalTarget, tmp_path: Path, field: str) -> None:
+    folder = save_drafter(eagle(), tmp_path / "head", target)
+    other = "0" * 64 if field == "tokenizer" else 77
+    edit(folder / "drafter.json", target={**fingerprint(target), field: other})
+    with pytest.raises(MismatchError) as caught:
+        load_drafter(folder, target)
+    assert repr(other)[:12] in str(caught.value)
+    assert repr(fingerprint(target)[field])[:12] in str(caught.value)
+
+
+def test_an_independent_drafter_minds_only_the_vocabulary(target: CausalTarget, tmp_path: Path) -> None:
+    folder = save_drafter(Independent(tiny.llama_model()), tmp_path / "spd", target)
+    edit(folder / "drafter.json", target={**fingerprint(target), "num_layers": 77, "hidden_size": 77})
+    assert load_drafter(folder, target)
+    edit(folder / "drafter.json", target={**fingerprint(target), "tokenizer": "0" * 64})
+    with pytest.raises(MismatchError, match="trained for another target: its vocabulary"):
+        load_drafter(folder, target)
+
+
+def test_objects_that_do_not_fit_the_target_are_refused(pipe: mmspec.Pipeline) -> None:
+    with pytest.raises(MismatchError, match="features of size 64, the target has 32"):
+        pipe.with_drafter(eagle(hidden=64))
+    small = tiny.llama_model()
+    small.resize_token_embeddings(50)
+    with pytest.raises(MismatchError, match="vocabulary of 50 ids, the target one of 300"):
+        pipe.with_drafter(Independent(small))
+
+
+def test_an_interrupted_save_leaves_the_old_folder(
+    target: CausalTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_drafter(eagle(seed=1), tmp_path / "head", target)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "fingerprint", fail)  # after the weights, before the description
+    with pytest.raises(KeyboardInterrupt):
+        save_drafter(eagle(seed=2), folder, target)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["head"]
+
+
+@pytest.mark.parametrize("step", ["write", "first rename", "second rename"])
+def test_a_full_disk_leaves_the_old_folder_and_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder = tmp_path / "model"
+    with writing(folder) as draft:
+        (draft / "config.json").write_text("old")
+    rename, calls = Path.rename, []
+
+    def failing(self: Path, goal: Path) -> Path:
+        calls.append(goal)
+        if len(calls) == {"write": 0, "first rename": 1, "second rename": 2}[step]:
+            raise OSError(28, "No space left on device")
+        return rename(self, goal)
+
+    monkeypatch.setattr(Path, "rename", failing)
+
+    def save() -> None:
+        with writing(folder) as draft:
+            (draft / "config.json").write_text("new")
+            if step == "write":
+                raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="was not saved, and is as it was before: .*No space left"):
+        save()
+    assert (folder / "config.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_writing_replaces_the_whole_folder(tmp_path: Path) -> None:
+    for name in ("config.json", "drafter.json"):
+        with writing(tmp_path / "deep" / "model") as draft:
+            (draft / name).write_text("{}")
+            assert not (tmp_path / "deep" / "model" / "drafter.json").exists()
+    assert [path.name for path in (tmp_path / "deep" / "model").iterdir()] == ["drafter.json"]
+
+
+def test_folders_that_hold_something_else_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_text("")
+    with pytest.raises(CheckpointError, match=r"not a checkpoint \(holiday.jpg\)"), writing(tmp_path):
+        pass
+    with pytest.raises(CheckpointError, match="is a file"), writing(tmp_path / "holiday.jpg"):
+        pass
+    assert (tmp_path / "holiday.jpg").exists()
+
+
+def test_damaged_drafters(target: CausalTarget, tmp_path: Path) -> None:
+    folder = save_drafter(eagle(), tmp_path / "head", target)
+    weights, description = folder / "model.safetensors", folder / "drafter.json"
+    good, text = weights.read_bytes(), description.read_text()
+    for damaged in (good[: len(good) // 2], b"", b"\xff" * 100):
+        weights.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="cannot be loaded"):
+            load_drafter(folder, target)
+    weights.write_bytes(good)
+    tensors = load_file(weights)
+    for wrong in ({**tensors, "fc.bias": torch.zeros(5)}, {"fc.bias": tensors["fc.bias"]}):
+        save_file(wrong, weights)
+        with pytest.raises(CheckpointError, match="fc"):
+            load_drafter(folder, target)
+    save_file({**tensors, "fc.bias": tensors["fc.bias"] * torch.nan}, weights)
+    with pytest.raises(CheckpointError, match="fc.bias is not finite"):
+        load_drafter(folder, target)
+    weights.write_bytes(good)
+    for wrong_text, message in (
+        ("{", "cannot be read"),
+        ("[]", "must hold a JSON object"),
+        (json.dumps({**json.loads(text), "format": 2}), "reads format 1"),
+        (json.dumps({**json.loads(text), "options": {"depht": 3}}), "depht"),
+        (json.dumps({**json.loads(text), "options": {"depth": 0}}), "depth"),
+    ):
+        description.write_text(wrong_text)
+        with pytest.raises((CheckpointError, InputError), match=message):
+            load_drafter(folder, target)
+    edit_method = json.dumps({**json.loads(text), "method": "eagel2"})
+    description.write_text(edit_method)
+    with pytest.raises(UnknownNameError, match="did you mean 'eagle2'"):
+        load_drafter(folder, target)
+    description.write_text(text)
+    assert load_drafter(folder, target)
+
+
+def test_folders_without_usable_weights(target: CausalTarget, tmp_path: Path) -> None:
+    folder = save_drafter(eagle(), tmp_path / "head", target)
+    (folder / "model.safetensors").rename(folder / "model.bin")
+    with pytest.raises(CheckpointError, match=r"only pickled weights \(model.bin\).*refused"):
+        load_drafter(folder, target)
+    (folder / "model.bin").unlink()
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        load_drafter(folder, target)
+    with pytest.raises(CheckpointError, match="holds no drafter.json"):
+        load_drafter(tmp_path, target)
+
+
+def test_bundled_checkpoints_are_folders_with_a_configuration() -> None:
+    for name, folder in bundled().items():
+        assert (folder / "config.json").is_file()
+        assert folder.name == name
+
+
+def test_a_hub_that_cannot_be_reached_is_one_error(target: CausalTarget) -> None:
+    with pytest.raises(CheckpointError, match="'nobody/nothing' is no folder here, and the hub cannot be reached"):
+        load_drafter("nobody/nothing", target)

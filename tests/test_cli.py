@@ -1,0 +1,204 @@
+"""The command line: what it prints where, and with which exit status."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from PIL import Image
+
+import mmspec
+from mmspec import checkpoints, cli, registry
+from mmspec.checkpoints import save_drafter
+from mmspec.drafters.independent import Independent
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a drafter beside it, laid out like a bundled one."""
+    folder = tiny.tiny_smolvlm(tmp_path_factory.mktemp("package") / "vlm" / "checkpoints" / "tiny-model")
+    drafter = Independent(tiny.llama_model(1), length=2)
+    save_drafter(drafter, folder / "drafters" / "spd", mmspec.load(folder, "none").target)
+    Image.new("RGB", (50, 40), "red").save(folder.parent / "red.png")
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmspec", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return (caught.value.code, *capfd.readouterr())
+
+    return call
+
+
+def generate(run: Run, model: Path, *more: object) -> tuple[int, str, str]:
+    picture = model.parent / "red.png"
+    return run("generate", picture, "why", "--model", model, "--max-new-tokens", 12, *more)
+
+
+def test_the_answer_goes_to_stdout_and_the_summary_to_stderr(run: Run, model: Path) -> None:
+    status, out, err = generate(run, model)
+    answer = mmspec.load(model)(model.parent / "red.png", "why", max_new_tokens=12)
+    assert status == 0
+    assert out == answer.text.strip() + "\n"
+    assert err.count("\n") == 1
+    assert "12 tokens" in err
+    assert f"tau {answer.stats.tau:.2f}" in err
+    assert "Independent, Exact (lossless), ended by length" in err
+
+
+def test_json_holds_the_answer_and_its_statistics(run: Run, model: Path) -> None:
+    status, out, _ = generate(run, model, "--json", "--drafter", "none", "--temperature", 1, "--seed", 3)
+    answer = mmspec.load(model)(model.parent / "red.png", "why", max_new_tokens=12, temperature=1.0, seed=3)
+    result = json.loads(out)
+    assert status == 0
+    assert result["token_ids"] == answer.token_ids
+    assert result["text"] == answer.text
+    assert result["stats"]["tau"] == 1
+    assert result["stats"]["accept_lengths"] == [0] * 11
+    assert result["stats"]["lossless"] is True
+    assert json.loads(generate(run, model, "--json", "--max-new-tokens", 1)[1])["stats"]["tau"] is None
+
+
+def test_streaming_prints_the_same_text(run: Run, model: Path) -> None:
+    whole, streamed = generate(run, model, "--no-stream")[1], generate(run, model, "--stream")[1]
+    assert streamed.strip() == whole.strip()
+
+
+def test_several_pictures_no_picture_and_a_prompt_from_stdin(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = model.parent / "red.png"
+    pipe = mmspec.load(model)
+    options = ("--model", model, "--max-new-tokens", 6, "--json")
+    two = json.loads(run("generate", picture, picture, "why", *options)[1])
+    assert two["token_ids"] == pipe([picture, picture], "why", max_new_tokens=6).token_ids
+    none = json.loads(run("generate", "why", *options)[1])
+    assert none["token_ids"] == pipe(prompt="why", max_new_tokens=6).token_ids
+    monkeypatch.setattr(sys, "stdin", io.StringIO("why"))
+    assert json.loads(run("generate", "-", *options)[1])["token_ids"] == none["token_ids"]
+
+
+def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) -> None:
+    status, out, err = run("generate", model.parent / "red.png", "--model", model)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: PROMPT is missing")
+
+
+def test_compare_checks_both_decodings(run: Run, model: Path) -> None:
+    status, out, _ = generate(run, model, "--compare")
+    assert status == 0
+    assert "Both decodings agree on all 12 tokens." in out
+    assert "S " in out
+    assert "accepted per round: " in out
+    result = json.loads(generate(run, model, "--compare", "--json", "--temperature", 1)[1])
+    assert result["agree"] is True
+    assert result["must_agree"] is True
+    slow, fast = result["autoregressive"]["stats"], result["speculative"]["stats"]
+    assert slow["target_calls"] == 12
+    assert fast["tau"] == result["tau"]
+    assert result["S"] == pytest.approx(slow["decode_seconds"] / fast["decode_seconds"])
+    assert result["S_end_to_end"] == pytest.approx(slow["seconds"] / fast["seconds"])
+
+
+def test_compare_fails_if_a_rule_breaks_its_word(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmspec.acceptance import exact
+
+    choices = exact.choices
+    monkeypatch.setattr(exact, "choices", lambda draft, *rest: (choices(draft, *rest) + (draft.size > 1)) % 300)
+    status, out, _ = generate(run, model, "--compare")
+    assert status == 1
+    assert "The decodings DIFFER" in out
+
+
+def test_compare_lets_a_rule_with_its_own_noise_differ(run: Run, model: Path) -> None:
+    status, out, _ = generate(run, model, "--compare", "--acceptance", "ratio", "--temperature", 1.5)
+    assert status == 0
+    assert "The decodings differ, as they may" in out
+
+
+def test_models_lists_the_bundled_checkpoints(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.inventory.bundled", lambda: {"tiny-model": model})
+    entry = {
+        "name": "tiny-model",
+        "path": str(model),
+        "modality": "vlm",
+        "model_type": "smolvlm",
+        "bytes": (model / "model.safetensors").stat().st_size,
+        "drafters": ["spd"],
+    }
+    assert json.loads(run("models", "--json")[1]) == [entry]
+    assert "tiny-model" in run("models")[1]
+
+
+def test_drafters_lists_the_methods(run: Run) -> None:
+    found = {entry["name"]: entry for entry in json.loads(run("drafters", "--json")[1])}
+    assert {"none", "prompt-lookup", "spd", "eagle2"} <= set(found)
+    for entry in found.values():
+        assert set(entry) == {"name", "modalities", "trained", "lossless", "source"}
+        assert entry["lossless"] is True
+    assert found["eagle2"]["trained"] is True
+    assert found["none"]["trained"] is False
+    assert "2406.16858" in found["eagle2"]["source"]
+    assert "eagle2" in run("drafters")[1]
+
+
+def test_info_names_versions_device_and_threads(run: Run) -> None:
+    found = json.loads(run("info", "--json")[1])
+    assert found["mmspec"] == mmspec.__version__
+    assert found["packages"]["torch"].startswith("2.11")
+    assert found["threads"] >= 1
+    assert set(found["checkpoints"]) == set(checkpoints.bundled())
+    assert "transformers" in run("info")[1]
+
+
+def test_unknown_commands_and_options_are_usage_errors(run: Run) -> None:
+    assert run("generat")[0] == 2
+    assert "No such option" in run("generate", "--temprature", "1", "why")[2]
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["drafters"], ["info"]])
+def test_help_teaches_by_example(run: Run, command: list[str]) -> None:
+    status, out, _ = run(*command, "--help")
+    assert status == 0
+    assert "mmspec " + (command or ["generate"])[0] in out.partition("\n")[2]
+
+
+def test_commands_of_other_distributions_get_their_arguments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in registry.names("commands"):
+        monkeypatch.setitem(registry.BUILTIN["commands"], f"any/{name}", "mmspec.cli:app")
+    registry.entries.cache_clear()
+    assert "--max-new-tokens" in run("bench", "generate", "--help")[1]
+    assert run("train", "drafters", "--json")[0] == 0
+    registry.entries.cache_clear()
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys, mmspec.cli\n"
+        "sys.argv = ['mmspec', '--help']\n"
+        "try: mmspec.cli.main()\n"
+        "finally: print({'torch', 'transformers', 'numpy', 'PIL'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr.strip() == "set()"
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mmspec", "generate", "why", "--model", "nowhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown model 'nowhere'")

@@ -1,0 +1,117 @@
+"""What a causal target gives a drafter from the prompt, and what it refuses."""
+
+from typing import Any
+
+import pytest
+import test_equality
+import torch
+import toys
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+from mmspec.contract import Needs
+from mmspec.decoder import Decoder
+from mmspec.drafters.none import NoDrafter
+from mmspec.errors import InputError, NumericalError, UnsupportedError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget, check_finite
+
+
+@pytest.mark.parametrize("name", ["llama", "smolvlm"])
+def test_a_drafter_gets_what_it_needs_of_the_prompt(name: str) -> None:
+    """Hidden states, embeddings with the picture in place, attention: those of the plain model, row by row."""
+    model, target = test_equality.make(name, "eager")
+    inputs = test_equality.inputs_for(target, 17, 9)
+    sampler = Sampler(Sampling(), 2, torch.device("cpu"))
+    with torch.inference_mode():
+        needs = Needs(taps=(1, 2), attention=True, embeddings=True)
+        state = target.prefill({**inputs, "max_new_tokens": 9}, needs, sampler)
+        assert state.prompt_embeddings is not None
+        assert state.prompt_attention is not None
+        for row, n in enumerate((17, 9)):
+            out = model(**toys.row_of(inputs, row), output_hidden_states=True, output_attentions=True)
+            assert torch.allclose(state.prompt_embeddings[row, :n], out.hidden_states[0][0], atol=1e-6)
+            assert torch.allclose(state.prompt_attention[row, :, :n, :n], out.attentions[-1][0], atol=1e-6)
+            for tap in (1, 2):
+                assert torch.allclose(state.prompt_taps[tap][row, :n], out.hidden_states[tap][0], atol=1e-6)
+
+
+def test_attention_weights_need_eager_attention() -> None:
+    target = CausalTarget(toys.llama("sdpa"))
+    sampler = Sampler(Sampling(), 1, torch.device("cpu"))
+    with pytest.raises(UnsupportedError, match="attn_implementation='eager'"):
+        target.prefill({**toys.prompts(5), "max_new_tokens": 9}, Needs(attention=True), sampler)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_damaged_weights_are_an_error_that_names_the_place(value: float) -> None:
+    """In the prompt, and later; never an answer that repeats one token for ever."""
+    model = toys.llama()
+    want = toys.answer(CausalTarget(model), NoDrafter(), toys.prompts(9), 4).rows[0]
+    weight = model.model.embed_tokens.weight if value != float("-inf") else model.lm_head.weight
+    with torch.no_grad():
+        weight[:] = value
+    with pytest.raises(NumericalError, match="not finite at the prompt"):
+        toys.answer(CausalTarget(model), NoDrafter(), toys.prompts(9), 4)
+
+    if value != float("-inf"):
+        model = toys.llama()
+        with torch.no_grad():
+            model.model.embed_tokens.weight[want[1]] = value
+        assert want[1] not in [*toys.prompts(9)["input_ids"][0].tolist(), want[0]]
+        with pytest.raises(NumericalError, match="not finite at output position 2"):
+            toys.answer(CausalTarget(model), NoDrafter(), toys.prompts(9), 4)
+
+
+def test_ruled_out_tokens_are_no_damage() -> None:
+    logits = torch.randn(2, 3, 5)
+    logits[..., 2] = -torch.inf
+    check_finite(logits, "here")
+
+
+@pytest.mark.parametrize("length", [24, 40])
+def test_a_prompt_that_fills_the_context_is_refused(length: int) -> None:
+    target = CausalTarget(toys.llama(max_position_embeddings=24))
+    with pytest.raises(InputError, match=rf"the prompt has {length} tokens, the model's context is 24"):
+        toys.answer(target, NoDrafter(), toys.prompts(length, 5))
+    assert len(toys.answer(target, NoDrafter(), toys.prompts(23)).rows[0]) == 1
+
+
+@pytest.mark.parametrize("mask", [torch.zeros(1, 4), torch.tensor([[1.0, 1, 1, 1], [0, 0, 0, 0]])])
+def test_an_empty_prompt_is_refused(mask: Any) -> None:
+    inputs = {"input_ids": torch.ones_like(mask, dtype=torch.long), "attention_mask": mask}
+    with pytest.raises(InputError, match="a prompt is empty"):
+        toys.answer(CausalTarget(toys.llama()), NoDrafter(), inputs)
+
+
+def test_layers_whose_cache_cannot_be_rolled_back_are_refused() -> None:
+    config = Qwen3NextConfig(
+        vocab_size=97,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_num_value_heads=2,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    with pytest.raises(UnsupportedError, match="linear_attention.*can be rolled back"):
+        Decoder(Qwen3NextForCausalLM(config))
+
+
+def test_padding_may_stand_on_either_side() -> None:
+    target = CausalTarget(toys.llama())
+    left = toys.prompts(9, 5)
+    right = {name: value.clone() for name, value in left.items()}
+    right["input_ids"][1], right["attention_mask"][1] = (
+        left["input_ids"][1].roll(-4),
+        left["attention_mask"][1].roll(-4),
+    )
+    assert toys.answer(target, NoDrafter(), left).rows == toys.answer(target, NoDrafter(), right).rows
