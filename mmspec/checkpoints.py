@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import CheckpointError, Error, InputError, MismatchError, shorten, unknown_name
+from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one_line, shorten, unknown_name
 from mmspec.registry import resolve
 
 FORMAT = 1
@@ -268,8 +268,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

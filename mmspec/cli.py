@@ -56,9 +56,7 @@ def main() -> None:
 
 @app.command()
 def generate(
-    images: Annotated[
-        list[Path] | None, typer.Argument(metavar="IMAGE", help="What the prompt asks about.")
-    ] = None,
+    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="What the prompt asks about.")] = None,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A question; - reads it from standard input.")] = "",
     model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
     drafter: Annotated[

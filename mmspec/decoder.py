@@ -32,13 +32,15 @@ class Heard:
 class Decoder:
     """Forwards of one HF model.
 
-    Raises: UnsupportedError for layers whose cache cannot be rolled back (linear attention, convolutions, ...).
+    Raises: UnsupportedError for layers whose cache cannot be rolled back (linear attention, convolutions, ...), and for
+        models that cannot forward a tree: siblings share a position, and a mask says who sees whom.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
         self.config = model.config.get_text_config(decoder=True)
         layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        layers |= {"local"} & set(getattr(self.config, "attention_layers", ()))  # GPT-Neo, by place instead of position
         if layers - KNOWN_LAYERS:
             raise UnsupportedError(
                 f"{type(model).__name__} has layers of type {sorted(layers - KNOWN_LAYERS)}; speculative decoding here "
@@ -48,7 +50,18 @@ class Decoder:
         self.by_layer_type = "sliding_attention" in layers  # such models take one mask per layer type
         uses_window = self.by_layer_type or not getattr(self.config, "layer_types", None)
         self.window: int | None = window if uses_window and getattr(self.config, "use_sliding_window", True) else None
-        self.keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        if "position_ids" not in takes or getattr(self.config, "alibi", False):
+            raise UnsupportedError(
+                f"{type(model).__name__} takes positions from the order of its inputs; speculative decoding here needs "
+                "a model that is told them (position_ids)"
+            )
+        if "flash" in str(self.config._attn_implementation):
+            raise UnsupportedError(
+                f"{self.config._attn_implementation} cannot attend along the branches of a tree: load the model with "
+                "attn_implementation='sdpa' or 'eager'"
+            )
+        self.keeps_logits = "logits_to_keep" in takes
         self.num_layers = self.config.num_hidden_layers
         self.max_length = getattr(self.config, "max_position_embeddings", None) or 1 << 30
 

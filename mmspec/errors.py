@@ -46,6 +46,11 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
 
 
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """What an exception says, in one line, for use in a message."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") -> UnknownNameError:
     """The error for a name that is not known, with the names near it and all known ones.
 

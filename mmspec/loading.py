@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, one_line, read_json, read_model
+from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_json, read_model
 from mmspec.contract import Drafter, Rule
-from mmspec.errors import CheckpointError, InputError, UnsupportedError, shorten
+from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
 from mmspec.registry import entries, names, resolve
 from mmspec.targets import CausalTarget
 

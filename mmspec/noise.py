@@ -23,7 +23,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int, salt: int = 0) -> Tensor:
+def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
     """Uniform numbers in (0, 1), never 0 or 1.
 
     Args:
@@ -31,18 +31,17 @@ def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int, salt: int
         stream: TARGET, DRAFT or ACCEPT.
         positions: [B, P] int64 counters (index of the token among the emitted ones).
         width: how many numbers per position (the vocabulary, or a handful of coins).
-        salt: a further counter, such as the number of the round.
 
     Returns: [B, P, width] float32.
     """
     key = _mix((seeds & _MASK) ^ (stream * _GOLDEN & _MASK))
-    key = _mix(((seeds >> 32) & _MASK) ^ key ^ (salt * 0x85EBCA6B & _MASK))
+    key = _mix(((seeds >> 32) & _MASK) ^ key)
     key = _mix((key[:, None] + positions * _GOLDEN) & _MASK)
     index = _mix(torch.arange(width, device=seeds.device) * _GOLDEN & _MASK)
     bits = _mix(_mix((key[:, :, None] + index) & _MASK))
     return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
 
 
-def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int, salt: int = 0) -> Tensor:
+def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
     """Standard Gumbel noise, [B, P, width] float32: argmax(log p + gumbel) is distributed as p."""
-    return -(-uniform(seeds, stream, positions, width, salt).log()).log()
+    return -(-uniform(seeds, stream, positions, width).log()).log()

@@ -100,7 +100,6 @@ class TableDrafting:
     drafter: TableDrafter
     sampler: Sampler
     kind: Kind
-    round: int = 0
 
     def propose(self, state: State) -> Draft:
         assert isinstance(state, TableState)
@@ -139,7 +138,7 @@ class TableDrafting:
     def _children(self, scores: Tensor, position: Tensor, width: int) -> tuple[Tensor, Tensor]:
         if self.kind == "sampled" and not self.sampler.greedy:
             lanes = position[:, None] * 100 + torch.arange(scores.shape[1])
-            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, lanes, scores.shape[-1], self.round)
+            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, lanes, scores.shape[-1])
         elif self.kind == "coupled" and not self.sampler.greedy:
             g = self.sampler.target_noise(position[:, None], scores.shape[-1])
         else:
@@ -148,7 +147,7 @@ class TableDrafting:
         return children, confidence
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        self.round += 1
+        """Nothing to learn."""
 
 
 def outcomes(

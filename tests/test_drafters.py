@@ -115,7 +115,7 @@ def test_eagle_drafting_with_a_cache_equals_a_full_forward(name: str) -> None:
     def look(state: State, draft: Draft) -> None:
         nonlocal looked
         for row in range(3):
-            if state.done[row] or draft.q is None or looked > 60:
+            if state.done[row] or draft.q is None or looked > 90:
                 continue
             for node in parents_in(draft):
                 above = draft.ancestors[row, node].nonzero()[1:, 0]
@@ -124,9 +124,9 @@ def test_eagle_drafting_with_a_cache_equals_a_full_forward(name: str) -> None:
                 assert (draft.q[row, node] - q).abs().max() < 1e-5
                 looked += 1
 
-    drafter = Watched(Eagle(net, depth=3, width=2, top_k=3, total=9), look)
+    drafter = Watched(Eagle(net, depth=3, width=4, top_k=3, total=10), look)
     result = toys.answer(target, drafter, inputs, 24, SAMPLING, Ratio())
-    assert looked > 60
+    assert looked > 90
     assert any(len(set(r.drafted)) > 1 for r in result.rounds)
 
 
@@ -184,25 +184,6 @@ def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> No
     assert surprise(draft.tokens[known, 1], draft.q[known, 0]) < 6
     coupled = first_draft(SAMPLERS[name](model), target, 3000, "coupled")[0]
     assert surprise(coupled.tokens[known, 1], draft.q[known, 0]) > 6
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_rounds_use_fresh_draft_noise(name: str) -> None:
-    """The same position, drafted again after a rejection, must not be given the same numbers."""
-    model = toys.llama()
-    drafts = []
-    drafter = Watched(
-        toys.DRAFTERS["spd-random" if name == "spd" else "eagle-random"](model),
-        lambda state, draft: drafts.append((len(state.ids[0]), draft)),
-    )
-    toys.answer(CausalTarget(model), drafter, toys.prompts(6), 20, Sampling(temperature=2.0, seed=2), Ratio())
-    by_position: dict[int, list[int]] = {}
-    for length, draft in drafts:
-        for token, depth in zip(draft.tokens[0, 1:].tolist(), draft.depth[0, 1:].tolist(), strict=True):
-            by_position.setdefault(length + depth, []).append(token)
-    repeats = [tokens for tokens in by_position.values() if len(tokens) > 2]
-    assert repeats
-    assert any(len(set(tokens)) > 1 for tokens in repeats)
 
 
 @pytest.mark.parametrize("rule", [Exact(), Ratio()], ids=["exact", "ratio"])

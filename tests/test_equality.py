@@ -158,7 +158,7 @@ def test_end_of_sequence_inside_an_accepted_run(name: str) -> None:
     inputs = inputs_for(target, 12)
     free = hf(model, inputs, 16)
     cut_inside = 0
-    for position in range(1, 16, 3):
+    for position in (2, 5, 6, 11):
         eos = [free[position], toys.VOCAB - 1]
         want = hf(model, inputs, 16, eos_token_id=eos)
         for maker in toys.DRAFTERS.values():

@@ -33,7 +33,7 @@ def tiny(tokenizer):
 def test_packed_rows_give_the_logits_of_the_stock_model():
     made = processor()
     model = tiny(made.tokenizer)
-    rows = PackedPictures(made.tokenizer, "x", 2)
+    rows = PackedPictures(made.tokenizer, "x", 2, 5)
     batch = default_collate([rows[0], rows[1]])
     drawn = sample("x", 1)
     talk = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": drawn.qas[0].question}]}]
@@ -49,7 +49,7 @@ def test_packed_rows_give_the_logits_of_the_stock_model():
     with torch.no_grad():
         stock = model(**inputs).logits[0, len(prefix) :]
         model.model.text_model.config._attn_implementation = PACKED
-        packed = packed_logits(model, torch.tensor([prefix]), batch)
+        _, packed = packed_logits(model, torch.tensor([prefix]), batch)
     first = batch["segments"][1].flatten() == 1
     torch.testing.assert_close(packed[1][first], stock, atol=1e-4, rtol=1e-4)
 

@@ -6,10 +6,22 @@ import pytest
 import test_equality
 import torch
 import toys
-from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
 
 from mmspec.contract import Needs
 from mmspec.decoder import Decoder
+from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError, NumericalError, UnsupportedError
 from mmspec.sampling import Sampler, Sampling
@@ -104,6 +116,51 @@ def test_layers_whose_cache_cannot_be_rolled_back_are_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="linear_attention.*can be rolled back"):
         Decoder(Qwen3NextForCausalLM(config))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=16, n_layer=1, n_head=2)),
+        lambda: FalconForCausalLM(
+            FalconConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True)
+        ),
+    ],
+)
+def test_models_that_count_positions_themselves_are_refused(make: Any) -> None:
+    """Siblings in a tree share a position; a model that cannot be told would be silently wrong."""
+    with pytest.raises(UnsupportedError, match="takes positions from the order of its inputs"):
+        Decoder(make())
+
+
+def test_local_attention_by_place_is_refused() -> None:
+    config = GPTNeoConfig(
+        vocab_size=97, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]]
+    )
+    with pytest.raises(UnsupportedError, match="layers of type .*local"):
+        Decoder(GPTNeoForCausalLM(config))
+
+
+def test_flash_attention_is_refused() -> None:
+    """It takes no mask of its own, so that branches of a tree would see each other."""
+    model = toys.llama()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(UnsupportedError, match="flash_attention_2 cannot attend along the branches.*'sdpa' or 'eager'"):
+        Decoder(model)
+
+
+def test_learned_positions_work_up_to_the_end_of_the_context() -> None:
+    """A tree there reaches beyond the last position, which such a model does not have."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=24, initializer_range=0.3, eos_token_id=None
+    )
+    model = GPT2LMHeadModel(config).double().eval()
+    target, inputs = CausalTarget(model), toys.prompts(17, 12)
+    plain = toys.answer(target, NoDrafter(), inputs, 50)
+    assert [len(row) for row in plain.rows] == [7, 12]
+    for drafter in (Independent(toys.perturbed(model, 0.1)), toys.DRAFTERS["eagle-random"](model)):
+        assert toys.answer(target, drafter, inputs, 50).rows == plain.rows
 
 
 def test_padding_may_stand_on_either_side() -> None:

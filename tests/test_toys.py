@@ -184,7 +184,7 @@ class Masked:
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Canvas:
         batch = inputs["rows"]
         zeros = torch.zeros(batch, dtype=torch.long)
-        order = noise.uniform(sampler.seeds, noise.TARGET, zeros[:, None], PLACES, salt=1)[:, 0].argsort(-1)
+        order = noise.uniform(sampler.seeds, noise.TARGET, zeros[:, None] + 1000, PLACES)[:, 0].argsort(-1)
         return Canvas(
             ids=[[] for _ in range(batch)],
             done=[False] * batch,
@@ -232,18 +232,16 @@ class Painter:
 class Painting:
     count: int
     sampler: Sampler
-    round: int = 0
 
     def propose(self, state: State) -> Draft:
-        u = noise.uniform(
-            self.sampler.seeds, noise.DRAFT, torch.zeros(len(state.ids), 1).long(), self.count, self.round
-        )[:, 0]
+        places = state.emitted[:, None] + torch.arange(self.count)
+        u = noise.uniform(self.sampler.seeds, noise.DRAFT, places, 1)[..., 0]
         draft = chain(torch.zeros(len(state.ids), self.count, dtype=torch.long), "sampled")
         draft.tokens = torch.special.ndtri(u)
         return draft
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        self.round += 1
+        """Nothing to learn."""
 
 
 class Densities:
@@ -256,10 +254,11 @@ class Densities:
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         batch, size = draft.tokens.shape
         mean, x = scores[..., 0], draft.tokens
-        coin = noise.uniform(sampler.seeds, noise.ACCEPT, emitted[:, None], size)[:, 0]
+        places = emitted[:, None] + torch.arange(size)
+        coin = noise.uniform(sampler.seeds, noise.ACCEPT, places, 1)[..., 0]
         keep = coin < ((x**2 - (x - mean) ** 2) / 2).exp()
         count = keep.long().cumprod(-1).sum(-1)  # accepted; the first rejected one is drawn again
-        u = noise.uniform(sampler.seeds, noise.TARGET, emitted[:, None], size)[:, 0]
+        u = noise.uniform(sampler.seeds, noise.TARGET, places, 1)[..., 0]
         again = mean + torch.special.ndtri(u) if self.biased else self.residual(mean, u)
         revealed = (count + 1).clamp(max=size)
         path = torch.arange(size).expand(batch, size)

@@ -18,6 +18,7 @@ import mmspec
 from mmspec import cli
 from mmspec.contract import State
 from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError, MismatchError, MissingExtraError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect
@@ -29,6 +30,7 @@ from mmspec.training.loop import Epochs, collate, last_checkpoint, require_train
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.validation import measure
 
 SHORT = AnswerOptions(max_new_tokens=16, batch=4)
 COURSE = Course(questions=12, held_out=2, validate_every=6, save_every=4, answers=SHORT)
@@ -151,8 +153,10 @@ def test_interrupted_answers_go_on_where_they_stopped(
 
 def test_more_questions_continue_a_folder_and_other_settings_do_not(pipe: Any, tmp_path: Path) -> None:
     options = AnswerOptions(max_new_tokens=8, batch=4)
-    few = collect(pipe, Miniworld("test", 4), options, tmp_path, "it")
-    assert collect(pipe, Miniworld("test", 8), options, tmp_path, "it")[: len(few)] == few
+    few = collect(pipe, Miniworld("test", 3), options, tmp_path, "it")
+    more = collect(pipe, Miniworld("test", 8), options, tmp_path, "it")
+    assert more[: len(few)] == few
+    assert {row.index for row in more} > {3, 4}  # the shard that was not full was made again
     with pytest.raises(MismatchError, match="differs in target"):
         collect(pipe, Miniworld("test", 4), options, tmp_path, "another")
     with pytest.raises(MismatchError, match="differs in max_new_tokens"):
@@ -338,6 +342,11 @@ def test_muon_makes_updates_orthogonal_and_keeps_tables_out() -> None:
 
 
 # Runs
+
+
+def test_tau_without_drafts_is_one(pipe: Any) -> None:
+    inputs = pipe.prepare(None, ["what is the value?", "there are four bars"])
+    assert measure(pipe, NoDrafter(), inputs, 12, 0) == {"tau_t0": 1.0, "tau_t1": 1.0}
 
 
 def checkpoint_of(run: Path, method: str) -> Path:

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Needs
-from mmspec.errors import Error, InputError
+from mmspec.errors import Error, InputError, one_line
 from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalState, CausalTarget
@@ -65,8 +65,8 @@ class SmolVLM(CausalTarget):
             return super().prefill(inputs, needs, sampler)
         except Error:
             raise
-        except ValueError as error:  # slots and pictures do not match: tensors that a caller made
-            raise InputError(f"the pictures do not fit the prompt's image slots: {error}") from error
+        except ValueError as error:  # of the model's forward, for tensors that a caller made
+            raise InputError(f"the pictures do not fit the prompt's image slots: {one_line(error)}") from error
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.

@@ -158,7 +158,6 @@ class Growing:
     tokens: Tensor
     features: Tensor
     counts: list[int]
-    round: int = 0
 
     def propose(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then grow the tree on estimates."""
@@ -231,7 +230,7 @@ class Growing:
         k = min(self.drafter.top_k, scores.shape[-1])
         if self.kind == "sampled" and not sampler.greedy:
             lanes = position[:, None] * feature.shape[1] + torch.arange(feature.shape[1], device=feature.device)
-            g = noise.gumbel(sampler.seeds, noise.DRAFT, lanes, scores.shape[-1], self.round)
+            g = noise.gumbel(sampler.seeds, noise.DRAFT, lanes, scores.shape[-1])
             token = (scores + g).topk(k, dim=-1).indices
             prior = torch.tensor([RANK_CONFIDENCE[min(rank, 7)] for rank in range(k)], device=feature.device)
             return token, prior.expand(token.shape), scores.softmax(-1)
@@ -243,7 +242,6 @@ class Growing:
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the accepted nodes with their true features."""
         assert accepted.next is not None
-        self.round += 1
         rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
         self.counts = [len(path) for path in accepted.paths]
         width = max(self.counts)

@@ -95,7 +95,6 @@ class Speaking:
     kind: Kind
     cache: RowCache
     unread: list[list[int]]
-    round: int = 0
 
     def propose(self, state: State) -> Draft:
         """A chain of `length` tokens, shorter near the budget."""
@@ -141,13 +140,12 @@ class Speaking:
         if self.kind == "coupled":
             return self.sampler.draw(scores[:, None], position[:, None])[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:
-            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, position[:, None], scores.shape[-1], self.round)[:, 0]
+            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, position[:, None], scores.shape[-1])[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
         return scores.argmax(-1), None
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal."""
-        self.round += 1
         read = max(draft.size - 2, 0)  # drafted tokens in the cache: all but the last one
         new_lengths = []
         for row, (path, emitted) in enumerate(zip(accepted.paths, accepted.emitted, strict=True)):

@@ -13,10 +13,12 @@ from mmspec.miniworld.facts import QA
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixels import normalized, shrunk
+from mmspec.vlm.pretrain.slots import naming_loss, slot_words
 from mmspec.vlm.pretrain.tokenizer import PREFIX, answer_text, question_text
 
-WIDTH, BINS = 160, 5
+WIDTH = 160
 IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
+NAMING_WEIGHT = 0.5
 IGNORE = -1
 
 
@@ -35,27 +37,28 @@ def encode(tokenizer: PreTrainedTokenizerFast, qa: QA) -> tuple[list[int], list[
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, first fit into the bins of a row.
 
-    Items: pixels uint8 [3, S, S]; tokens, targets, places int64 and weights float [BINS * WIDTH]; segments
-    [BINS, WIDTH] (which question a token belongs to, 0 for padding). The prefix is the same for all and added later.
+    Items: pixels uint8 [3, S, S]; words [slots, LABELS]; tokens, targets, places int64 and weights float
+    [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding). The prefix is the same
+    for all and added later.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: str, length: int) -> None:
-        self.tokenizer, self.seed, self.length = tokenizer, seed, length
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: str, length: int, bins: int) -> None:
+        self.tokenizer, self.seed, self.length, self.bins = tokenizer, seed, length, bins
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         drawn = sample(self.seed, index)
-        tokens = torch.full((BINS, WIDTH), self.tokenizer.pad_token_id)
-        targets = torch.full((BINS, WIDTH), IGNORE)
-        weights = torch.zeros(BINS, WIDTH)
-        places = torch.zeros(BINS, WIDTH, dtype=torch.long)
-        segments = torch.zeros(BINS, WIDTH, dtype=torch.long)
-        filled = [0] * BINS
+        tokens = torch.full((self.bins, WIDTH), self.tokenizer.pad_token_id)
+        targets = torch.full((self.bins, WIDTH), IGNORE)
+        weights = torch.zeros(self.bins, WIDTH)
+        places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
+        segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
+        filled = [0] * self.bins
         for number, qa in enumerate(drawn.qas, 1):
             ids, losses = encode(self.tokenizer, qa)
-            free = [bin_ for bin_ in range(BINS) if filled[bin_] + len(ids) <= WIDTH]
+            free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
             if not free:
                 continue
             row, start = free[0], filled[free[0]]
@@ -70,13 +73,14 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         packed = {"tokens": tokens, "targets": targets, "weights": weights, "places": places}
         return {
             "pixels": shrunk(drawn.image),
+            "words": slot_words(drawn.marks, self.tokenizer),
             "segments": segments,
             **{name: value.flatten() for name, value in packed.items()},
         }
 
 
 def bin_mask(segments: Tensor, prefix: int) -> Tensor:
-    """Additive mask [B * BINS, 1, WIDTH, prefix + WIDTH] from segments [B, BINS, WIDTH]."""
+    """Additive mask [B * bins, 1, WIDTH, prefix + WIDTH] from segments [B, bins, WIDTH]."""
     flat = segments.flatten(0, 1)
     same = flat[:, :, None] == flat[:, None, :]
     inside = same & torch.ones(WIDTH, WIDTH, dtype=torch.bool, device=flat.device).tril()
@@ -84,8 +88,13 @@ def bin_mask(segments: Tensor, prefix: int) -> Tensor:
     return torch.zeros_like(seen, dtype=torch.float32).masked_fill_(~seen, torch.finfo(torch.float32).min)[:, None]
 
 
-def packed_logits(model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """[B, BINS * WIDTH, V] next-token logits of the stock model for packed rows; prefix: [1, P] ids."""
+def packed_logits(
+    model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Logits of the stock model for packed rows: those of the image slots, and those after each token.
+
+    Args: prefix: [1, P] ids. Returns: [B, slots, V] and [B, bins * WIDTH, V].
+    """
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
     images = inner.get_image_features(normalized(batch["pixels"])[:, None]).pooler_output
@@ -99,7 +108,7 @@ def packed_logits(model: SmolVLMForConditionalGeneration, prefix: Tensor, batch:
         position_ids=torch.cat([before, batch["places"] + length], 1),
         use_cache=False,
     ).last_hidden_state
-    return model.lm_head(states[:, length:])
+    return model.lm_head(states[:, slots]), model.lm_head(states[:, length:])
 
 
 class AnswerTrainer(StageTrainer):
@@ -120,12 +129,13 @@ class AnswerTrainer(StageTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The weighted cross-entropy of the answers."""
-        logits = packed_logits(model, self.prefix.to(inputs["tokens"].device), inputs)
+        """The weighted cross-entropy of the answers, and a share of that of the image slots."""
+        named, logits = packed_logits(model, self.prefix.to(inputs["tokens"].device), inputs)
         weights = inputs["weights"]
         asked = weights > 0
         losses = cross_entropy(logits[asked], inputs["targets"][asked], reduction="none")
         loss = (losses * weights[asked]).sum() / weights[asked].sum()
+        loss = loss + NAMING_WEIGHT * naming_loss(named, inputs["words"])
         return (loss, {"logits": logits}) if return_outputs else loss
 
     @torch.no_grad()
@@ -133,16 +143,21 @@ class AnswerTrainer(StageTrainer):
         """Teacher-forced accuracy on words that the picture determines, and the plain loss of the others."""
         self.model.eval()
         right = seen = 0
-        template = count = 0.0
+        template = count = naming = 0.0
         for batch in DataLoader(self.eval_dataset, batch_size=self.args.per_device_train_batch_size):
             batch = self._prepare_inputs(batch)
-            logits = packed_logits(self.model, self.prefix.to(batch["tokens"].device), batch)
+            named, logits = packed_logits(self.model, self.prefix.to(batch["tokens"].device), batch)
+            naming += float(naming_loss(named, batch["words"])) * len(named)
             image, other = batch["weights"] == IMAGE_WEIGHT, batch["weights"] == 1.0
             right += int((logits[image].argmax(-1) == batch["targets"][image]).sum())
             seen += int(image.sum())
             template += float(cross_entropy(logits[other], batch["targets"][other], reduction="sum"))
             count += float(other.sum())
         self.model.train()
-        metrics = {"eval_image_words": right / seen, "eval_template_loss": template / count}
+        metrics = {
+            "eval_image_words": right / seen,
+            "eval_template_loss": template / count,
+            "eval_naming": naming / len(self.eval_dataset),
+        }
         self.log(metrics)
         return metrics

@@ -22,7 +22,9 @@ class StageTrainer(Trainer):
         """Muon and AdamW over the model's parameters; `args.learning_rate` is the rate of the matrices."""
         if self.optimizer is None:
             rate = self.args.learning_rate
-            self.optimizer = build_optimizer(self.model, rate, self.rest_share * rate, self.args.weight_decay, self.vision_share)
+            self.optimizer = build_optimizer(
+                self.model, rate, self.rest_share * rate, self.args.weight_decay, self.vision_share
+            )
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:

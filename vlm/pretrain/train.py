@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,28 @@ from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_toke
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of question answering.
+
+    bins: questions per picture, in rows of `mmspec.vlm.pretrain.language.WIDTH` tokens. falling: last steps, over which
+    the learning rate falls to zero.
+    """
+
+    name: str
+    steps: int
+    batch: int
+    bins: int
+    rate: float
+    falling: int
+
+
+LANGUAGE = Stage("language", steps=300, batch=4, bins=5, rate=0.006, falling=0)
+"""Many questions on few pictures: cheap, and enough to learn how answers are put."""
+PICTURES = Stage("pictures", steps=1000, batch=12, bins=1, rate=0.005, falling=600)
+"""Few questions on many pictures: what the answers say has to come from the picture."""
 PARTS = ("vision_model.", "connector.")
 
 
@@ -69,41 +92,57 @@ def quiet_residuals(model: SmolVLMForConditionalGeneration) -> None:
             layer.mlp.down_proj.weight.mul_((2 * len(layers)) ** -0.5)
 
 
-def train_language(run: Path, vision: Path, steps: int = 1350, batch: int = 4, seed: int = 0) -> Path:
-    """Stage 2; returns the folder of the trained model. Resumes where it stopped."""
-    result = run / "trained"
-    if result.exists():
-        return result
-    set_seed(seed)
-    processor = prepare_processor(run)
+def new_model(processor: SmolVLMProcessor, vision: Path) -> SmolVLMForConditionalGeneration:
+    """Pretrained vision tower and connector, new decoder."""
     model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer)))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
     quiet_residuals(model)
     pixels = torch.stack([shrunk(sample("scale", index).image) for index in range(16)])
     match_scale(model, pixels)
-    folder = run / "language"
+    return model
+
+
+def train_answers(
+    run: Path, stage: Stage, model: SmolVLMForConditionalGeneration, processor: SmolVLMProcessor, seed: int = 0
+) -> Path:
+    """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
+    result = run / f"{stage.name}-done"
+    folder = run / stage.name
     trainer = AnswerTrainer(
         model,
         processor,
         args=stage_arguments(
             folder,
-            steps,
-            batch,
-            0.006,
+            stage.steps,
+            stage.batch,
+            stage.rate,
             seed,
-            falling=steps * 6 // 10,
+            falling=stage.falling,
             eval_strategy="steps",
             eval_steps=100,
-            save_steps=150,
+            save_steps=100,
         ),
-        train_dataset=PackedPictures(processor.tokenizer, "train", steps * batch),
-        eval_dataset=PackedPictures(processor.tokenizer, "validation", 24),
+        train_dataset=PackedPictures(processor.tokenizer, stage.name, stage.steps * stage.batch, stage.bins),
+        eval_dataset=PackedPictures(processor.tokenizer, "validation", 48, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    temporary = run / "trained.tmp"
+    temporary = run / f"{stage.name}.tmp"
     model.save_pretrained(temporary)
     processor.save_pretrained(temporary)
     temporary.rename(result)
+    return result
+
+
+def train_language(run: Path, vision: Path, stages: Sequence[Stage], seed: int = 0) -> Path:
+    """Stages 2 and 3; returns the folder of the trained model."""
+    set_seed(seed)
+    processor = prepare_processor(run)
+    model = new_model(processor, vision)
+    for stage in stages:
+        result = run / f"{stage.name}-done"
+        if not result.exists():
+            train_answers(run, stage, model, processor, seed)
+        model = SmolVLMForConditionalGeneration.from_pretrained(result, dtype=torch.float32)
     return result
 
 
@@ -112,11 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/smolvlm-mini"), help="folder of logs and checkpoints")
     parser.add_argument("--vision-steps", type=int, default=520)
-    parser.add_argument("--steps", type=int, default=1350, help="steps of the language stage")
+    parser.add_argument("--steps", type=int, default=PICTURES.steps, help="steps of the last stage")
     options = parser.parse_args(arguments)
     torch.set_num_threads(2)
     torch.set_flush_denormal(True)
-    train_language(options.run, train_vision(options.run, options.vision_steps), options.steps)
+    last = replace(PICTURES, steps=options.steps, falling=options.steps * 6 // 10)
+    train_language(options.run, train_vision(options.run, options.vision_steps), (LANGUAGE, last))
 
 
 if __name__ == "__main__":
