@@ -194,11 +194,7 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_the_module_runs_as_a_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mmspec", "generate", "why", "--model", "nowhere"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mmspec", "generate", __file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown model 'nowhere'")
+    assert done.stderr.startswith("error: PROMPT is missing")
