@@ -1,14 +1,14 @@
-"""Training of the bundled checkpoints: packed rows compute what the stock model computes, and the optimizer optimizes."""
+"""Training of the bundled checkpoints: packed rows compute what the stock model computes, labels name what is there."""
 
 import torch
 from torch.utils.data import default_collate
 from transformers import SmolVLMForConditionalGeneration
 
 from mmspec.miniworld import sample
+from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.vlm.pretrain.architecture import smolvlm_config
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.language import IMAGE_WEIGHT, PackedPictures, encode, packed_logits
-from mmspec.vlm.pretrain.muon import build_optimizer, orthogonalized
 from mmspec.vlm.pretrain.tokenizer import (
     PREFIX,
     build_processor,
@@ -89,7 +89,7 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
     torch.manual_seed(0)
     model = tiny(processor().tokenizer)
     ids = torch.randint(0, 90, (2, 12))
-    optimizer = build_optimizer(model, vision_share=0.3)
+    optimizer = build_optimizer(model, 0.02)
 
     def step():
         loss = model(input_ids=ids, labels=ids).loss
@@ -99,10 +99,10 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
         return loss.item()
 
     losses = [step() for _ in range(25)]
-    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.85 * losses[0]
     state, weights = optimizer.state_dict(), {name: value.clone() for name, value in model.state_dict().items()}
     expected = [step() for _ in range(3)]
     model.load_state_dict(weights)
-    optimizer = build_optimizer(model, vision_share=0.3)
+    optimizer = build_optimizer(model, 0.02)
     optimizer.load_state_dict(state)
     assert [step() for _ in range(3)] == expected

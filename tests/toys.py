@@ -183,11 +183,11 @@ def eagle_head(model: PreTrainedModel, seed: int = 3) -> EagleHead:
 
 
 def copying_head(model: PreTrainedModel, noise: float = 0.0) -> EagleHead:
-    """A head that passes the embedding of the last token on: exact for `simple_llama()`."""
+    """A head that passes the embedding of the last token on, and little else: exact for `simple_llama()`."""
     head = eagle_head(model)
     size = head.config.hidden_size
     with torch.no_grad():
-        head.fc.weight.copy_(torch.cat([torch.eye(size), torch.zeros(size, size)], 1))
+        head.fc.weight.copy_(torch.cat([torch.eye(size), 0.3 * noise * torch.randn(size, size)], 1))
         head.fc.bias.zero_()
         for weight in head.layer.parameters():
             weight *= noise

@@ -47,11 +47,13 @@ class Canvas:
 
     def mark(self, kind: str, value: str, box: Box) -> None:
         """Remembers that `value` of this kind lies in `box` (pixels: left, top, right, bottom)."""
-        self.marks.append(Mark(kind, value, tuple(round(float(edge), 1) for edge in box)))
+        left, top, right, bottom = (round(float(edge), 1) for edge in box)
+        self.marks.append(Mark(kind, value, (left, top, right, bottom)))
 
     def ink(self, color: str) -> RGB:
         """The named colour, slightly varied."""
-        return tuple(min(255, max(0, channel + self.rng.randint(-9, 9))) for channel in INKS[color])
+        red, green, blue = (min(255, max(0, channel + self.rng.randint(-9, 9))) for channel in INKS[color])
+        return red, green, blue
 
     def region(self, box: Box, color: str, fill: RGB | None = None, outline: RGB | None = None, width: int = 1) -> None:
         """A filled rectangle of a named colour, with its mark."""
@@ -90,7 +92,8 @@ class Canvas:
 
 def blend(color: RGB, other: RGB, share: float) -> RGB:
     """`color` with `share` (0 to 1) of `other` mixed in."""
-    return tuple(round(a + (b - a) * share) for a, b in zip(color, other, strict=True))
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(color, other, strict=True))
+    return red, green, blue
 
 
 def contrast(color: RGB) -> RGB:
@@ -102,7 +105,9 @@ def contrast(color: RGB) -> RGB:
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont:
     """Pillow's bundled font at `size` pixels."""
-    return ImageFont.load_default(size)
+    face = ImageFont.load_default(size)
+    assert isinstance(face, ImageFont.FreeTypeFont)  # Pillow was built with FreeType
+    return face
 
 
 @functools.cache

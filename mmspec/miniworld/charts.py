@@ -127,8 +127,9 @@ def draw_pie(canvas: Canvas, chart: Chart) -> None:
     center = (160 + rng.randint(-3, 3), 180 + rng.randint(-2, 2))
     if beside:
         turns = [turn + TIGHT * step for step in range(33)]
-        turn = next((t for t in turns if _labels_fit(_outer_labels(chart, center, radius, t, size, True))), None)
-        beside = turn is not None
+        fitting = [t for t in turns if _labels_fit(_outer_labels(chart, center, radius, t, size, True))]
+        beside = bool(fitting)
+        turn = fitting[0] if beside else turn
     if not beside:
         turn, center = rng.uniform(0, 360), (114, 178 + rng.randint(-6, 6))
         _draw_legend(canvas, chart)

@@ -7,7 +7,7 @@ together, keeps answers within their length and turns mark-up into spans. Random
 import random
 from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmspec.miniworld import ask_shapes, talk_charts, talk_shapes, talk_signs, talk_tables
 from mmspec.miniworld.facts import QA, Chart, Facts, Shapes, Table
@@ -27,7 +27,7 @@ class Talker(NamedTuple):
     voice: Voice
     facts: Facts
     talk: ModuleType
-    topics: dict[Callable[[Voice, Facts], Ask | None], int]
+    topics: dict[Callable[[Voice, Any], Ask | None], int]
 
 
 def questions(facts: Facts, rng: random.Random) -> tuple[QA, ...]:
@@ -39,7 +39,8 @@ def questions(facts: Facts, rng: random.Random) -> tuple[QA, ...]:
     """
     voice = Voice(rng)
     talk = _module(facts)
-    talker = Talker(voice, facts, talk, ask_shapes.TOPICS if isinstance(facts, Shapes) else talk.TOPICS)
+    topics: Any = ask_shapes.TOPICS if isinstance(facts, Shapes) else talk.TOPICS
+    talker = Talker(voice, facts, talk, topics)
     total = rng.randint(10, 14)
     forms = ["worked"] * rng.choice((3, 3, 4))
     forms += ["yesno"] * rng.choices((0, 1, 2), (30, 55, 15))[0] + ["choice"] * rng.choices((0, 1), (40, 60))[0]
@@ -68,8 +69,7 @@ def _draw(talker: Talker, form: str, seen: set[str]) -> Ask | None:
     fallback = None
     for attempt in range(40):
         ask = talker.voice.rng.choices(topics, weights)[0](talker.voice, talker.facts)
-        fits = ask is not None and (form != "worked" or ask.steps) and (form != "choice" or len(ask.wrong) >= 2)
-        if not fits or (form == "choice" and " " in ask.gold and ask.quoted) or (form == "yesno" and not ask.wrong):
+        if ask is None or not _fits(ask, form):
             continue
         if ask.key not in seen:
             seen |= {ask.key, f"{form} {ask.key}"}
@@ -81,6 +81,15 @@ def _draw(talker: Talker, form: str, seen: set[str]) -> Ask | None:
     if fallback:
         seen.add(f"{form} {fallback.key}")
     return fallback
+
+
+def _fits(ask: Ask, form: str) -> bool:
+    """Whether that can be asked in that form."""
+    if form == "worked":
+        return ask.steps is not None
+    if form == "choice":
+        return len(ask.wrong) >= 2 and not (" " in ask.gold and ask.quoted)
+    return form != "yesno" or bool(ask.wrong)
 
 
 def _answer(talker: Talker, form: str, seen: set[str]) -> QA | None:
@@ -115,6 +124,7 @@ def _worked(talker: Talker, ask: Ask) -> QA:
     )
     value = f'"{mark(ask.gold)}"' if ask.quoted else mark(ask.gold)
     best = ""
+    assert ask.steps is not None
     for _ in range(8):
         last = voice.say(ENDING, v=value)
         best = _fill(talker, [ask.steps()], [last])

@@ -76,7 +76,8 @@ class Voice:
 
     def chain(self, clauses: Sequence[str]) -> str:
         """The clauses as sentences of one to three clauses each, with connectives between them."""
-        sentences, rest = [], list(clauses)
+        sentences: list[str] = []
+        rest = list(clauses)
         while rest:
             size = min(self.pick((2, 3, 1)), len(rest))
             group, rest = rest[:size], rest[size:]

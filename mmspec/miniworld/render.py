@@ -154,10 +154,10 @@ def _draw_table(canvas: Canvas, table: Table) -> None:
     for column, head in enumerate(table.columns):
         canvas.text(first + (column + 0.5) * pitch, top + row_height / 2, head, head_size, DARK)
     for row, name in enumerate(table.rows):
-        y = top + (row + 1.5) * row_height
-        canvas.text(left + 7, y, name, name_size, DARK, align="l")
+        middle = top + (row + 1.5) * row_height
+        canvas.text(left + 7, middle, name, name_size, DARK, align="l")
         for column, value in enumerate(table.cells[row]):
-            canvas.text(first + (column + 0.5) * pitch, y, str(value), digit_size, DARK)
+            canvas.text(first + (column + 0.5) * pitch, middle, str(value), digit_size, DARK)
 
 
 def _draw_sign(canvas: Canvas, sign: Sign) -> None:

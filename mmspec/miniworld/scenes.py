@@ -5,6 +5,8 @@ decided here, so that the renderer only has to draw.
 """
 
 import random
+from collections.abc import Callable
+from typing import Literal
 
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Chart, Facts, Shapes, Sign, Table, Thing
 from mmspec.miniworld.words import CATEGORY_SETS, DAYS, MONTHS, SIGN_WORDS, TITLES
@@ -23,7 +25,7 @@ def draw_facts(rng: random.Random, family: str | None = None) -> Facts:
     """
     if family is None:
         family = rng.choices(list(FAMILY_WEIGHTS), weights=list(FAMILY_WEIGHTS.values()))[0]
-    drawers = {
+    drawers: dict[str, Callable[[random.Random], Facts]] = {
         "shapes": _shapes,
         "bar": _bar,
         "line": _line,
@@ -37,7 +39,8 @@ def draw_facts(rng: random.Random, family: str | None = None) -> Facts:
 
 
 def _shapes(rng: random.Random) -> Shapes:
-    shapes, colors = SHAPES, INK_COLORS
+    shapes: tuple[str, ...] = SHAPES
+    colors: tuple[str, ...] = INK_COLORS
     if rng.random() < 0.5:  # few kinds, so that "how many red circles" has answers above one
         shapes, colors = tuple(rng.sample(shapes, 2)), tuple(rng.sample(colors, rng.randint(2, 3)))
     cells = sorted(rng.sample(range(9), rng.randint(1, 6)))
@@ -66,7 +69,7 @@ def _line(rng: random.Random) -> Chart:
     return _axis_chart(rng, "line", count, (rng.choice(INK_COLORS),) * count)
 
 
-def _axis_chart(rng: random.Random, kind: str, count: int, colors: tuple[str, ...]) -> Chart:
+def _axis_chart(rng: random.Random, kind: Literal["bar", "line"], count: int, colors: tuple[str, ...]) -> Chart:
     axis_max = rng.choices((10, 20, 50, 100), weights=(25, 25, 20, 30))[0]
     # A bar needs a few pixels of height for its colour to be seen; a point of a line may lie on the axis.
     low = max(1, axis_max // 20) if kind == "bar" else 0

@@ -1,34 +1,45 @@
-"""What both stages share: a Trainer with our optimizer and a data order that resumes exactly where it stopped."""
+"""What the stages share: a Trainer with the optimizer of this model, and its schedule."""
 
-import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 
-from mmspec.vlm.pretrain.muon import build_optimizer
+from mmspec.training.loop import InOrderTrainer
+from mmspec.training.muon import MuonAdamW
 
 
-class StageTrainer(Trainer):
-    """A Trainer that takes the samples in order, so that a resumed run sees what an unbroken one would have seen."""
+class StageTrainer(InOrderTrainer):
+    """Trains a vision-language model; `args.learning_rate` is the rate of the decoder's matrices.
+
+    rest_share: rate of everything that is not a matrix, relative to that. vision_share: factor on the rates of the
+    vision tower, below 1 where it comes pretrained.
+    """
 
     rest_share = 0.15
     vision_share = 1.0
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Muon and AdamW over the model's parameters; `args.learning_rate` is the rate of the matrices."""
+        """Muon for the weight matrices of linear layers between embeddings and heads; AdamW for everything else."""
         if self.optimizer is None:
-            rate = self.args.learning_rate
-            self.optimizer = build_optimizer(
-                self.model, rate, self.rest_share * rate, self.args.weight_decay, self.vision_share
-            )
+            groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+            for name, parameter in self.model.named_parameters():
+                inner = ".layers." in name or "modality_projection" in name
+                groups["vision_model." in name, inner and parameter.ndim == 2].append(parameter)
+            rate, decay = self.args.learning_rate, self.args.weight_decay
+            self.optimizer = MuonAdamW([
+                {
+                    "params": parameters,
+                    "lr": rate * (1.0 if muon else self.rest_share) * (self.vision_share if vision else 1.0),
+                    "muon": muon,
+                    "weight_decay": decay if muon else 0.0,
+                }
+                for (vision, muon), parameters in groups.items()
+            ])  # fmt: skip
         return self.optimizer
-
-    def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:
-        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)
 
 
 def stage_arguments(folder: Path, steps: int, batch: int, rate: float, seed: int, **more: Any) -> TrainingArguments:
@@ -57,15 +68,3 @@ def stage_arguments(folder: Path, steps: int, batch: int, rate: float, seed: int
         "use_cpu": not torch.cuda.is_available(),
     }
     return TrainingArguments(**{**values, **more})
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint in `folder` that was written to its end (the Trainer writes its state last)."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
-    for path in found:
-        try:
-            json.loads((path / "trainer_state.json").read_text())
-        except (OSError, ValueError):
-            continue
-        return str(path)
-    return None

@@ -5,6 +5,8 @@ words and digits that end in it, the shapes, colours, textures and sizes that co
 where the picture has them.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -46,7 +48,7 @@ def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> T
     return torch.tensor(rows)
 
 
-def _close(word: str, last: Mark | None, put) -> None:
+def _close(word: str, last: Mark | None, put: Callable[[tuple[int, int], str], None]) -> None:
     if word and last is not None:
         put(_slot(last), word if word.isdigit() else f" {word}")
 

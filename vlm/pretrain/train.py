@@ -11,9 +11,10 @@ from torch.utils.data import default_collate
 from transformers import SmolVLMForConditionalGeneration, SmolVLMProcessor, set_seed
 
 from mmspec.miniworld import sample
+from mmspec.training.loop import last_checkpoint
 from mmspec.vlm.pretrain.architecture import TokenIds, smolvlm_config
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
-from mmspec.vlm.pretrain.loop import StageTrainer, last_checkpoint, stage_arguments
+from mmspec.vlm.pretrain.loop import StageTrainer, stage_arguments
 from mmspec.vlm.pretrain.pixels import shrunk
 from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale

@@ -100,6 +100,7 @@ class DenseProbe(nn.Module):
         weight = torch.ones(classes)
         weight[0] = EMPTY_WEIGHT
         self.register_buffer("class_weight", weight, persistent=False)
+        self.class_weight: Tensor
 
     def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
         """The sum of the four probe losses, and how many characters the token probe gets right."""
