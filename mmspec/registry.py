@@ -36,6 +36,9 @@ BUILTIN: dict[str, dict[str, str]] = {
         "any/match": "mmspec.acceptance.match:Match",
         "any/ratio": "mmspec.acceptance.ratio:Ratio",
     },
+    "trainers": {
+        "vlm/smolvlm-mini": "mmspec.vlm.pretrain.train:main",
+    },
     "commands": {
         "any/train": "mmspec.training.cli:app",
         "any/bench": "mmspec.benchmarks.cli:app",
@@ -45,7 +48,7 @@ BUILTIN: dict[str, dict[str, str]] = {
 
 @cache
 def entries(kind: str) -> dict[str, str]:
-    """All entries of a kind ("targets", "drafters", "rules" or "commands"): {"modality/name": "module:attribute"}.
+    """All entries of a kind: {"modality/name": "module:attribute"}. The kinds are the keys of BUILTIN.
 
     A built-in name cannot be taken over: an entry point that tries to is left out, with a warning in the log.
     Raises: UnknownNameError: there is no such kind.

@@ -1,5 +1,7 @@
 """Training of the bundled checkpoints: packed rows compute what the stock model computes, labels name what is there."""
 
+import copy
+
 import torch
 from torch.utils.data import default_collate
 from transformers import SmolVLMForConditionalGeneration
@@ -100,7 +102,10 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
 
     losses = [step() for _ in range(25)]
     assert losses[-1] < 0.85 * losses[0]
-    state, weights = optimizer.state_dict(), {name: value.clone() for name, value in model.state_dict().items()}
+    state, weights = (
+        copy.deepcopy(optimizer.state_dict()),
+        {name: value.clone() for name, value in model.state_dict().items()},
+    )
     expected = [step() for _ in range(3)]
     model.load_state_dict(weights)
     optimizer = build_optimizer(model, 0.02)

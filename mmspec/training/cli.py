@@ -6,14 +6,10 @@ The options of the command are read from the recipes' own defaults; what is not 
 from __future__ import annotations
 
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-TARGET_TRAINER = "mmspec.vlm.pretrain.train"
-"""The module whose `main(arguments)` trains the bundled target."""
 
 app = typer.Typer(help="Train drafters, and the bundled target again.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -109,9 +105,13 @@ def drafter(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def target(context: typer.Context) -> None:
-    """Train the bundled target from nothing; its options are listed by: mmspec train target --help"""
-    import_module(TARGET_TRAINER).main(context.args)
+def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bundled name.")]) -> None:
+    """Train a bundled checkpoint from nothing. Its options are listed by: mmspec train target smolvlm-mini --help"""
+    from mmspec.registry import resolve
+    from mmspec.training.loop import require_training
+
+    require_training()
+    resolve("trainers", name, "vlm")(context.args)
 
 
 def _fitting(recipe: Any, given: dict[str, Any]) -> dict[str, Any]:

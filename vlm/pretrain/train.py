@@ -1,8 +1,8 @@
-"""Trains a bundled vision-language checkpoint from nothing: `python -m mmspec.vlm.pretrain.train --help`."""
+"""Trains a bundled vision-language checkpoint from nothing: `mmspec train target smolvlm-mini --help`."""
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,35 +13,15 @@ from transformers import SmolVLMForConditionalGeneration, SmolVLMProcessor, set_
 from mmspec.miniworld import sample
 from mmspec.training.loop import last_checkpoint
 from mmspec.vlm.pretrain.architecture import TokenIds, smolvlm_config
+from mmspec.vlm.pretrain.export import export
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
 from mmspec.vlm.pretrain.loop import StageTrainer, stage_arguments
 from mmspec.vlm.pretrain.pixels import shrunk
+from mmspec.vlm.pretrain.stages import LANGUAGE, PICTURES, Stage
 from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of question answering.
-
-    bins: questions per picture, in rows of `mmspec.vlm.pretrain.language.WIDTH` tokens. falling: last steps, over which
-    the learning rate falls to zero.
-    """
-
-    name: str
-    steps: int
-    batch: int
-    bins: int
-    rate: float
-    falling: int
-
-
-LANGUAGE = Stage("language", steps=300, batch=4, bins=5, rate=0.006, falling=0)
-"""Many questions on few pictures: cheap, and enough to learn how answers are put."""
-PICTURES = Stage("pictures", steps=1000, batch=12, bins=1, rate=0.005, falling=600)
-"""Few questions on many pictures: what the answers say has to come from the picture."""
 PARTS = ("vision_model.", "connector.")
 
 
@@ -149,15 +129,22 @@ def train_language(run: Path, vision: Path, stages: Sequence[Stage], seed: int =
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="mmspec train target smolvlm-mini", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/smolvlm-mini"), help="folder of logs and checkpoints")
-    parser.add_argument("--vision-steps", type=int, default=520)
-    parser.add_argument("--steps", type=int, default=PICTURES.steps, help="steps of the last stage")
+    parser.add_argument("--vision-steps", type=int, default=520, help="updates of the vision tower")
+    parser.add_argument("--steps", type=int, default=PICTURES.steps, help="updates of the last stage")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    last = replace(PICTURES, steps=options.steps, falling=options.steps * 6 // 10)
-    train_language(options.run, train_vision(options.run, options.vision_steps), (LANGUAGE, last))
+    stages = (LANGUAGE, replace(PICTURES, steps=options.steps, falling=options.steps * 6 // 10))
+    vision = train_vision(options.run, options.vision_steps, seed=options.seed)
+    trained = train_language(options.run, vision, stages, options.seed)
+    log = last_checkpoint(options.run / stages[-1].name)
+    assert log is not None  # the Trainer saves its last step
+    export(trained, options.out, stages, Path(log) / "trainer_state.json")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""The bundled checkpoint: stock classes load it, it looks at the picture, its drafters change nothing but time."""
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+import mmspec
+from mmspec.checkpoints import bundled
+from mmspec.miniworld import sample
+from mmspec.miniworld.scoring import final_value, relaxed_match
+
+NAME = "smolvlm-mini"
+FOLDER = bundled()[NAME]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return mmspec.load(NAME, "none")
+
+
+def short_questions(count):
+    found = []
+    for index in range(count):
+        drawn = sample("bundled-test", index)
+        qa = next(qa for qa in drawn.qas if qa.form == "short")
+        found.append((drawn.image, qa))
+    return found
+
+
+def test_files_are_safetensors_and_small():
+    files = [file for file in FOLDER.rglob("*") if file.is_file()]
+    assert max(file.stat().st_size for file in files) <= 25_000_000
+    assert not [file for file in files if file.suffix in (".bin", ".pt", ".pkl")]
+    for folder in (FOLDER, *(FOLDER / "drafters").iterdir()):
+        assert list(folder.glob("*.safetensors"))
+        assert (folder / "README.md").read_text().strip()
+
+
+def test_stock_transformers_gives_the_same_answers(plain):
+    model = AutoModelForImageTextToText.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(FOLDER)
+    assert type(model).__name__ == "SmolVLMForConditionalGeneration"
+    for image, qa in short_questions(6):
+        talk = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": qa.question}]}]
+        inputs = processor.apply_chat_template(
+            talk, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
+        ids = model.generate(**inputs, max_new_tokens=40, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        ours = plain(image, qa.question, max_new_tokens=40, temperature=0)
+        assert ours.token_ids == ids.tolist()
+        assert ours.text.strip() == processor.decode(ids, skip_special_tokens=True).strip()
+
+
+def test_answers_depend_on_the_picture(plain):
+    asked = short_questions(48)
+    images, questions = [image for image, _ in asked], [qa.question for _, qa in asked]
+
+    def right(pictures):
+        replies = plain(pictures, questions, max_new_tokens=32, temperature=0)
+        return sum(
+            relaxed_match(final_value(reply.text), qa.gold) for reply, (_, qa) in zip(replies, asked, strict=True)
+        )
+
+    assert right(images) > right(images[1:] + images[:1]) + 5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", ["eagle2", "spd", "prompt-lookup"])
+def test_drafters_change_nothing_but_time(plain, drafter, temperature):
+    drawn = sample("bundled-test", 3, "bar")
+    qa = next(qa for qa in drawn.qas if qa.form == "worked")
+    options = {"max_new_tokens": 80, "temperature": temperature, "seed": 5}
+    expected = plain(drawn.image, qa.question, **options)
+    found = plain.with_drafter(drafter)(drawn.image, qa.question, **options)
+    assert found.token_ids == expected.token_ids
+    if drafter == "eagle2":
+        assert found.stats.tau > 1.5
+        assert found.stats.target_calls < expected.stats.target_calls
