@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 TYPED := .venv/typed
 
 PICTURE ?= vlm/samples/chart.png
-QUESTION ?= Which bar is the tallest, and what is its value?
+QUESTION ?= Describe this picture in detail.
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10

@@ -111,7 +111,8 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
     from mmspec.training.loop import require_training
 
     require_training()
-    resolve("trainers", name, "vlm")(context.args)
+    trainer: Any = resolve("trainers", name, "vlm")
+    trainer(context.args)
 
 
 def _fitting(recipe: Any, given: dict[str, Any]) -> dict[str, Any]:
