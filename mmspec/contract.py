@@ -77,7 +77,7 @@ class Draft:
     def ancestors(self) -> Tensor:
         """[B, N, N] bool: [b, i, j] is True if j is i or stands above it."""
         if self._ancestors is None:
-            from mmspec.tree import ancestors
+            from mmspec.ancestry import ancestors
 
             self._ancestors = ancestors(self.parents)
         return self._ancestors

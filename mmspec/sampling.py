@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Draft
 from mmspec.errors import InputError
+
+
+class Paths(Protocol):
+    """Nodes and what stands above them: a draft, as far as sampling has to know it."""
+
+    tokens: Tensor
+    parents: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """[B, N, N] bool, see `mmspec.contract.Draft`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class Sampler:
         for row, tokens in enumerate(ids):
             self.seen[row, torch.tensor(tokens, dtype=torch.long, device=self.device)] = True
 
-    def warp(self, draft: Draft, logits: Tensor) -> Tensor:
+    def warp(self, draft: Paths, logits: Tensor) -> Tensor:
         """Warped log-scores of the next token at every node, each with the history of its own path.
 
         Args: logits: [B, N, V] raw. Returns: [B, N, V] float32, -inf where ruled out; unnormalised.
@@ -97,7 +108,7 @@ class Sampler:
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
 
 
-def path_tokens(draft: Draft, vocab_size: int) -> Tensor:
+def path_tokens(draft: Paths, vocab_size: int) -> Tensor:
     """[B, N, V] bool: the tokens on the path from node 0 to each node, both ends included."""
     batch, size = draft.parents.shape
     tokens = draft.tokens[:, None, :].expand(batch, size, size)

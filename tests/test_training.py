@@ -22,8 +22,9 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError, MismatchError, MissingExtraError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, Question, open_data
-from mmspec.training.drafter import Course, train_drafter, weights_digest
+from mmspec.training.drafter import train_drafter, weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe, drafted_slots, unroll
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
@@ -613,8 +614,9 @@ def test_the_command_trains_and_names_the_folder(
 
 
 def test_the_target_s_trainer_gets_its_own_arguments(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    assert command(monkeypatch, "target", "--help") == 0
+    assert command(monkeypatch, "target", "smolvlm-mini", "--help") == 0
     assert "--vision-steps" in capfd.readouterr().out
+    assert command(monkeypatch, "target", "nothing") == 2
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmspec.ancestry import ancestors
 from mmspec.contract import Draft
-from mmspec.tree import ancestors, best, chain, children, follow, path_to, root
+from mmspec.tree import best, chain, children, follow, path_to, root
 
 
 @st.composite

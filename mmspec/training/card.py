@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mmspec
 from mmspec.training.answers import Answered
+from mmspec.training.course import Course
 from mmspec.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from mmspec.training.drafter import Course
 
 LIMITS = (
     "It fits this target only; another target, or the same one with other weights, accepts less or refuses it. With a "

@@ -71,7 +71,8 @@ def drafter(
     import mmspec
     from mmspec.checkpoints import quiet
     from mmspec.training.answers import AnswerOptions
-    from mmspec.training.drafter import Course, find_recipe, train_drafter
+    from mmspec.training.course import Course
+    from mmspec.training.drafter import find_recipe, train_drafter
 
     chosen = find_recipe(method)
     given = {
@@ -106,7 +107,10 @@ def drafter(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bundled name.")]) -> None:
-    """Train a bundled checkpoint from nothing. Its options are listed by: mmspec train target smolvlm-mini --help"""
+    """Train a bundled checkpoint from nothing. Its options are listed by: mmspec train target smolvlm-mini --help
+
+    Example: mmspec train target smolvlm-mini --out my-mini
+    """
     from mmspec.registry import resolve
     from mmspec.training.loop import require_training
 

@@ -13,7 +13,7 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from mmspec.checkpoints import fingerprint, save_drafter
 from mmspec.errors import InputError, unknown_name
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
 from mmspec.training.card import model_card
+from mmspec.training.course import Course
 from mmspec.training.data import open_data, warm_up_data
 from mmspec.training.eagle import EagleRecipe
 from mmspec.training.features import Features
@@ -35,28 +36,6 @@ from mmspec.training.spd import SpdRecipe
 from mmspec.training.validation import Validation, measure
 
 RECIPES: dict[str, type[Recipe]] = {recipe.method: recipe for recipe in (EagleRecipe, SpdRecipe)}
-
-
-@dataclass(frozen=True)
-class Course:
-    """What to train on, and how often to look and to save.
-
-    data: "miniworld" or a folder. questions: None takes 3000 of the world, or all of a folder. held_out: questions for
-    validation. validate_every, save_every: updates.
-    """
-
-    data: str = "miniworld"
-    questions: int | None = None
-    held_out: int = 16
-    validate_every: int = 100
-    save_every: int = 50
-    answers: AnswerOptions = field(default_factory=AnswerOptions)
-
-    def __post_init__(self) -> None:
-        for name in ("questions", "held_out", "validate_every", "save_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name}={value} is not valid: at least 1 is needed")
 
 
 def find_recipe(method: str) -> type[Recipe]:

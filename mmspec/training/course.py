@@ -1,0 +1,30 @@
+"""What a drafter is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mmspec.errors import InputError
+from mmspec.training.answers import AnswerOptions
+
+
+@dataclass(frozen=True)
+class Course:
+    """What to train on, and how often to look and to save.
+
+    data: "miniworld" or a folder. questions: None takes 3000 of the world, or all of a folder. held_out: questions for
+    validation. validate_every, save_every: updates.
+    """
+
+    data: str = "miniworld"
+    questions: int | None = None
+    held_out: int = 16
+    validate_every: int = 100
+    save_every: int = 50
+    answers: AnswerOptions = field(default_factory=AnswerOptions)
+
+    def __post_init__(self) -> None:
+        for name in ("questions", "held_out", "validate_every", "save_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name}={value} is not valid: at least 1 is needed")
