@@ -1,9 +1,7 @@
 """A user's mistake ends in one clear error, through the API and through the command line."""
 
 import shutil
-import struct
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,8 +38,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "empty.png").write_bytes(b"")
     RED.resize((400, 400), Image.Resampling.BICUBIC).save(root / "whole.jpg")
     (root / "cut.jpg").write_bytes((root / "whole.jpg").read_bytes()[:700])
-    (root / "bomb.png").write_bytes(_png(60_000, 60_000))
-    (root / "zero.png").write_bytes(_png(0, 5))
+    (root / "bomb.png").write_bytes(tiny.png_header(60_000, 60_000))
+    (root / "zero.png").write_bytes(tiny.png_header(0, 5))
 
     model = tiny.tiny_smolvlm(root / "model")
     good = mmspec.load(model)
@@ -67,18 +65,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = {k: v * torch.nan if "lm_head" in k else v for k, v in tensors.items()}
     save_file(broken, root / "nan" / "model.safetensors", {"format": "pt"})
     return root
-
-
-def _png(width: int, height: int) -> bytes:
-    """A PNG header that claims a size."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
-    )
 
 
 CASES: list[tuple[str, list[str], type[Error], str]] = [

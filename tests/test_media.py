@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import struct
 import warnings
-import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tiny import png_header
 
 from mmspec import media
 from mmspec.errors import Error, InputError
@@ -28,18 +27,6 @@ def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 def noise(width: int = 64, height: int = 48) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def png_header(width: int, height: int) -> bytes:
-    """A PNG that declares a size and holds next to nothing."""
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
-    )
 
 
 def refused(source: object, *words: str) -> str:

@@ -4,6 +4,8 @@
 model with the same tokenizer, which serves as a text target or as an independent drafter.
 """
 
+import struct
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -113,3 +115,15 @@ def tiny_llama(folder: Path, seed: int = 0) -> Path:
     llama_model(seed).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that declares a size and holds next to nothing."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
+    )

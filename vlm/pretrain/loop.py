@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from mmspec.training.loop import InOrderTrainer
+from mmspec.training.loop import InOrderTrainer, training_arguments
 from mmspec.training.muon import MuonAdamW
 
 
@@ -42,29 +42,30 @@ class StageTrainer(InOrderTrainer):
         return self.optimizer
 
 
-def stage_arguments(folder: Path, steps: int, batch: int, rate: float, seed: int, **more: Any) -> TrainingArguments:
-    """Arguments of a stage: float32 on two threads, linear warm-up, then flat, then a linear fall to zero."""
-    falling = more.pop("falling", steps // 2)
+def stage_arguments(
+    folder: Path, steps: int, batch: int, rate: float, seed: int, falling: int, **more: Any
+) -> TrainingArguments:
+    """Arguments of a stage: linear warm-up, then flat, then a linear fall to zero over the last `falling` steps.
+
+    Args: more: further fields of `TrainingArguments`, or other values for those set here.
+    """
     values: dict[str, Any] = {
-        "output_dir": str(folder),
-        "max_steps": steps,
-        "per_device_train_batch_size": batch,
-        "learning_rate": rate,
         "lr_scheduler_type": "warmup_stable_decay",
         "lr_scheduler_kwargs": {"num_decay_steps": falling, "decay_type": "linear"},
         "warmup_steps": max(10, steps * 3 // 100),
         "weight_decay": 0.05,
-        "max_grad_norm": 1.0,
-        "seed": seed,
         "logging_steps": 10,
-        "save_strategy": "steps",
         "save_steps": 100,
-        "save_total_limit": 2,
         "dataloader_num_workers": 1,
         "dataloader_prefetch_factor": 8,
         "dataloader_persistent_workers": True,
-        "remove_unused_columns": False,
-        "report_to": "none",
-        "use_cpu": not torch.cuda.is_available(),
     }
-    return TrainingArguments(**{**values, **more})
+    return training_arguments(
+        folder,
+        steps=steps,
+        batch=batch,
+        rate=rate,
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        **{**values, **more},
+    )

@@ -35,7 +35,7 @@ def train_vision(run: Path, steps: int = 520, batch: int = 24, seed: int = 0) ->
     folder = run / "vision"
     trainer = StageTrainer(
         model=probe,
-        args=stage_arguments(folder, steps, batch, 0.02, seed, logging_steps=10),
+        args=stage_arguments(folder, steps, batch, 0.02, seed, falling=steps // 2),
         train_dataset=LabelledPictures("vision", steps * batch),
         data_collator=default_collate,
     )
@@ -87,8 +87,9 @@ def train_answers(
     run: Path, stage: Stage, model: SmolVLMForConditionalGeneration, processor: SmolVLMProcessor, seed: int = 0
 ) -> Path:
     """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
-    result = run / f"{stage.name}-done"
-    folder = run / stage.name
+    result, folder = run / f"{stage.name}-done", run / stage.name
+    if result.exists():
+        return result
     trainer = AnswerTrainer(
         model,
         processor,
@@ -101,7 +102,6 @@ def train_answers(
             falling=stage.falling,
             eval_strategy="steps",
             eval_steps=100,
-            save_steps=100,
         ),
         train_dataset=PackedPictures(processor.tokenizer, stage.name, stage.steps * stage.batch, stage.bins),
         eval_dataset=PackedPictures(processor.tokenizer, "validation", 48, 1),
@@ -120,9 +120,7 @@ def train_language(run: Path, vision: Path, stages: Sequence[Stage], seed: int =
     processor = prepare_processor(run)
     model = new_model(processor, vision)
     for stage in stages:
-        result = run / f"{stage.name}-done"
-        if not result.exists():
-            train_answers(run, stage, model, processor, seed)
+        result = train_answers(run, stage, model, processor, seed)
         model = SmolVLMForConditionalGeneration.from_pretrained(result, dtype=torch.float32)
     return result
 

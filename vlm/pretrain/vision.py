@@ -103,7 +103,7 @@ class DenseProbe(nn.Module):
         self.class_weight: Tensor
 
     def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
-        """The sum of the four probe losses, and how many characters the token probe gets right."""
+        """The sum of the four probe losses."""
         patches = self.vision_model(normalized(pixels)).last_hidden_state
         tokens = self.connector(patches)
         tokens = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6)  # as the decoder sees them
@@ -123,9 +123,7 @@ class DenseProbe(nn.Module):
                 self.token_attributes(tokens).unflatten(-1, (SCALE_FACTOR**2, count)), far, pos_weight=positive
             )
         )
-        shown = coarse.reshape(-1) > 0
-        hits = (coarse_logits.argmax(-1) == coarse.reshape(-1))[shown].float().mean()
-        return {"loss": losses, "hits": hits.detach()}
+        return {"loss": losses}
 
 
 def match_scale(model: SmolVLMForConditionalGeneration, pixels: Tensor) -> None:
