@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mmspec.miniworld import sample
-from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Chart
+from mmspec.miniworld.facts import COLORS, COLUMNS, ORDINALS, ROWS, SHAPES, SIZES, TEXTURES, Chart
 from mmspec.miniworld.scoring import final_value, relaxed_match
+from mmspec.miniworld.words import CATEGORY_SETS, TITLES
 
 FAMILIES = ("shapes", "bar", "line", "pie", "table", "text")
 PICTURES = 250
@@ -114,6 +115,15 @@ def test_marks_lie_in_the_picture_and_have_known_values(samples):
         "shape": set(SHAPES),
         "texture": set(TEXTURES),
         "size": set(SIZES),
+        "fact": {
+            *COLORS,
+            *ROWS,
+            *COLUMNS,
+            *ORDINALS,
+            *(name for names in CATEGORY_SETS for name in names),
+            *TITLES,
+            *map(str, range(101)),
+        },
     }
     for drawn in samples:
         for mark in drawn.marks:

@@ -10,7 +10,11 @@ from mmspec.miniworld import sample
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.vlm.pretrain.architecture import smolvlm_config
 from mmspec.vlm.pretrain.attention import NAME as PACKED
-from mmspec.vlm.pretrain.language import IMAGE_WEIGHT, PackedPictures, encode, packed_logits
+from mmspec.vlm.pretrain.attention import packed_attention
+from mmspec.vlm.pretrain.growth import deepened, places
+from mmspec.vlm.pretrain.language import PackedPictures, encode, packed_states
+from mmspec.vlm.pretrain.pointers import Watch, meant, pointing_loss, shown, taught_layers
+from mmspec.vlm.pretrain.slots import slot_words
 from mmspec.vlm.pretrain.tokenizer import (
     PREFIX,
     build_processor,
@@ -51,7 +55,7 @@ def test_packed_rows_give_the_logits_of_the_stock_model():
     with torch.no_grad():
         stock = model(**inputs).logits[0, len(prefix) :]
         model.model.text_model.config._attn_implementation = PACKED
-        _, packed = packed_logits(model, torch.tensor([prefix]), batch)
+        packed = model.lm_head(packed_states(model, torch.tensor([prefix]), batch).tokens)
     first = batch["segments"][1].flatten() == 1
     torch.testing.assert_close(packed[1][first], stock, atol=1e-4, rtol=1e-4)
 
@@ -64,9 +68,7 @@ def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
         assert len(ids) == len(weights)
         assert not any(weights[:question])
         assert all(weights[question:])
-        said = "".join(
-            made.tokenizer.decode([token]) for token, weight in zip(ids, weights, strict=True) if weight == IMAGE_WEIGHT
-        )
+        said = "".join(made.tokenizer.decode([token]) for token, weight in zip(ids, weights, strict=True) if weight > 1)
         wanted = "".join(qa.answer[start:end] for start, end, kind in qa.spans if kind == "image")
         assert said.replace(" ", "") == wanted.replace(" ", "")
 
@@ -111,3 +113,66 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
     optimizer = build_optimizer(model, 0.02)
     optimizer.load_state_dict(state)
     assert [step() for _ in range(3)] == expected
+
+
+def test_a_deepened_model_computes_the_same():
+    model = tiny(processor().tokenizer)
+    deep = deepened(model, 5).eval()
+    ids = torch.randint(10, 90, (2, 9))
+    assert len(deep.model.text_model.layers) == 5
+    with torch.no_grad():
+        torch.testing.assert_close(deep(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_kept_layers_lie_evenly_and_the_taught_ones_stay_taught():
+    assert places(2, 5) == [1, 4]
+    assert places(8, 24) == [2, 5, 8, 11, 14, 17, 20, 23]
+    look, read = taught_layers(8)
+    kept = places(8, 24)
+    assert taught_layers(24) == (kept[look], tuple(kept[layer] for layer in read))
+
+
+def test_slots_name_kerned_words_and_what_belongs_to_them():
+    made = processor()
+    drawn = next(each for index in range(50) if "Kyiv" in (each := sample("slots", index, "bar")).facts.categories)
+    named = slot_words(drawn.marks, made.tokenizer)
+    (kyiv,) = made.tokenizer(" Kyiv", add_special_tokens=False)["input_ids"]
+    value = str(drawn.facts.values[drawn.facts.categories.index("Kyiv")])
+    digits = made.tokenizer(value, add_special_tokens=False)["input_ids"]
+    slots = (named == kyiv).any(-1).nonzero()[:, 0].tolist()
+    assert len(slots) >= 2  # under the bar, and where it ends
+    for slot in (slots[0], slots[-1]):
+        assert set(digits) <= set(named[slot].tolist())
+
+
+def test_pointing_is_cheap_only_on_the_right_slots():
+    right = torch.tensor([[False, True, False, True], [False] * 4])  # the second token asks for nothing
+    good, bad = torch.full((2, 4), -20.0), torch.full((2, 4), -20.0)
+    good[:, 3] = 20.0
+    bad[:, 2] = 20.0
+    assert pointing_loss(good, right) < 1e-3
+    assert pointing_loss(bad, right) > 30
+    assert pointing_loss(good[1:], right[1:]) == 0
+
+
+def test_the_slot_is_meant_that_shows_what_was_said_before():
+    tue, wed, two = 5, 6, 7
+    words = torch.full((1, 3, 8), -1)
+    words[0, 0, :2] = torch.tensor([tue, two])
+    words[0, 1, :2] = torch.tensor([wed, two])
+    said = torch.tensor([[tue, 1, wed, 1, tue]])
+    ahead = torch.tensor([[two, two, two, two, two]])
+    segments = torch.tensor([[1, 1, 1, 1, 2]])  # the last token begins another question
+    found = meant(shown(ahead, words), shown(said, words), segments)[0]
+    assert found.tolist() == [[True, False, False]] * 2 + [[False, True, False]] * 2 + [[True, False, False]]
+
+
+def test_a_watch_sees_the_weights_that_attention_uses():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 9, 4)  # 5 prefix tokens, one bin of 4
+    watch = Watch((6,), slice(1, 4), 5)
+    module = torch.nn.Module()
+    module.layer_idx = 6
+    packed_attention(module, query, key, value, torch.zeros(1, 1, 4, 9), 0.5, watch=watch)
+    expected = query[:, 0, 5:] @ key[:, 0, 1:4].transpose(1, 2) * 0.5
+    torch.testing.assert_close(watch.scores[6], expected)

@@ -50,6 +50,12 @@ class Canvas:
         left, top, right, bottom = (round(float(edge), 1) for edge in box)
         self.marks.append(Mark(kind, value, (left, top, right, bottom)))
 
+    def tell(self, *facts: str) -> None:
+        """Remembers what belongs to the thing marked last, drawn or not: the value of a bar, the place of a shape."""
+        box = self.marks[-1].box
+        for fact in facts:
+            self.mark("fact", fact, box)
+
     def ink(self, color: str) -> RGB:
         """The named colour, slightly varied."""
         red, green, blue = (min(255, max(0, channel + self.rng.randint(-9, 9))) for channel in INKS[color])

@@ -18,8 +18,9 @@ def draw_axis_chart(canvas: Canvas, chart: Chart) -> None:
     unit = (plot[3] - plot[1]) / chart.axis_max
     points = [(plot[0] + (i + 0.5) * slot, plot[3] - value * unit) for i, value in enumerate(chart.values)]
     size = fit(chart.categories, slot - 4, canvas.rng.randint(22, 26), 18)
-    for (x, _), name in zip(points, chart.categories, strict=True):
+    for (x, _), name, value, color in zip(points, chart.categories, chart.values, chart.colors, strict=True):
         canvas.text(x, plot[3] + 18, name, size, DARK)
+        canvas.tell(str(value), color)
     if chart.kind == "bar":
         _draw_bars(canvas, chart, points, plot, slot)
     else:
@@ -57,18 +58,23 @@ def _draw_bars(canvas: Canvas, chart: Chart, points: list[tuple[float, float]], 
     size = fit(tuple(map(str, chart.values)), slot + 4, rng.randint(25, 28), 24)
     inks = {color: canvas.ink(color) for color in sorted(set(chart.colors))}
     edged = rng.random() < 0.5
-    for (x, y), value, color, printed in zip(points, chart.values, chart.colors, chart.printed, strict=True):
+    for (x, y), value, color, name, printed in zip(
+        points, chart.values, chart.colors, chart.categories, chart.printed, strict=True
+    ):
         outline = blend(inks[color], (0, 0, 0), 0.5) if edged else None
         canvas.region((round(x - half), round(y), round(x + half), plot[3] - 1), color, inks[color], outline, 2)
+        canvas.mark("fact", name, (x - 1, y - 1, x + 1, y + 1))
+        canvas.tell(str(value))
         if printed:
             canvas.text(x, y - 6 - size * CAP_HEIGHT / 2, str(value), size, DARK, halo=PAPER)
+            canvas.tell(name)
 
 
 def _draw_line(canvas: Canvas, chart: Chart, points: list[tuple[float, float]], plot: Box) -> None:
     rng = canvas.rng
     ink, radius, marker = canvas.ink(chart.colors[0]), rng.randint(6, 8), rng.choice(("circle", "square", "diamond"))
     canvas.draw.line(points, fill=ink, width=rng.randint(3, 6), joint="curve")
-    for (x, y), color in zip(points, chart.colors, strict=True):
+    for (x, y), color, name, value in zip(points, chart.colors, chart.categories, chart.values, strict=True):
         box = (x - radius, y - radius, x + radius, y + radius)
         if marker == "circle":
             canvas.draw.ellipse(box, fill=ink)
@@ -78,14 +84,16 @@ def _draw_line(canvas: Canvas, chart: Chart, points: list[tuple[float, float]], 
             reach = radius + 2
             canvas.draw.polygon([(x, y - reach), (x + reach, y), (x, y + reach), (x - reach, y)], fill=ink)
         canvas.mark("color", color, box)
+        canvas.tell(name, str(value))
     size = rng.randint(24, 26)
     occupied = [(x - radius, y - radius, x + radius, y + radius) for x, y in points]
     trail = _trail(points)
-    for (x, y), value, printed in zip(points, chart.values, chart.printed, strict=True):
+    for (x, y), value, name, printed in zip(points, chart.values, chart.categories, chart.printed, strict=True):
         if printed:
             box = _free_place(x, y, text_width(str(value), size), size * CAP_HEIGHT, plot, occupied, trail)
             occupied.append(box)
             canvas.text((box[0] + box[2]) / 2, (box[1] + box[3]) / 2, str(value), size, DARK, halo=PAPER)
+            canvas.tell(name)
 
 
 def _trail(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -154,8 +162,8 @@ def _draw_slices(
 ) -> None:
     edge, width = canvas.rng.choice((PAPER, (60, 60, 64))), canvas.rng.randint(1, 3)
     circle = (center[0] - radius, center[1] - radius, center[0] + radius, center[1] + radius)
-    for middle, value, color, printed in zip(
-        _middles(chart, turn), chart.values, chart.colors, chart.printed, strict=True
+    for middle, value, color, name, printed in zip(
+        _middles(chart, turn), chart.values, chart.colors, chart.categories, chart.printed, strict=True
     ):
         ink, angle = canvas.ink(color), math.radians(middle)
         canvas.draw.pieslice(circle, middle - 1.8 * value, middle + 1.8 * value, fill=ink, outline=edge, width=width)
@@ -163,6 +171,7 @@ def _draw_slices(
         half = min(24.0, 0.62 * radius * math.sin(math.radians(min(90, 1.8 * value))) * 0.7)
         x, y = center[0] + 0.62 * radius * math.cos(angle), center[1] + 0.62 * radius * math.sin(angle)
         canvas.mark("color", color, (x - half, y - half, x + half, y + half))
+        canvas.tell(name, str(value))
         if printed and _inside(value):
             canvas.text(x, y, str(value), size, contrast(ink))
 
@@ -200,7 +209,8 @@ def _draw_legend(canvas: Canvas, chart: Chart) -> None:
     pitch = canvas.rng.randint(32, 38)
     top = 178 - pitch * len(chart.values) / 2
     size = fit(chart.categories, 64, canvas.rng.randint(23, 25), 20)
-    for index, (name, color) in enumerate(zip(chart.categories, chart.colors, strict=True)):
+    for index, (name, color, value) in enumerate(zip(chart.categories, chart.colors, chart.values, strict=True)):
         y = top + (index + 0.5) * pitch
         canvas.region((230, y - 9, 247, y + 9), color)
         canvas.text(252, y, name, size, DARK, align="l")
+        canvas.tell(color, str(value))

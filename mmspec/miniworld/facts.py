@@ -12,6 +12,7 @@ TEXTURES = ("plain", "striped", "dotted", "checked")
 SIZES = ("small", "large")
 ROWS = ("top", "middle", "bottom")
 COLUMNS = ("left", "center", "right")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,9 @@ Facts = Shapes | Chart | Table | Sign
 class Mark:
     """Where the renderer put what.
 
-    kind: "char", "color", "shape", "texture" or "size"; value: its name; box: left, top, right, bottom in pixels of the
-    320 canvas.
+    kind: "char", "color", "shape", "texture", "size", or "fact" for what belongs to the thing in the box without being
+    drawn in it (the name and value of a bar, the row and column of a cell); value: its name; box: left, top, right,
+    bottom in pixels of the 320 canvas.
     """
 
     kind: str

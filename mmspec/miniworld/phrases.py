@@ -22,7 +22,6 @@ WEIGHTS = {
     5: (0.5, 0.2, 0.14, 0.1, 0.06),
     6: (0.5, 0.18, 0.12, 0.09, 0.06, 0.05),
 }
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 @dataclass(frozen=True)

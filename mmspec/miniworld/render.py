@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from mmspec.miniworld.canvas import GROUNDS, INKS, RGB, SIDE, Canvas, blend, contrast, fit
 from mmspec.miniworld.charts import draw_axis_chart, draw_pie
-from mmspec.miniworld.facts import Chart, Facts, Mark, Shapes, Sign, Table, Thing
+from mmspec.miniworld.facts import COLUMNS, ORDINALS, ROWS, Chart, Facts, Mark, Shapes, Sign, Table, Thing
 
 CELL = SIDE / 3
 DARK: RGB = (24, 24, 28)
@@ -61,6 +61,7 @@ def _draw_thing(canvas: Canvas, thing: Thing) -> None:
     box = (x, y, x + side, y + side)
     for kind in ("color", "shape", "texture", "size"):
         canvas.mark(kind, getattr(thing, kind), box)
+    canvas.tell(ROWS[thing.row], COLUMNS[thing.column])
 
 
 def _turned(point: tuple[float, float], turn: float, side: int) -> tuple[float, float]:
@@ -158,6 +159,7 @@ def _draw_table(canvas: Canvas, table: Table) -> None:
         canvas.text(left + 7, middle, name, name_size, DARK, align="l")
         for column, value in enumerate(table.cells[row]):
             canvas.text(first + (column + 0.5) * pitch, middle, str(value), digit_size, DARK)
+            canvas.tell(name, table.columns[column])
 
 
 def _draw_sign(canvas: Canvas, sign: Sign) -> None:
@@ -187,3 +189,4 @@ def _draw_sign(canvas: Canvas, sign: Sign) -> None:
     for index, text in enumerate(sign.lines):
         size = shared if rng.random() < 0.5 else fit((text,), inner[2] - inner[0] - 16, tallest, 24)
         canvas.text(x, inner[1] + 4 + (index + 0.5) * pitch, text, min(size, 76), contrast(board))
+        canvas.tell(ORDINALS[index])

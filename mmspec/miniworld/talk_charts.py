@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from mmspec.miniworld.facts import COLORS, Chart
-from mmspec.miniworld.phrases import ORDINALS, Ask, Voice, mark, plural, there
+from mmspec.miniworld.facts import COLORS, ORDINALS, Chart
+from mmspec.miniworld.phrases import Ask, Voice, mark, plural, there
 
 NOUNS = {"bar": "bar", "line": "point", "pie": "slice"}
 HIGHEST = {"bar": "[highest|tallest|longest]", "line": "[highest|top|upper]", "pie": "[largest|biggest|widest]"}

@@ -1,7 +1,7 @@
 """What can be said and asked about signs with text."""
 
-from mmspec.miniworld.facts import COLORS, Sign
-from mmspec.miniworld.phrases import ORDINALS, Ask, Voice, mark, plural
+from mmspec.miniworld.facts import COLORS, ORDINALS, Sign
+from mmspec.miniworld.phrases import Ask, Voice, mark, plural
 from mmspec.miniworld.words import SIGN_WORDS
 
 

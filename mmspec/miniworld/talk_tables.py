@@ -1,7 +1,7 @@
 """What can be said and asked about tables of numbers."""
 
-from mmspec.miniworld.facts import Table
-from mmspec.miniworld.phrases import ORDINALS, Ask, Voice, mark, plural
+from mmspec.miniworld.facts import ORDINALS, Table
+from mmspec.miniworld.phrases import Ask, Voice, mark, plural
 from mmspec.miniworld.talk_charts import arithmetic
 
 CELL = (

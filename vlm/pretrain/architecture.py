@@ -22,8 +22,8 @@ class TokenIds:
     padding: int
 
 
-def smolvlm_config(tokens: TokenIds, layers: int = 20, width: int = 160, vision_layers: int = 6) -> SmolVLMConfig:
-    """The configuration of `smolvlm-mini`: about 8 M parameters, most of them in the depth of the decoder."""
+def smolvlm_config(tokens: TokenIds, layers: int = 24, width: int = 160, vision_layers: int = 6) -> SmolVLMConfig:
+    """The configuration of `smolvlm-mini`: about 10 M parameters, most of them in the depth of the decoder."""
     heads = width // 32
     text = {
         "model_type": "llama",

@@ -24,7 +24,12 @@ def packed_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend inside the prefix and from each bin to the prefix and itself; returns [B, T, H, D]."""
+    """Attend inside the prefix and from each bin to the prefix and itself; returns [B, T, H, D].
+
+    A `Watch` among the further arguments sees the queries and keys.
+    """
+    if "watch" in kwargs:
+        kwargs["watch"].see(module.layer_idx, query, key, scaling)
     batch, heads, total, size = query.shape
     width = attention_mask.shape[2]
     prefix = attention_mask.shape[3] - width

@@ -34,7 +34,8 @@ and questions that the world does not ask are beyond it, and it will answer them
 ## Recipe
 
 `mmspec train target {name}` makes it again. Vision tower: dense labels of every patch. Then, with cross-entropy on
-answers (words that only the picture determines count double) and on what every image slot shows:
+answers (words that only the picture determines count more) and on what every image slot shows and where it lies; a few
+attention heads are taught to look at the slots that show the word at hand:
 
 {stages}
 

@@ -1,5 +1,6 @@
 """Stage 2: the whole model learns to answer. One row holds a picture and, packed behind it, questions about it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,12 +14,16 @@ from mmspec.miniworld.facts import QA
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixels import normalized, shrunk
-from mmspec.vlm.pretrain.slots import naming_loss, slot_words
+from mmspec.vlm.pretrain.pointers import Watch, meant, pointing_loss, shown, taught_layers
+from mmspec.vlm.pretrain.slots import naming_loss, place_loss, slot_words
 from mmspec.vlm.pretrain.tokenizer import PREFIX, answer_text, question_text
 
 WIDTH = 160
 IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
+SHORT_WEIGHT = 6.0  # the same in answers of a few words: there are few of them, and nothing else tells what is meant
 NAMING_WEIGHT = 0.5
+PLACE_WEIGHT = 0.3
+LOOK_WEIGHT = READ_WEIGHT = 0.35  # per taught head
 IGNORE = -1
 
 
@@ -27,10 +32,11 @@ def encode(tokenizer: PreTrainedTokenizerFast, qa: QA) -> tuple[list[int], list[
     question = tokenizer(question_text(qa.question), add_special_tokens=False)["input_ids"]
     answer = tokenizer(answer_text(qa.answer), add_special_tokens=False, return_offsets_mapping=True)
     seen = [(start + 1, end + 1) for start, end, kind in qa.spans if kind == "image"]  # the answer begins with a space
+    image_weight = SHORT_WEIGHT if qa.form in ("short", "yesno", "choice") else IMAGE_WEIGHT
     weights = []
     for start, end in answer["offset_mapping"]:
         inside = any(start < high and end > low for low, high in seen)
-        weights.append(IMAGE_WEIGHT if inside else 1.0)
+        weights.append(image_weight if inside else 1.0)
     return question + answer["input_ids"], [0.0] * len(question) + weights
 
 
@@ -88,27 +94,39 @@ def bin_mask(segments: Tensor, prefix: int) -> Tensor:
     return torch.zeros_like(seen, dtype=torch.float32).masked_fill_(~seen, torch.finfo(torch.float32).min)[:, None]
 
 
-def packed_logits(
-    model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Logits of the stock model for packed rows: those of the image slots, and those after each token.
+@dataclass(frozen=True)
+class Packed:
+    """What the stock model makes of packed rows. images: [B, slots, D] image tokens; slots: [B, slots, D] and tokens:
+    [B, bins * WIDTH, D]: last hidden states."""
 
-    Args: prefix: [1, P] ids. Returns: [B, slots, V] and [B, bins * WIDTH, V].
-    """
+    images: Tensor
+    slots: Tensor
+    tokens: Tensor
+
+
+def packed_states(
+    model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor], **more: Any
+) -> Packed:
+    """Runs the stock model on packed rows. prefix: [1, P] ids; more: for the attention function, a `Watch` say."""
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
-    images = inner.get_image_features(normalized(batch["pixels"])[:, None]).pooler_output
+    images = torch.stack(list(inner.get_image_features(normalized(batch["pixels"])[:, None]).pooler_output))
     embeddings = inner.get_input_embeddings()(torch.cat([prefix.expand(rows, -1), tokens], 1))
-    slots = (prefix[0] == model.config.image_token_id).nonzero()[:, 0]
-    embeddings = embeddings.index_copy(1, slots, torch.stack(list(images)))
+    places = image_places(model, prefix)
     before = torch.arange(length, device=tokens.device).expand(rows, -1)
     states = inner.text_model(
-        inputs_embeds=embeddings,
+        inputs_embeds=embeddings.index_copy(1, places, images),
         attention_mask=bin_mask(batch["segments"], length),
         position_ids=torch.cat([before, batch["places"] + length], 1),
         use_cache=False,
+        **more,
     ).last_hidden_state
-    return model.lm_head(states[:, slots]), model.lm_head(states[:, length:])
+    return Packed(images, states[:, places], states[:, length:])
+
+
+def image_places(model: SmolVLMForConditionalGeneration, prefix: Tensor) -> Tensor:
+    """Where the image slots lie in the prefix: [slots]."""
+    return (prefix[0] == model.config.image_token_id).nonzero()[:, 0]
 
 
 class AnswerTrainer(StageTrainer):
@@ -121,6 +139,7 @@ class AnswerTrainer(StageTrainer):
         super().__init__(model=model, processing_class=processor, data_collator=default_collate, **more)
         model.model.text_model.config._attn_implementation = PACKED
         self.prefix = processor.tokenizer(PREFIX, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        self.look, self.read = taught_layers(model.config.text_config.num_hidden_layers)
 
     def compute_loss(
         self,
@@ -129,13 +148,24 @@ class AnswerTrainer(StageTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The weighted cross-entropy of the answers, and a share of that of the image slots."""
-        named, logits = packed_logits(model, self.prefix.to(inputs["tokens"].device), inputs)
-        weights = inputs["weights"]
-        asked = weights > 0
-        losses = cross_entropy(logits[asked], inputs["targets"][asked], reduction="none")
+        """The weighted cross-entropy of the answers, and shares of what the slots and the taught heads are asked."""
+        prefix = self.prefix.to(inputs["tokens"].device)
+        places = image_places(self.model, prefix)
+        watch = Watch((self.look, *self.read), slice(int(places[0]), int(places[-1]) + 1), prefix.shape[1])
+        packed = packed_states(self.model, prefix, inputs, watch=watch)
+        weights, words = inputs["weights"], inputs["words"]
+        asked, seen, said = weights > 0, weights > 1, inputs["segments"].flatten(1) > 0
+        logits = self.model.lm_head(packed.tokens[asked])
+        losses = cross_entropy(logits, inputs["targets"][asked], reduction="none")
         loss = (losses * weights[asked]).sum() / weights[asked].sum()
-        loss = loss + NAMING_WEIGHT * naming_loss(named, inputs["words"])
+        loss = loss + NAMING_WEIGHT * naming_loss(self.model.lm_head(packed.slots), words)
+        loss = loss + PLACE_WEIGHT * place_loss(packed.images)
+
+        before = shown(inputs["tokens"], words)
+        ahead = meant(shown(inputs["targets"], words), before, inputs["segments"].flatten(1))
+        loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said], before[said])
+        for layer in self.read:
+            loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen], ahead[seen])
         return (loss, {"logits": logits}) if return_outputs else loss
 
     @torch.no_grad()
@@ -146,12 +176,13 @@ class AnswerTrainer(StageTrainer):
         template = count = naming = 0.0
         for batch in DataLoader(self.eval_dataset, batch_size=self.args.per_device_train_batch_size):
             batch = self._prepare_inputs(batch)
-            named, logits = packed_logits(self.model, self.prefix.to(batch["tokens"].device), batch)
-            naming += float(naming_loss(named, batch["words"])) * len(named)
-            image, other = batch["weights"] == IMAGE_WEIGHT, batch["weights"] == 1.0
-            right += int((logits[image].argmax(-1) == batch["targets"][image]).sum())
+            packed = packed_states(self.model, self.prefix.to(batch["tokens"].device), batch)
+            naming += float(naming_loss(self.model.lm_head(packed.slots), batch["words"])) * len(batch["words"])
+            image, other = batch["weights"] > 1.0, batch["weights"] == 1.0
+            right += int((self.model.lm_head(packed.tokens[image]).argmax(-1) == batch["targets"][image]).sum())
             seen += int(image.sum())
-            template += float(cross_entropy(logits[other], batch["targets"][other], reduction="sum"))
+            guess = self.model.lm_head(packed.tokens[other])
+            template += float(cross_entropy(guess, batch["targets"][other], reduction="sum"))
             count += float(other.sum())
         self.model.train()
         metrics = {

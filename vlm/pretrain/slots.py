@@ -1,15 +1,15 @@
 """What each image slot shows, as words: the bridge between the picture and the words of the answers.
 
 While the model learns to answer, every slot is asked to name what it sees, through the model's own output head: the
-words and digits that end in it, the shapes, colours, textures and sizes that cover it. An answer then finds its words
-where the picture has them.
+words and digits that end in it, the shapes, colours, textures and sizes that cover it, and what belongs to these: the
+name and value of a bar, the row and column of a number. An answer then finds its words where the picture has them.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import cross_entropy, log_softmax
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.miniworld.facts import Mark
@@ -20,6 +20,7 @@ SIDE = PATCHES // SCALE_FACTOR
 EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
+SHARPNESS = 4.0  # of the logits of places
 
 
 def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -34,8 +35,12 @@ def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> T
 
     word, last = "", None
     for mark in marks:
-        if mark.kind == "char":
-            joined = last is not None and abs(mark.box[0] - last.box[2]) < 1 and not (word + mark.value)[-2:].isdigit()
+        if mark.kind == "fact":
+            for slot in _covered(mark):
+                for text in mark.value if mark.value.isdigit() else (f" {mark.value}",):
+                    put(slot, text)
+        elif mark.kind == "char":
+            joined = last is not None and _follows(mark, last) and not (word + mark.value)[-2:].isdigit()
             if not joined:
                 _close(word, last, put)
                 word = ""
@@ -46,6 +51,12 @@ def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> T
     _close(word, last, put)
     rows = [ids + [NONE] * (LABELS - len(ids)) for ids in found]
     return torch.tensor(rows)
+
+
+def _follows(mark: Mark, last: Mark) -> bool:
+    """Whether a glyph stands right behind another in its line; kerning lets them overlap."""
+    level = mark.box[1] < last.box[3] and last.box[1] < mark.box[3]
+    return level and -5 < mark.box[0] - last.box[2] < 1
 
 
 def _close(word: str, last: Mark | None, put: Callable[[tuple[int, int], str], None]) -> None:
@@ -77,3 +88,17 @@ def naming_loss(logits: Tensor, words: Tensor) -> Tensor:
     named = words != NONE
     chances = log_softmax(logits, -1).gather(-1, words.clamp(min=0))
     return -chances[named].mean()
+
+
+def place_loss(tokens: Tensor) -> Tensor:
+    """Cross-entropy of the row and the column of each image token, read off its first features.
+
+    Nothing else asks the tower where a thing lies, and what belongs to what in a picture depends on it.
+
+    Args: tokens: [B, SIDE * SIDE, D], row by row.
+    """
+    scaled = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6) * SHARPNESS
+    places = torch.arange(SIDE * SIDE, device=tokens.device).expand(len(tokens), -1)
+    rows, columns = places // SIDE, places % SIDE
+    across = cross_entropy(scaled[..., :SIDE].flatten(0, 1), rows.flatten())
+    return across + cross_entropy(scaled[..., SIDE : 2 * SIDE].flatten(0, 1), columns.flatten())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Stage:
     """A stage of question answering.
 
-    bins: questions per picture, in rows of `mmspec.vlm.pretrain.language.WIDTH` tokens. falling: last steps, over which
-    the learning rate falls to zero.
+    batch: pictures per update. bins: rows of `mmspec.vlm.pretrain.language.WIDTH` tokens for the questions about each
+    picture. falling: last steps, over which the learning rate falls to zero. layers: depth of the decoder.
     """
 
     name: str
@@ -17,9 +17,10 @@ class Stage:
     bins: int
     rate: float
     falling: int
+    layers: int
 
 
-LANGUAGE = Stage("language", steps=300, batch=4, bins=5, rate=0.006, falling=0)
-"""Many questions on few pictures: cheap, and enough to learn how answers are put."""
-PICTURES = Stage("pictures", steps=1000, batch=12, bins=1, rate=0.005, falling=600)
-"""Few questions on many pictures: what the answers say has to come from the picture."""
+SHALLOW = Stage("shallow", steps=1200, batch=24, bins=2, rate=0.005, falling=0, layers=8)
+"""A shallow decoder learns where to look, at a third of the cost."""
+DEEP = Stage("deep", steps=300, batch=24, bins=2, rate=0.004, falling=290, layers=24)
+"""It is deepened, and trained on while the rate falls."""

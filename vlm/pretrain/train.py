@@ -14,10 +14,11 @@ from mmspec.miniworld import sample
 from mmspec.training.loop import last_checkpoint
 from mmspec.vlm.pretrain.architecture import TokenIds, smolvlm_config
 from mmspec.vlm.pretrain.export import export
+from mmspec.vlm.pretrain.growth import deepened
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
 from mmspec.vlm.pretrain.loop import StageTrainer, stage_arguments
 from mmspec.vlm.pretrain.pixels import shrunk
-from mmspec.vlm.pretrain.stages import LANGUAGE, PICTURES, Stage
+from mmspec.vlm.pretrain.stages import DEEP, SHALLOW, Stage
 from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
@@ -73,9 +74,9 @@ def quiet_residuals(model: SmolVLMForConditionalGeneration) -> None:
             layer.mlp.down_proj.weight.mul_((2 * len(layers)) ** -0.5)
 
 
-def new_model(processor: SmolVLMProcessor, vision: Path) -> SmolVLMForConditionalGeneration:
-    """Pretrained vision tower and connector, new decoder."""
-    model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer)))
+def new_model(processor: SmolVLMProcessor, vision: Path, layers: int) -> SmolVLMForConditionalGeneration:
+    """Pretrained vision tower and connector, new decoder of `layers` layers."""
+    model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer), layers))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
     quiet_residuals(model)
     pixels = torch.stack([shrunk(sample("scale", index).image) for index in range(16)])
@@ -90,6 +91,8 @@ def train_answers(
     result, folder = run / f"{stage.name}-done", run / stage.name
     if result.exists():
         return result
+    if model.config.text_config.num_hidden_layers < stage.layers:
+        model = deepened(model, stage.layers)
     trainer = AnswerTrainer(
         model,
         processor,
@@ -115,10 +118,10 @@ def train_answers(
 
 
 def train_language(run: Path, vision: Path, stages: Sequence[Stage], seed: int = 0) -> Path:
-    """Stages 2 and 3; returns the folder of the trained model."""
+    """The stages after the first; returns the folder of the trained model."""
     set_seed(seed)
     processor = prepare_processor(run)
-    model = new_model(processor, vision)
+    model = new_model(processor, vision, stages[0].layers)
     for stage in stages:
         result = train_answers(run, stage, model, processor, seed)
         model = SmolVLMForConditionalGeneration.from_pretrained(result, dtype=torch.float32)
@@ -131,13 +134,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/smolvlm-mini"), help="folder of logs and checkpoints")
     parser.add_argument("--vision-steps", type=int, default=520, help="updates of the vision tower")
-    parser.add_argument("--steps", type=int, default=PICTURES.steps, help="updates of the last stage")
+    parser.add_argument("--steps", type=int, default=SHALLOW.steps, help="updates of the shallow decoder")
+    parser.add_argument("--deep-steps", type=int, default=DEEP.steps, help="updates of the deepened decoder")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    stages = (LANGUAGE, replace(PICTURES, steps=options.steps, falling=options.steps * 6 // 10))
+    deep = replace(DEEP, steps=options.deep_steps, falling=options.deep_steps * DEEP.falling // DEEP.steps)
+    stages = (replace(SHALLOW, steps=options.steps), deep)
     vision = train_vision(options.run, options.vision_steps, seed=options.seed)
     trained = train_language(options.run, vision, stages, options.seed)
     log = last_checkpoint(options.run / stages[-1].name)

@@ -18,6 +18,7 @@ from mmspec.miniworld import sample
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Mark
 from mmspec.vlm.pretrain.architecture import PATCHES, SCALE_FACTOR
 from mmspec.vlm.pretrain.pixels import normalized, shrunk
+from mmspec.vlm.pretrain.slots import place_loss
 
 CANVAS = 320
 CELLS = PATCHES * 2  # characters are located on a grid of 32 x 32 cells of 10 canvas pixels
@@ -103,7 +104,7 @@ class DenseProbe(nn.Module):
         self.class_weight: Tensor
 
     def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
-        """The sum of the four probe losses."""
+        """The sum of the four probe losses and that of the places."""
         patches = self.vision_model(normalized(pixels)).last_hidden_state
         tokens = self.connector(patches)
         tokens = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6)  # as the decoder sees them
@@ -123,7 +124,7 @@ class DenseProbe(nn.Module):
                 self.token_attributes(tokens).unflatten(-1, (SCALE_FACTOR**2, count)), far, pos_weight=positive
             )
         )
-        return {"loss": losses}
+        return {"loss": losses + place_loss(tokens)}
 
 
 def match_scale(model: SmolVLMForConditionalGeneration, pixels: Tensor) -> None:
