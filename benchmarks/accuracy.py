@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tqdm import tqdm
 
 from mmspec import Pipeline
 from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
 from mmspec.benchmarks.records import Store
+from mmspec.benchmarks.stock import Stock
 from mmspec.errors import InputError
+from mmspec.loading import find_model
 from mmspec.miniworld.scoring import final_value, relaxed_match
 
 
 @dataclass(frozen=True)
 class AccuracySettings:
-    """What the answers of an accuracy run depend on. drafter and acceptance change the time, and not the answers."""
+    """What the answers of an accuracy run depend on. drafter and acceptance change the time, and not the answers.
+
+    stock: whether transformers alone answers everything as well, in float32.
+    """
 
     model: str
     drafter: str = "none"
@@ -26,6 +31,7 @@ class AccuracySettings:
     max_new_tokens: int = 192
     batch: int = 32
     shuffle_images: bool = False
+    stock: bool = False
     threads: int = 0
     dtype: str | None = None
     device: str | None = None
@@ -42,7 +48,8 @@ class AccuracySettings:
 
 @dataclass(frozen=True)
 class Judged:
-    """One judged answer. kind: the class it is counted under (`questions.class_of`)."""
+    """One judged answer. kind: the class it is counted under (`questions.class_of`); same: whether transformers alone
+    said the same, None if it was not asked."""
 
     question: int
     kind: str
@@ -53,6 +60,7 @@ class Judged:
     value: str
     gold: str
     right: bool
+    same: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> li
     questions = judged_questions(settings.questions)
     if settings.shuffle_images:
         questions = shuffled(questions)
+    stock = Stock(find_model(settings.model)) if settings.stock else None
     missing = sorted((q for q in questions if q.index not in done), key=lambda q: (q.qa.form, q.index))
     with tqdm(desc="accuracy", unit="answer", total=len(questions), initial=len(done), disable=None) as bar:
         for start in range(0, len(missing), settings.batch):
@@ -83,8 +92,14 @@ def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> li
                 temperature=0.0,
                 repetition_penalty=1.0,
             )
-            for question, reply in zip(batch, replies, strict=True):
+            others: list[str | None] = [None] * len(batch)
+            if stock is not None:
+                pictures, asked = [question.image for question in batch], [question.qa.question for question in batch]
+                others = [*stock.replies(pictures, asked, settings.max_new_tokens)]
+            for question, reply, other in zip(batch, replies, others, strict=True):
                 judged = judge(question, reply.text)
+                if other is not None:
+                    judged = replace(judged, same=other == reply.text.strip())
                 store.add(asdict(judged))
                 done[judged.question] = judged
             bar.update(len(batch))

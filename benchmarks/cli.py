@@ -38,6 +38,7 @@ Repeats = Annotated[int, typer.Option(help="Times that each question is answered
 Seed = Annotated[int, typer.Option(help="Seed of the first repetition.")]
 Batch = Annotated[int, typer.Option(help="Questions answered together.")]
 Shuffle = Annotated[bool, typer.Option("--shuffle-images", help="Control: show the picture of another question.")]
+Stock = Annotated[bool, typer.Option("--stock", help="Compare each reply with that of transformers alone.")]
 Memory = Annotated[bool, typer.Option(help="Measure peak memory, each drafter in a process of its own.")]
 Plot = Annotated[bool, typer.Option(help="Draw plot.png into --out (needs the extra `bench`).")]
 Out = Annotated[Path | None, typer.Option(help=OUT)]
@@ -118,6 +119,7 @@ def accuracy(
     max_new_tokens: MaxNewTokens = 192,
     batch: Batch = 32,
     shuffle_images: Shuffle = False,
+    stock: Stock = False,
     out: Out = None,
     threads: Threads = 0,
     dtype: Dtype = None,
@@ -140,6 +142,7 @@ def accuracy(
         max_new_tokens=max_new_tokens,
         batch=batch,
         shuffle_images=shuffle_images,
+        stock=stock,
         threads=threads,
         dtype=dtype,
         device=device,

@@ -80,6 +80,7 @@ def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> d
         "settings": asdict(settings),
         **conditions(),
         "accuracy": asdict(score("all", [answer.right for answer in answers])),
+        "same_as_stock": sum(answer.same is True for answer in answers) if settings.stock else None,
         **{name: [asdict(each) for each in scores(answers, field)] for name, field in fields.items()},
     }
 
@@ -87,7 +88,11 @@ def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> d
 def accuracy_text(answers: Sequence[Judged], settings: AccuracySettings) -> str:
     """Everything that an accuracy run says, for people."""
     pictures = "shuffled pictures (control)" if settings.shuffle_images else "the right pictures"
-    return f"{settings.model}, relaxed accuracy with {pictures}\n\n{accuracy_table(answers)}"
+    text = f"{settings.model}, relaxed accuracy with {pictures}\n\n{accuracy_table(answers)}"
+    if settings.stock:
+        same = sum(answer.same is True for answer in answers)
+        text += f"\n\nthe same reply from transformers alone (float32): {same} of {len(answers)}"
+    return text
 
 
 def save(folder: Path, summary: dict[str, Any], text: str) -> None:

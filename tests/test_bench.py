@@ -19,6 +19,7 @@ from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.stock import Stock
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
 
@@ -387,6 +388,17 @@ def test_accuracy_run_scores_every_question_once(model: Path, tmp_path: Path) ->
     (out / "samples.jsonl").write_text(before[: before.rindex('{"question"') + 9])
     succeeded(CliRunner().invoke(app, arguments))
     assert len((out / "samples.jsonl").read_text().splitlines()) == 25
+
+
+def test_accuracy_run_compares_replies_with_transformers_alone(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["--questions", "9", "--batch", "4", "--max-new-tokens", "6", "--stock", "--dtype", "float32"]
+    arguments = ["accuracy", "--model", str(model), *small]
+    assert "transformers alone (float32): 9 of 9" in succeeded(CliRunner().invoke(app, arguments))
+    honest = Stock.replies
+    monkeypatch.setattr(Stock, "replies", lambda *given: ["other", *honest(*given)[1:]])
+    assert "transformers alone (float32): 6 of 9" in succeeded(CliRunner().invoke(app, arguments))
 
 
 def test_gauges_command_prints_every_gauge(model: Path) -> None:
