@@ -1,4 +1,4 @@
-"""`mmspec bench`: speed (also without a sub-command), accuracy, gauges."""
+"""`mmspec bench`: speed (also without a sub-command), auto, accuracy, gauges."""
 
 from __future__ import annotations
 
@@ -107,6 +107,53 @@ def speed(
         save(folder, summary, text)
         if plot and out is not None:
             report.draw(folder / "plot.png")
+    show(summary, text, as_json)
+
+
+@app.command()
+def auto(
+    model: Model = "smolvlm-mini",
+    drafter: Annotated[str, typer.Option(help="Name, folder or hub id of the drafter.")] = "eagle2",
+    temperature: Temperature = "0,1",
+    questions: Questions = 12,
+    max_new_tokens: MaxNewTokens = 96,
+    min_tokens: MinTokens = 60,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    long_questions: Annotated[int, typer.Option(help="Prompts of the runs of fixed length.")] = 2,
+    long_tokens: Annotated[int, typer.Option(help="Tokens of each reply in the runs of fixed length.")] = 512,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """The control of draft sizes against every fixed size; with random weights; on pictures from outside the world.
+
+    Example: mmspec bench auto --drafter eagle2 --temperature 0 --out bench-auto
+    """
+    from mmspec.benchmarks.auto import AutoSettings, run_auto
+    from mmspec.benchmarks.report import save
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    speed = SpeedSettings(
+        model=model,
+        drafters=words(drafter),
+        temperatures=numbers(temperature),
+        questions=questions,
+        max_new_tokens=max_new_tokens,
+        min_tokens=min_tokens,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+    )
+    settings = AutoSettings(speed, long_questions, long_tokens)
+    with kept_in(out) as folder:
+        report = run_auto(loaded(speed, "none"), settings, folder)
+        summary, text = report.summary(), report.text()
+        save(folder, summary, text)
     show(summary, text, as_json)
 
 

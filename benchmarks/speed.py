@@ -62,12 +62,31 @@ def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store) -> list[Sam
 
     Args: pipe: a pipeline on the target, without a drafter.
     """
+    return run(
+        pipe,
+        settings,
+        store,
+        lambda: long_questions(settings.questions, token_counter(pipe)),
+        lambda: methods(pipe, list(settings.drafters)),
+    )
+
+
+def run(
+    pipe: Pipeline,
+    settings: SpeedSettings,
+    store: Store,
+    ask: Callable[[], list[Question]],
+    make: Callable[[], dict[str, Method]],
+) -> list[Sample]:
+    """Answer what the store does not hold yet; returns all samples in order.
+
+    Args: ask, make: the questions and the methods, if something is missing.
+    """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
     if missing:
-        questions = long_questions(settings.questions, token_counter(pipe))
-        ready = methods(pipe, list(settings.drafters))
+        questions, ready = ask(), make()
         warm_up(pipe, ready, settings)
         # the bar counts from where an earlier run stopped
         bar = tqdm(missing, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)

@@ -10,13 +10,15 @@ from mmspec.errors import Error
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline, generate, load
+    from mmspec.contract import Shape
     from mmspec.registry import list_drafters
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Pipeline", "__version__", "generate", "list_drafters", "load"]
+__all__ = ["Error", "Pipeline", "Shape", "__version__", "generate", "list_drafters", "load"]
 
 _LAZY = {
     "Pipeline": "mmspec.api",
+    "Shape": "mmspec.contract",
     "generate": "mmspec.api",
     "list_drafters": "mmspec.registry",
     "load": "mmspec.api",

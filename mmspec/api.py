@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
-from mmspec.contract import Drafter, Rule
+from mmspec.contract import Drafter, Rule, Shape
+from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, find_drafter, find_model, find_rule, read_target
@@ -41,6 +42,7 @@ def load(
     drafter: Any = None,
     acceptance: str | Rule = "exact",
     *,
+    shape: str | Shape | None = None,
     processor: Any = None,
     dtype: Any = None,
     device: Any = None,
@@ -52,6 +54,10 @@ def load(
         drafter: None for the best one that comes with the model, else prompt lookup; a method's name; a folder; a hub
             id; a drafter; "none" for plain autoregressive decoding.
         acceptance: a rule's name or a rule. The default, "exact", gives the same output with every drafter.
+        shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
+            changes an output; "own" is the drafter's own setting; a `Shape` is that one. None is "auto", and for a
+            drafter that you made yourself "own". Rules that let drafts decide, such as "ratio", make "auto" mean "own"
+            above temperature 0.
         processor: the HF processor or tokenizer; None takes the one in the model's folder.
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
@@ -70,7 +76,9 @@ def load(
     else:
         raise InputError(f"model must be a name, a folder, a hub id or an HF model, not {type(model).__name__}")
     warn_unserved(target.model.generation_config)
-    return Pipeline(target, processor, find_drafter(drafter, target, folder), find_rule(acceptance, target), folder)
+    found = find_drafter(drafter, target, folder)
+    control = control_for(shape or usual_shape(drafter), found)
+    return Pipeline(target, processor, found, find_rule(acceptance, target), folder, control)
 
 
 def generate(
@@ -80,33 +88,46 @@ def generate(
     model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
     drafter: Any = None,
     acceptance: str | Rule = "exact",
+    shape: str | Shape | None = None,
     **options: Unpack[Options],
 ) -> Any:
     """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them.
 
-    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance: as for `load`.
+    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape: as for `load`.
     Returns: a `Generation`; for a list of prompts a list of them.
     """
-    texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance))
-    pipe = (_loaded if texts else load)(model, drafter, acceptance)  # type: ignore[arg-type]
+    texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance)) and isinstance(
+        shape, str | Shape | None
+    )
+    pipe = (_loaded if texts else load)(model, drafter, acceptance, shape=shape)  # type: ignore[arg-type]
     return pipe(image, prompt, **options)
 
 
 class Pipeline:
-    """A target with its processor, a drafter and an acceptance rule. Made by `load`."""
+    """A target with its processor, a drafter, the control of its drafts, and an acceptance rule. Made by `load`."""
 
-    def __init__(self, target: Any, processor: Any, drafter: Drafter, rule: Rule, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        target: Any,
+        processor: Any,
+        drafter: Drafter,
+        rule: Rule,
+        folder: Path | None = None,
+        control: Control = OWN,
+    ) -> None:
         choose_kind(rule, drafter)  # a misfit is found now, not at the first request
         self.target, self.processor, self.drafter, self.rule, self.folder = target, processor, drafter, rule, folder
+        self.control = control
 
     def __repr__(self) -> str:
         parts = (self.target.model, self.drafter, self.rule)
         return f"Pipeline({', '.join(type(part).__name__ for part in parts)})"
 
-    def with_drafter(self, drafter: Any) -> Pipeline:
-        """A pipeline on the same target with another drafter, given as for `load`."""
+    def with_drafter(self, drafter: Any, shape: str | Shape | None = None) -> Pipeline:
+        """A pipeline on the same target with another drafter, or the same with another shape, given as for `load`."""
         found = find_drafter(drafter, self.target, self.folder)
-        return Pipeline(self.target, self.processor, found, self.rule, self.folder)
+        control = control_for(shape or usual_shape(drafter), found)
+        return Pipeline(self.target, self.processor, found, self.rule, self.folder, control)
 
     def prepare(self, image: Any, prompt: str | Sequence[str]) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures: batched, padded on the left."""
@@ -151,7 +172,8 @@ class Pipeline:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
         budget = options.get("max_new_tokens", MAX_NEW_TOKENS)
         stop = TextStop(end_tokens(config), budget, strings, partial(decode_text, tokenizer, special=True))
-        rounds = decode(self.target, self.drafter, self.rule, {**inputs, "max_new_tokens": budget}, sampler, stop)
+        inputs = {**inputs, "max_new_tokens": budget}
+        rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
         return Stream(rounds, stop, tokenizer, lengths, self.rule.lossless, single)
 
@@ -170,6 +192,11 @@ class Pipeline:
             raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
 
 
+def usual_shape(drafter: Any) -> str:
+    """The shape where none is asked for: a drafter that the user made has the user's settings."""
+    return "auto" if drafter is None or isinstance(drafter, str | os.PathLike) else "own"
+
+
 @lru_cache(maxsize=2)
-def _loaded(model: str, drafter: str | None, acceptance: str) -> Pipeline:
-    return load(model, drafter, acceptance)
+def _loaded(model: str, drafter: str | None, acceptance: str, shape: str | Shape | None) -> Pipeline:
+    return load(model, drafter, acceptance, shape=shape)

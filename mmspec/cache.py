@@ -18,12 +18,15 @@ class RowCache:
     """An HF `DynamicCache` and the committed length of every row.
 
     lengths: host list, tokens of each row whose keys and values are committed.
+    shift: [B, 1] int64, what is added to a slot to get the position of a later token: 0, or less where pictures take
+        fewer positions than slots (M-RoPE). Windows and masks count slots.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
         self.hf = DynamicCache()
         self.lengths = [0] * batch
         self.device = device
+        self.shift = torch.zeros(batch, 1, dtype=torch.long, device=device)
 
     @property
     def width(self) -> int:
@@ -31,7 +34,7 @@ class RowCache:
         return self.hf.get_seq_length()
 
     def positions(self) -> Tensor:
-        """[B, 1] int64: the position of each row's next token."""
+        """[B, 1] int64: the slot of each row's next token."""
         return torch.tensor(self.lengths, device=self.device)[:, None]
 
     def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:

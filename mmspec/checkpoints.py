@@ -180,7 +180,7 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> P
 def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
     """A drafter from a folder or a hub id, on the target's device and in its dtype, bound to the target.
 
-    A folder without `drafter.json` that holds an HF causal language model is an independent drafter.
+    A folder without `drafter.json` that holds an HF model is an independent drafter: one that sees, if the model does.
     Raises: CheckpointError: missing, pickled or damaged files. MismatchError: made for another target.
     """
     folder = locate("drafter", source, known=[])
@@ -200,7 +200,8 @@ def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
 
 def _describe(folder: Path) -> dict[str, Any]:
     if not (folder / DESCRIPTION).exists() and (folder / "config.json").exists():
-        return {"format": FORMAT, "method": "spd"}
+        sees = "vision_config" in read_json(folder / "config.json")
+        return {"format": FORMAT, "method": "small-vlm" if sees else "spd"}
     description = read_json(folder / DESCRIPTION)
     if description.get("format") != FORMAT or not isinstance(description.get("method"), str):
         raise CheckpointError(

@@ -39,6 +39,7 @@ app = typer.Typer(
 
 DELEGATED = {
     "train": "Train a bundled model or a drafter. Example: mmspec train --help",
+    "datastore": "Build a datastore for the drafter that retrieves. Example: mmspec datastore build --help",
     "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
 }
 
@@ -62,7 +63,12 @@ def generate(
     drafter: Annotated[
         str | None, typer.Option(help="Method (mmspec drafters), folder or hub id; the model's best.")
     ] = None,
-    acceptance: Annotated[str, typer.Option(help="Acceptance rule: exact, match or ratio.")] = "exact",
+    acceptance: Annotated[
+        str, typer.Option(help="Acceptance rule: exact, match, ratio, block or typical (lossy).")
+    ] = "exact",
+    shape: Annotated[
+        str, typer.Option(help="Size of drafts: auto, own, a depth (4), or depth x width x nodes (5x4x16).")
+    ] = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to emit, 1 or more.")] = 128,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; the model's own unless given.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens; 0 is off.")] = None,
@@ -83,6 +89,8 @@ def generate(
     """
     if not images and os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
+    from mmspec.control import read_shape
+
     text = sys.stdin.read() if prompt == "-" else prompt
     options: Options = {
         "max_new_tokens": max_new_tokens,
@@ -94,7 +102,7 @@ def generate(
         "seed": seed,
         "stop": stop or (),
     }
-    pipe = mmspec.load(model, drafter, acceptance)
+    pipe = mmspec.load(model, drafter, acceptance, shape=read_shape(shape))
     if compare:
         from mmspec.compare import compare as run
 

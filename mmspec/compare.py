@@ -35,6 +35,8 @@ class Comparison:
             return f"Both decodings agree on all {self.speculative.stats.new_tokens} tokens."
         if self.must_agree:
             return "The decodings DIFFER, which must not happen with this rule."
+        if not self.speculative.stats.lossless:
+            return "The decodings differ, as they may: this rule is lossy."
         return "The decodings differ, as they may: this rule draws with noise of its own."
 
     @property
@@ -68,8 +70,7 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
     answers = [(plain(image, prompt, **options), pipe(image, prompt, **options)) for _ in range(1 + REPEATS)][1:]
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
     greedy = sampling_for(options, pipe.target.model.generation_config).temperature == 0
-    # A rule that takes coupled proposals never lets a draft decide a token, see `mmspec.contract.Kind`.
-    return Comparison(slow, fast, must_agree=pipe.rule.lossless and (greedy or "coupled" in pipe.rule.takes))
+    return Comparison(slow, fast, must_agree=greedy or pipe.rule.invariant)
 
 
 def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from mmspec.errors import InputError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -40,11 +42,43 @@ class Needs:
     attention: the last layer's attention weights over the prompt, for vision-aware drafters; the target must have been
         loaded with eager attention, the only kind that has them.
     embeddings: the input embeddings of the prompt, image features in place (tap 0, but of the prompt alone).
+    inputs: the prompt's model inputs as the target got them, for a drafter that sees the pictures itself.
     """
 
     taps: tuple[int, ...] = ()
     attention: bool = False
     embeddings: bool = False
+    inputs: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a draft may be. `Shape(4)` is a chain of four tokens.
+
+    depth: levels below node 0; with none there is no draft. width: children of a node, and nodes expanded per level.
+    total: nodes, node 0 included; 0 stands for 1 + depth * width.
+    Raises: InputError for numbers that no draft can have.
+    """
+
+    depth: int
+    width: int = 1
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "total"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise InputError(f"a draft of {name} {value!r} is not valid: whole numbers are needed")
+        object.__setattr__(self, "total", self.total or 1 + self.depth * self.width)
+        if self.width < 1 or not self.depth < self.total:
+            raise InputError(
+                f"a draft of depth {self.depth}, width {self.width} and {self.total} nodes is not valid: it needs "
+                "width >= 1 and more nodes than levels"
+            )
+
+    def __str__(self) -> str:
+        """As the command line takes it."""
+        return str(self.depth) if self == Shape(self.depth) else f"{self.depth}x{self.width}x{self.total}"
 
 
 @dataclass
@@ -128,8 +162,10 @@ class State:
     done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
     room: how many levels below node 0 may still be useful to any row.
+    shape: how large this round's draft should be; None leaves it to the drafter.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
+    prompt_inputs, prompt_features: with `Needs.inputs`, what the target was given, and what it made of the pictures.
     """
 
     ids: list[list[int]]
@@ -139,9 +175,20 @@ class State:
     limits: list[int]
     pending: Tensor | None = None
     room: int = 0
+    shape: Shape | None = None
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
     prompt_attention: Tensor | None = None
+    prompt_inputs: dict[str, Any] = field(default_factory=dict)
+    prompt_features: Any = None
+
+    def levels(self, own: int) -> int:
+        """How many levels this round's draft may have: those of `shape`, else the drafter's `own`; at most `room`."""
+        return max(0, min(own if self.shape is None else self.shape.depth, self.room))
+
+    def nodes(self, own: int) -> int:
+        """How many nodes this round's draft may have, node 0 included: those of `shape`, else the drafter's `own`."""
+        return own if self.shape is None else self.shape.total
 
 
 class Target(Protocol):
@@ -176,11 +223,18 @@ class Drafting(Protocol):
         """The next draft; node 0 is the pending token."""
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Learn from the round, after the target committed it."""
+        """Learn from the round, after the target committed it.
+
+        The draft may be another one than was proposed, for all rows or for some: node 0 alone, or another drafter's.
+        """
 
 
 class Drafter(Protocol):
-    """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request."""
+    """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request.
+
+    One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
+    smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size.
+    """
 
     kinds: frozenset[Kind]
     """The kinds of proposal it can make."""
@@ -197,6 +251,8 @@ class Rule(Protocol):
     """An acceptance rule on plain tensors."""
 
     lossless: bool
+    invariant: bool
+    """Whether the output at a seed is the same for every draft, at any temperature (at 0 it is, for every rule)."""
     takes: tuple[Kind, ...]
     """Kinds of proposal under which the rule keeps its law, best first."""
 

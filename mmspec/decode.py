@@ -15,8 +15,10 @@ from typing import Any, Protocol
 import torch
 
 from mmspec.contract import Accepted, Draft, Drafter, Kind, Rule, State, Target
+from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
+from mmspec.tree import root
 
 
 class Stop(Protocol):
@@ -61,9 +63,18 @@ def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
 
 @torch.inference_mode()  # entered and left around every yield
 def decode(
-    target: Target, drafter: Drafter, rule: Rule, inputs: dict[str, Any], sampler: Sampler, stop: Stop
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    inputs: dict[str, Any],
+    sampler: Sampler,
+    stop: Stop,
+    control: Control = OWN,
 ) -> Iterator[Round]:
-    """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first."""
+    """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first.
+
+    control: chooses how large each draft should be; by default the drafter does.
+    """
     clock = time.perf_counter
     kind = choose_kind(rule, drafter)
     started = clock()
@@ -71,11 +82,16 @@ def decode(
     prefilled = clock()
     first = stop.start(state)
     drafting = drafter.begin(state, sampler, kind)
+    plan = control.begin(len(first), sampler, rule)
     yield Round(first, [0] * len(first), verify_s=prefilled - started, other_s=clock() - prefilled, prefill=True)
 
     while not all(state.done):
         begun = clock()
-        draft = drafting.propose(state)
+        state.shape = plan.choose(state.room)
+        if state.shape == NO_DRAFT and state.pending is not None:
+            draft = root(state.pending)
+        else:
+            draft = drafting.propose(state)
         drafted = clock()
         verified = target.verify(state, draft)
         checked = clock()
@@ -86,7 +102,7 @@ def decode(
         decided = clock()
         drafting.observe(state, draft, verified, accepted)
         ended = clock()
-        yield Round(
+        done = Round(
             accepted.emitted,
             accepted.drafted,
             proposed=draft.size - (accepted.next is not None),
@@ -94,3 +110,5 @@ def decode(
             verify_s=checked - drafted,
             other_s=decided - checked,
         )
+        plan.learn(draft, accepted, done)
+        yield done

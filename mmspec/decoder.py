@@ -7,10 +7,12 @@ explicit positions and, where rows or branches ask for it, an explicit mask.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -22,11 +24,15 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @dataclass
 class Heard:
-    """logits [B, N, V]; per tap, hidden states [B, N, H]; if asked for, the last layer's attention [B, heads, N, N]."""
+    """logits [B, N, V]; per tap, hidden states [B, N, H]; if asked for, the last layer's attention [B, heads, N, N].
+
+    features: what a model that sees made of the prompt's pictures.
+    """
 
     logits: Tensor
     taps: dict[int, Tensor] = field(default_factory=dict)
     attention: Tensor | None = None
+    features: Any = None
 
 
 class Decoder:
@@ -76,13 +82,13 @@ class Decoder:
         return self.model.device
 
     def read(
-        self, inputs: dict[str, Any], lengths: list[int], taps: tuple[int, ...] = (), attention: bool = False
+        self, pieces: Sequence[dict[str, Any]], lengths: list[int], taps: tuple[int, ...] = (), attention: bool = False
     ) -> tuple[RowCache, Heard]:
-        """Prefill.
+        """Prefill, one forward per piece.
 
-        Args: inputs: model inputs with right-padded `input_ids` [B, T] (padding is never attended to, being later).
-            lengths: real tokens per row. taps: `hidden_states` indices to return for the whole prompt.
-            attention: return the attention weights, too.
+        Args: pieces: model inputs with right-padded `input_ids` [B, T] (padding is never attended to, being later); of
+            a long prompt several, each with the next columns. lengths: real tokens per row.
+            taps: `hidden_states` indices to return for the whole prompt. attention: return the attention weights, too.
         Returns: the cache, and logits [B, 1, V] after each row's last token.
         Raises: UnsupportedError: the attention implementation has no weights to return.
         """
@@ -92,16 +98,28 @@ class Decoder:
                 "return: load the target with attn_implementation='eager'"
             )
         cache = RowCache(len(lengths), self.device)
-        last = torch.tensor(lengths, device=self.device) - 1
-        wanted, place = last.unique(return_inverse=True)
-        extra: dict[str, Any] = {"logits_to_keep": wanted} if self.keeps_logits else {}
-        if attention:
-            extra["output_attentions"] = True
-        heard = self._forward(inputs, cache, taps, **extra)
-        place = place if self.keeps_logits else last
-        heard.logits = heard.logits[torch.arange(len(lengths), device=self.device), place][:, None]
+        last: dict[int, Tensor] = {}  # row -> [V]
+        parts: list[Heard] = []
+        end = 0
+        for piece in pieces:
+            start, end = end, end + piece["input_ids"].shape[1]
+            ends = {row: length - 1 - start for row, length in enumerate(lengths) if start < length <= end}
+            wanted = sorted({*ends.values()} or {0})
+            extra: dict[str, Any] = {}
+            if self.keeps_logits:
+                extra["logits_to_keep"] = torch.tensor(wanted, device=self.device)
+            if attention:
+                extra["output_attentions"] = True
+            parts.append(self._forward(piece, cache, taps, **extra))
+            for row, place in ends.items():
+                last[row] = parts[-1].logits[row, wanted.index(place) if self.keeps_logits else place]
         cache.fill(lengths)
-        return cache, heard
+        logits = torch.stack([last[row] for row in range(len(lengths))])[:, None]
+        states = {tap: torch.cat([part.taps[tap] for part in parts], 1) for tap in taps}
+        weights = [
+            F.pad(part.attention, (0, end - part.attention.shape[-1])) for part in parts if part.attention is not None
+        ]
+        return cache, Heard(logits, states, torch.cat(weights, 2) if weights else None)
 
     def extend(
         self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
@@ -110,8 +128,8 @@ class Decoder:
 
         Args: tokens, depth: [B, N]. ancestors: [B, N, N] bool.
         """
-        position = (cache.positions() + depth).clamp(max=self.max_length - 1)  # no node past the context is ever kept
-        inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": position}
+        slot = (cache.positions() + depth).clamp(max=self.max_length - 1)  # no node past the context is ever kept
+        inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": slot + cache.shift}
         alone = tokens.shape[1] == 1 and min(cache.lengths) == cache.width
         if not alone or self.window is not None:
             inputs["attention_mask"] = self._masks(cache, ancestors, depth)

@@ -116,6 +116,8 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Dra
     if drafter not in known:
         return load_drafter(locate("drafter", drafter, known), target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
+    if hasattr(kind, "advice"):
+        raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
     if getattr(kind, "trained", False):
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
         raise CheckpointError(

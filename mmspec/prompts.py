@@ -36,12 +36,13 @@ def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], li
     return texts, [_pictures(item) for item in image]
 
 
-def check_plain(texts: list[str], tokenizer: Any) -> None:
-    """Raise InputError for a text that holds one of the tokenizer's control tokens.
+def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> None:
+    """Raise InputError for a text that holds one of the tokenizer's control tokens, or one of `slots`.
 
     In a chat template it would open a turn or a picture slot of its own.
     """
     control = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    control += slots
     for text in texts:
         found = next((token for token in control if token in text), None)
         if found:

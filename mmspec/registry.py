@@ -24,17 +24,31 @@ BUILTIN: dict[str, dict[str, str]] = {
     "targets": {
         "any/causal-lm": "mmspec.causal_lm:CausalLM",
         "vlm/smolvlm": "mmspec.vlm.smolvlm:SmolVLM",
+        "vlm/llava": "mmspec.vlm.llava:Llava",
+        "vlm/llava-next": "mmspec.vlm.llava:LlavaNext",
+        "vlm/pixtral": "mmspec.vlm.llava:Pixtral",
+        "vlm/gemma3": "mmspec.vlm.gemma3:Gemma3",
+        "vlm/qwen2.5-vl": "mmspec.vlm.qwen_vl:Qwen25VL",
+        "vlm/qwen3-vl": "mmspec.vlm.qwen_vl:Qwen3VL",
     },
     "drafters": {
         "any/none": "mmspec.drafters.none:NoDrafter",
         "any/prompt-lookup": "mmspec.drafters.prompt_lookup:PromptLookup",
         "any/spd": "mmspec.drafters.independent:Independent",
         "any/eagle2": "mmspec.drafters.eagle:Eagle",
+        "any/suffix": "mmspec.drafters.suffix:Suffix",
+        "any/recycling": "mmspec.drafters.recycling:Recycling",
+        "any/lookahead": "mmspec.drafters.lookahead:Lookahead",
+        "any/retrieval": "mmspec.drafters.retrieval:Retrieval",
+        "any/hybrid": "mmspec.drafters.hybrid:Hybrid",
+        "vlm/small-vlm": "mmspec.vlm.small_vlm:SmallVLM",
     },
     "rules": {
         "any/exact": "mmspec.acceptance.exact:Exact",
         "any/match": "mmspec.acceptance.match:Match",
         "any/ratio": "mmspec.acceptance.ratio:Ratio",
+        "any/block": "mmspec.acceptance.block:Block",
+        "any/typical": "mmspec.acceptance.typical:Typical",
     },
     "trainers": {
         "vlm/smolvlm-mini": "mmspec.vlm.pretrain.train:main",
@@ -42,6 +56,7 @@ BUILTIN: dict[str, dict[str, str]] = {
     "commands": {
         "any/train": "mmspec.training.cli:app",
         "any/bench": "mmspec.benchmarks.cli:app",
+        "any/datastore": "mmspec.drafters.datastore_cli:app",
     },
 }
 

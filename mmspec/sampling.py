@@ -103,6 +103,18 @@ class Sampler:
         """[B, P] indices among the emitted tokens -> [B, P, V] Gumbel noise with which the target draws them."""
         return noise.gumbel(self.seeds, noise.TARGET, positions, vocab_size)
 
+    def draft_noise(self, emitted: Tensor, level: int, lanes: int, vocab_size: int) -> Tensor:
+        """Gumbel noise for a drafter that samples, independent of the target's.
+
+        It is new in every round, also where a position is drafted again: a rule that looked at the whole draft, such as
+        block verification, has used up the noise of the tokens that it rejected.
+
+        Args: emitted: [B] tokens before this round. level: below 256. lanes: nodes of the level, 256 at most.
+        Returns: [B, lanes, V].
+        """
+        lane = torch.arange(lanes, device=emitted.device)
+        return noise.gumbel(self.seeds, noise.DRAFT, emitted[:, None] * 2**16 + level * 2**8 + lane, vocab_size)
+
     def draw(self, scores: Tensor, positions: Tensor) -> Tensor:
         """The target's tokens at [B, P] positions under scores [B, P, V]: argmax, plus noise unless greedy."""
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)

@@ -2,6 +2,7 @@
 
 A multimodal family adds two things (see `mmspec.vlm`): how a prompt with pictures becomes model inputs, and which ids
 stand for image positions. Pictures enter at prefill only, so verification and commit are the same for all of them.
+Beside ids, what goes with the prompt token by token (types, positions) is aligned with them and cut with them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from transformers import PreTrainedModel
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
-from mmspec.decoder import Decoder
+from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, NumericalError
+from mmspec.pieces import spans
 from mmspec.sampling import Sampler
+
+PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
+"""Model inputs [B, T] with one value per token of the prompt."""
 
 
 @dataclass
@@ -35,6 +40,10 @@ class CausalTarget:
 
     modality = "text"
     placeholders: tuple[int, ...] = ()
+    pictures: tuple[str, ...] = ()
+    """Names of the model inputs that hold pictures."""
+    piece_size = 4096
+    """Most prompt tokens per forward of prefill."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
@@ -69,7 +78,7 @@ class CausalTarget:
                 f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
             )
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
-        cache, heard = self.decoder.read(self.arrange(inputs, rows), lengths, taps, needs.attention)
+        cache, heard = self.read(inputs, rows, taps, needs.attention)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
@@ -87,19 +96,51 @@ class CausalTarget:
             prompt_taps=heard.taps,
             prompt_embeddings=heard.taps[0] if needs.embeddings else None,
             prompt_attention=heard.attention,
+            prompt_inputs=inputs if needs.inputs else {},
+            prompt_features=heard.features if needs.inputs else None,
             cache=cache,
             taps=needs.taps,
             sampler=sampler,
             lengths=lengths,
         )
 
+    def read(
+        self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = (), attention: bool = False
+    ) -> tuple[RowCache, Heard]:
+        """Forward prompts (or whole texts) whose ids are `rows`, with the pictures in `inputs`. See `Decoder.read`."""
+        arranged = self.arrange(inputs, rows)
+        slots = torch.isin(
+            arranged["input_ids"], torch.tensor(self.placeholders, dtype=torch.long, device=self.decoder.device)
+        )
+        pieces = [self.piece(arranged, start, end) for start, end in spans(slots, self.piece_size)]
+        lengths = [len(row) for row in rows]
+        cache, heard = self.decoder.read(pieces, lengths, taps, attention)
+        heard.features = arranged.get("features")
+        if "position_ids" in arranged:
+            following = [int(arranged["position_ids"][..., row, :n].max()) + 1 for row, n in enumerate(lengths)]
+            cache.shift = torch.tensor(following, device=self.decoder.device)[:, None] - cache.positions()
+        return cache, heard
+
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
-        """Model inputs with right-padded ids, on the model's device and in its dtype."""
+        """Model inputs on the model's device and in its dtype: right-padded ids [B, T] (with what goes along token by
+        token), and the pictures."""
         width = max(map(len, rows))
         pad = rows[0][-1] if rows[0][-1] not in self.placeholders else 0
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.decoder.device)
-        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
-        return {"input_ids": ids, **{name: self._placed(value) for name, value in rest.items()}}
+        arranged: dict[str, Any] = {"input_ids": torch.tensor([row + [pad] * (width - len(row)) for row in rows])}
+        for name, value in inputs.items():
+            if name in PER_TOKEN:
+                types = unpad(inputs, name)
+                arranged[name] = torch.tensor([row + [0] * (width - len(row)) for row in types])
+            elif name in self.pictures:
+                arranged[name] = value
+            elif name not in ("input_ids", "attention_mask"):
+                raise InputError(f"{type(self.model).__name__} is served without {name}: leave it out")
+        return {name: self._placed(value) for name, value in arranged.items()}
+
+    def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+        """The model inputs of columns start to end of a prompt."""
+        along = ("input_ids", "position_ids", *PER_TOKEN)
+        return {name: arranged[name][..., start:end] for name in along if name in arranged}
 
     def _placed(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -126,10 +167,13 @@ class CausalTarget:
         state.room = max((start + limit - len(ids) for ids, start, limit, done in rows if not done), default=0) - 1
 
 
-def unpad(inputs: dict[str, Any]) -> list[list[int]]:
-    """The real tokens of each row of `input_ids` [B, T], wherever `attention_mask` says the padding is."""
-    ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-    rows = ids.tolist() if mask is None else [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
+    """The values of each row of an input [B, T] at real tokens, wherever `attention_mask` says the padding is."""
+    values, mask = inputs[name], inputs.get("attention_mask")
+    if mask is None:
+        rows = values.tolist()
+    else:
+        rows = [row[keep.bool()].tolist() for row, keep in zip(values, mask, strict=True)]
     if not all(rows):
         raise InputError("a prompt is empty: give every row at least one token")
     return rows

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.sampling import Sampler, Sampling, warp
 from mmspec.tree import best
@@ -114,7 +113,7 @@ class TableDrafting:
             draft = Draft(tokens, parents, depth)
             scores = self.sampler.shape(self.drafter.table[node_pairs(draft, state.before)][:, frontier])  # [B, F, V]
             q[:, frontier] = scores.softmax(-1)
-            children, confidence = self._children(scores, state.emitted + level, width)
+            children, confidence = self._children(scores, state.emitted, level, width)
             above = torch.arange(frontier.start, frontier.stop).repeat_interleave(width).expand(batch, -1)
             score = torch.cat([score, (score[:, frontier, None] + confidence).flatten(1)], 1)
             tokens = torch.cat([tokens, children.flatten(1)], 1)
@@ -135,12 +134,11 @@ class TableDrafting:
             )[0]
         return Draft(tokens, parents, depth, self.kind, q if self.kind == "sampled" else None)
 
-    def _children(self, scores: Tensor, position: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    def _children(self, scores: Tensor, emitted: Tensor, level: int, width: int) -> tuple[Tensor, Tensor]:
         if self.kind == "sampled" and not self.sampler.greedy:
-            lanes = position[:, None] * 100 + torch.arange(scores.shape[1])
-            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, lanes, scores.shape[-1])
+            g = self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
         elif self.kind == "coupled" and not self.sampler.greedy:
-            g = self.sampler.target_noise(position[:, None], scores.shape[-1])
+            g = self.sampler.target_noise(emitted[:, None] + level, scores.shape[-1])
         else:
             g = torch.zeros(())
         confidence, children = (scores + g).log_softmax(-1).topk(width, dim=-1)

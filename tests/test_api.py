@@ -51,7 +51,7 @@ def eagle(target: object, seed: int = 0) -> Eagle:
 def test_generate_is_load_and_call_and_keeps_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = mmspec.load(folder)(RED, QUESTION, max_new_tokens=5).token_ids
     load, loads = api.load, []
-    monkeypatch.setattr(api, "load", lambda *parts: loads.append(parts) or load(*parts))
+    monkeypatch.setattr(api, "load", lambda *parts, **rest: loads.append(parts) or load(*parts, **rest))
     for _ in range(2):
         assert mmspec.generate(RED, QUESTION, model=folder, max_new_tokens=5).token_ids == expected
     assert len(loads) == 1

@@ -390,9 +390,7 @@ def test_accuracy_run_scores_every_question_once(model: Path, tmp_path: Path) ->
     assert len((out / "samples.jsonl").read_text().splitlines()) == 25
 
 
-def test_accuracy_run_compares_replies_with_transformers_alone(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accuracy_run_compares_replies_with_transformers_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ["--questions", "9", "--batch", "4", "--max-new-tokens", "6", "--stock", "--dtype", "float32"]
     arguments = ["accuracy", "--model", str(model), *small]
     assert "transformers alone (float32): 9 of 9" in succeeded(CliRunner().invoke(app, arguments))

@@ -115,7 +115,7 @@ def test_compare_fails_if_a_rule_breaks_its_word(run: Run, model: Path, monkeypa
 
     choices = exact.choices
     monkeypatch.setattr(exact, "choices", lambda draft, *rest: (choices(draft, *rest) + (draft.size > 1)) % 300)
-    status, out, _ = generate(run, model, "--compare")
+    status, out, _ = generate(run, model, "--compare", "--shape", "own")
     assert status == 1
     assert "The decodings DIFFER" in out
 

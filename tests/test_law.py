@@ -119,8 +119,8 @@ def test_the_check_finds_draft_noise_that_is_the_targets_own() -> None:
     """Why a rule that lets drafts decide may not take coupled proposals."""
 
     class Coupled(tables.TableDrafting):
-        def _children(self, scores: Tensor, position: Tensor, width: int) -> tuple[Tensor, Tensor]:
-            g = self.sampler.target_noise(position[:, None], scores.shape[-1])
+        def _children(self, scores: Tensor, emitted: Tensor, level: int, width: int) -> tuple[Tensor, Tensor]:
+            g = self.sampler.target_noise(emitted[:, None] + level, scores.shape[-1])
             confidence, tokens = (scores + g).log_softmax(-1).topk(width, dim=-1)
             return tokens, confidence
 

@@ -118,7 +118,7 @@ class Guided:
         rows = inputs["input_ids"].tolist() + inputs["free_ids"].tolist()
         lengths = [len(row) for row in rows]
         ids = torch.tensor([row + [0] * (max(lengths) - len(row)) for row in rows])
-        cache, heard = self.decoder.read({"input_ids": ids}, lengths)
+        cache, heard = self.decoder.read([{"input_ids": ids}], lengths)
         batch = len(rows) // 2
         zeros = torch.zeros(batch, dtype=torch.long)
         scores = sampler.warp(root(zeros), self.guide(heard.logits))

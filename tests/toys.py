@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from mmspec.acceptance.exact import Exact
+from mmspec.control import OWN
 from mmspec.decode import Round, decode
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
@@ -135,12 +136,14 @@ def answer(
     eos: Sequence[int] = (),
     strings: Sequence[str] = (),
     text_of: Callable[[list[int]], str] | None = None,
+    control: Any = OWN,
 ) -> Answer:
     """Run the loop to its end."""
     drafter.bind(target)
     sampler = Sampler(sampling or Sampling(), len(inputs["input_ids"]), torch.device("cpu"))
     stop = TextStop(eos, budget, strings, text_of)
-    rounds = list(decode(target, drafter, rule or Exact(), {**inputs, "max_new_tokens": budget}, sampler, stop))
+    inputs = {**inputs, "max_new_tokens": budget}
+    rounds = list(decode(target, drafter, rule or Exact(), inputs, sampler, stop, control))
     rows = [[token for r in rounds for token in r.tokens[row]] for row in range(len(inputs["input_ids"]))]
     assert rows == stop.outputs
     return Answer(rows, rounds, stop.finish)

@@ -18,6 +18,7 @@ class Exact:
     """Law: the sequence equals the one that the autoregressive loop draws with the same seed. Takes any proposal."""
 
     lossless = True
+    invariant = True
     takes: tuple[Kind, ...] = ("coupled", "point", "sampled")
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -25,6 +25,7 @@ class Ratio:
     """
 
     lossless = True
+    invariant = False
     takes: tuple[Kind, ...] = ("sampled",)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from mmspec import noise
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.control import TREES
 from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.placeholders import forbid
 from mmspec.sampling import Sampler
 from mmspec.tree import best, root
 
@@ -81,6 +82,7 @@ class Eagle:
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
+    shapes = TREES
     trained = True
     method = "eagle2"
     source = "EAGLE-2, arXiv 2406.16858"
@@ -141,30 +143,33 @@ class Eagle:
             [ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device
         )
         features = state.prompt_taps[self.target.num_layers]
-        return Growing(self, sampler, kind, RowCache(len(lengths), device), following, features, lengths)
+        return Growing(self, sampler, kind, RowCache(len(lengths), device), [(following, features, lengths)])
 
 
 @dataclass
 class Growing:
     """EAGLE on one request.
 
-    tokens [B, M], features [B, M, H], counts: slots that wait to be read, counts[b] real ones in row b.
+    waiting: slots that wait to be read, from the prompt and from every round since the last proposal: tokens [B, M],
+        features [B, M, H], and how many are real in each row.
     """
 
     drafter: Eagle
     sampler: Sampler
     kind: Kind
     cache: RowCache
-    tokens: Tensor
-    features: Tensor
-    counts: list[int]
+    waiting: list[tuple[Tensor, Tensor, list[int]]]
 
     def propose(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then grow the tree on estimates."""
         assert state.pending is not None
-        levels = min(self.drafter.depth, state.room)
+        levels = state.levels(self.drafter.depth)
         if levels < 1:
             return root(state.pending)
+        own = self.drafter
+        width, top_k, total = own.width, own.top_k, own.total
+        if state.shape is not None:
+            width, top_k, total = state.shape.width, state.shape.width, state.shape.total
         feature = self._read()[:, None]  # [B, 1, H], the estimate at the pending token's slot
         batch, device = feature.shape[0], feature.device
         rows = torch.arange(batch, device=device)[:, None]
@@ -176,25 +181,25 @@ class Growing:
         laws: list[tuple[Tensor, Tensor]] = []  # frontier nodes and the law of their children, if these are sampled
         count = 0
         for level in range(levels):
-            children, confidence, law = self._children(feature, state.emitted + level)  # [B, F, k]
-            token, total = children.flatten(1), (score[..., None] + confidence).flatten(1)
+            children, confidence, law = self._children(feature, state.emitted, level, top_k)  # [B, F, k]
+            token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
             grown.append(
-                (token, parent[..., None].expand_as(children).flatten(1), total, torch.full_like(token, level + 1))
+                (token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1))
             )
             if law is not None:
                 laws.append((parent, law))
             if level + 1 == levels:
                 break
-            keep = min(self.drafter.width, token.shape[1])
-            score, chosen = total.topk(keep, dim=-1)
+            keep = min(width, token.shape[1])
+            score, chosen = sums.topk(keep, dim=-1)
             parent, origin = chosen + count, chosen // children.shape[-1]
             count += token.shape[1]
-            own = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
-            above = torch.cat([above[rows, origin], own], -1)
+            itself = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
+            above = torch.cat([above[rows, origin], itself], -1)
             feature = self._forward(token.gather(1, chosen), feature[rows, origin], level, above)
         self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * batch)
         tokens, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
-        draft, place = best(tokens, parents, scores, depth, state.pending, self.drafter.total, self.kind)
+        draft, place = best(tokens, parents, scores, depth, state.pending, total, self.kind)
         if laws:
             draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=device)
             for parent, law in reversed(laws):  # node 0 last: what was not selected was placed there
@@ -203,16 +208,18 @@ class Growing:
 
     def _read(self) -> Tensor:
         """Forward the waiting slots; returns [B, H], the estimate at each row's last one."""
-        batch, width = self.tokens.shape
-        device = self.tokens.device
+        tokens, features, counts = joined(self.waiting)
+        batch, width = tokens.shape
+        device = tokens.device
         depth = torch.arange(width, device=device).expand(batch, width)
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(batch, width, width)
         positions = self.cache.positions() + depth
-        mask = self.cache.mask(causal, depth, self.features.dtype)
+        mask = self.cache.mask(causal, depth, features.dtype)
         net, target = self.drafter.net, self.drafter.target
-        out = net(target.embed(self.tokens), self.features, positions, mask, self.cache.hf)
-        self.cache.commit(width, [list(range(count)) for count in self.counts])
-        return out[torch.arange(batch, device=device), torch.tensor(self.counts, device=device) - 1]
+        out = net(target.embed(tokens), features, positions, mask, self.cache.hf)
+        self.cache.commit(width, [list(range(count)) for count in counts])
+        self.waiting = []
+        return out[torch.arange(batch, device=device), torch.tensor(counts, device=device) - 1]
 
     def _forward(self, tokens: Tensor, features: Tensor, level: int, ancestors: Tensor) -> Tensor:
         """Estimates [B, F, H] for frontier nodes at depth level + 1, whose parents' estimates are `features`."""
@@ -220,32 +227,49 @@ class Growing:
         mask = self.cache.mask(ancestors, positions, features.dtype)
         return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, self.cache.hf)
 
-    def _children(self, feature: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _children(
+        self, feature: Tensor, emitted: Tensor, level: int, top_k: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Children of nodes with estimates [B, F, H]: tokens, log-confidence [B, F, k], and q for sampled ones."""
         target, sampler = self.drafter.target, self.sampler
-        logits = target.head(feature)
-        if target.placeholders:
-            logits[..., list(target.placeholders)] = -torch.inf
-        scores = sampler.shape(logits)
-        k = min(self.drafter.top_k, scores.shape[-1])
+        scores = sampler.shape(forbid(target.head(feature), target.placeholders))
+        k = min(top_k, scores.shape[-1])
         if self.kind == "sampled" and not sampler.greedy:
-            lanes = position[:, None] * feature.shape[1] + torch.arange(feature.shape[1], device=feature.device)
-            g = noise.gumbel(sampler.seeds, noise.DRAFT, lanes, scores.shape[-1])
+            g = sampler.draft_noise(emitted, level, feature.shape[1], scores.shape[-1])
             token = (scores + g).topk(k, dim=-1).indices
             prior = torch.tensor([RANK_CONFIDENCE[min(rank, 7)] for rank in range(k)], device=feature.device)
             return token, prior.expand(token.shape), scores.softmax(-1)
         if self.kind == "coupled" and not sampler.greedy:
-            scores = (scores + sampler.target_noise(position[:, None], scores.shape[-1])) * self.drafter.sharpness
+            g = sampler.target_noise(emitted[:, None] + level, scores.shape[-1])
+            scores = (scores + g) * self.drafter.sharpness
         confidence, token = scores.log_softmax(-1).topk(k, dim=-1)
         return token, confidence, None
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Queue the accepted nodes with their true features."""
+        """Queue the accepted nodes with their true features, whoever drafted them."""
         assert accepted.next is not None
         rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
-        self.counts = [len(path) for path in accepted.paths]
-        width = max(self.counts)
-        path = accepted.path[:, :width]
-        self.features = verified.taps[self.drafter.target.num_layers][rows[:, None], path]
-        self.tokens = draft.tokens.gather(1, path).roll(-1, 1)
-        self.tokens[rows, accepted.count - 1] = accepted.next
+        counts = [len(path) for path in accepted.paths]
+        path = accepted.path[:, : max(counts)]
+        features = verified.taps[self.drafter.target.num_layers][rows[:, None], path]
+        tokens = draft.tokens.gather(1, path).roll(-1, 1)
+        tokens[rows, accepted.count - 1] = accepted.next
+        self.waiting.append((tokens, features, counts))
+
+
+def joined(waiting: list[tuple[Tensor, Tensor, list[int]]]) -> tuple[Tensor, Tensor, list[int]]:
+    """Several rounds' slots as one: tokens [B, M], features [B, M, H], counts; each row's real slots without gaps."""
+    if len(waiting) == 1:
+        return waiting[0]
+    tokens, features = (torch.cat(part, 1) for part in list(zip(*waiting, strict=True))[:2])
+    device = tokens.device
+    real = torch.cat(
+        [
+            torch.arange(part.shape[1], device=device) < torch.tensor(n, device=device)[:, None]
+            for part, _, n in waiting
+        ],
+        1,
+    )
+    counts = [sum(some) for some in zip(*(n for _, _, n in waiting), strict=True)]
+    order = real.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
+    return tokens.gather(1, order), features.gather(1, order[..., None].expand(-1, -1, features.shape[-1])), counts

@@ -8,6 +8,7 @@ own, or the argmax. Pictures reach it only through the words that were already e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from mmspec import noise
 from mmspec.cache import RowCache
 from mmspec.checkpoints import quiet, read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.control import CHAINS
 from mmspec.decoder import Decoder
 from mmspec.errors import InputError, MismatchError
+from mmspec.placeholders import forbid, words
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
@@ -33,6 +35,7 @@ class Independent:
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
     needs = Needs()
+    shapes = CHAINS
     trained = True
     method = "spd"
     source = "SPD for multimodal models, arXiv 2404.08856"
@@ -69,8 +72,7 @@ class Independent:
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
         """Read the prompts without their image slots; the pending tokens wait for the first proposal."""
-        slots = set(self.placeholders)
-        texts = [[token for token in ids[:-1] if token not in slots] or ids[-2:-1] for ids in state.ids]
+        texts = [words(ids[:-1], self.placeholders) or ids[-2:-1] for ids in state.ids]
         width = max(map(len, texts))
         if width >= self.decoder.max_length:
             raise InputError(
@@ -79,7 +81,7 @@ class Independent:
             )
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
-        cache, _ = self.decoder.read({"input_ids": ids}, [len(text) for text in texts])
+        cache, _ = self.decoder.read([{"input_ids": ids}], [len(text) for text in texts])
         return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
 
@@ -88,6 +90,7 @@ class Speaking:
     """An independent drafter on one request.
 
     unread: per row, the tokens that its cache has not seen yet, the pending one last.
+    drafted: the draft that waits for its verification; the cache holds all of it but the last token.
     """
 
     drafter: Independent
@@ -95,21 +98,23 @@ class Speaking:
     kind: Kind
     cache: RowCache
     unread: list[list[int]]
+    drafted: Draft | None = None
 
     def propose(self, state: State) -> Draft:
         """A chain of `length` tokens, shorter near the budget."""
         assert state.pending is not None
-        length = max(0, min(self.drafter.length, state.room))
+        length = state.levels(self.drafter.length)
         tokens: list[Tensor] = [state.pending]
         laws: list[Tensor] = []
         for step in range(length):
             logits = self._catch_up() if step == 0 else self._step(tokens[-1])
-            token, law = self._pick(logits, state.emitted + step)
+            token, law = self._pick(logits, state.emitted, step)
             tokens.append(token)
             if law is not None:
                 laws.append(law)
         q = torch.stack([*laws, laws[-1]], 1) if laws else None  # the leaf has no children; its row is never read
-        return chain(torch.stack(tokens, 1), self.kind, q)
+        self.drafted = chain(torch.stack(tokens, 1), self.kind, q)
+        return self.drafted
 
     def _catch_up(self) -> Tensor:
         """Read the unread tokens of every row; returns logits [B, V] after each row's pending token."""
@@ -132,24 +137,33 @@ class Speaking:
         steps = chain(tokens)
         return self.drafter.decoder.extend(self.cache, tokens, steps.depth, steps.ancestors).logits
 
-    def _pick(self, logits: Tensor, position: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _pick(self, logits: Tensor, emitted: Tensor, step: int) -> tuple[Tensor, Tensor | None]:
         """The next token [B], never an image placeholder, and if it is sampled its law [B, V]."""
-        if self.drafter.placeholders:
-            logits = logits.index_fill(-1, torch.tensor(self.drafter.placeholders, device=logits.device), -torch.inf)
-        scores = self.sampler.shape(logits)
+        scores = self.sampler.shape(forbid(logits, self.drafter.placeholders))
         if self.kind == "coupled":
-            return self.sampler.draw(scores[:, None], position[:, None])[:, 0], None
+            return self.sampler.draw(scores[:, None], emitted[:, None] + step)[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:
-            g = noise.gumbel(self.sampler.seeds, noise.DRAFT, position[:, None], scores.shape[-1])[:, 0]
+            g = self.sampler.draft_noise(emitted, step, 1, scores.shape[-1])[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
         return scores.argmax(-1), None
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal."""
-        read = max(draft.size - 2, 0)  # drafted tokens in the cache: all but the last one
+        """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal.
+
+        The verified draft may be another's: then this drafter's own chain, if it made one, is compared with the text.
+        """
+        own, self.drafted = self.drafted, None
+        read = 0 if own is None else max(own.size - 2, 0)
+        if own is draft or not read:
+            agreed = [min(len(path) - 1, read) for path in accepted.paths]
+        else:
+            assert own is not None
+            chains = zip(own.tokens[:, 1:-1].tolist(), accepted.emitted, strict=True)
+            agreed = [min(len(commonprefix(pair)), max(len(pair[1]) - 1, 0)) for pair in chains]
         new_lengths = []
-        for row, (path, emitted) in enumerate(zip(accepted.paths, accepted.emitted, strict=True)):
-            kept = min(len(path) - 1, read) if emitted else 0
+        for row, (count, emitted) in enumerate(zip(agreed, accepted.emitted, strict=True)):
+            kept = count if emitted else 0
             new_lengths.append(self.cache.lengths[row] - read + kept)
-            self.unread[row] += emitted[kept:] or state.ids[row][-1:]  # a finished row rereads its last token
+            # a finished row rereads its last token
+            self.unread[row] += emitted[kept:] or ([] if self.unread[row] else state.ids[row][-1:])
         self.cache.fill(new_lengths)

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.control import COPIES
 from mmspec.errors import InputError
+from mmspec.placeholders import before
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
@@ -26,6 +28,7 @@ class PromptLookup:
 
     kinds: frozenset[Kind] = frozenset({"point"})
     needs = Needs()
+    shapes = COPIES
     trained = False
     source = "prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding"
 
@@ -81,7 +84,7 @@ class Copying:
     def propose(self, state: State) -> Draft:
         """A chain per row; rows without a match, or with a shorter one, are padded with nodes marked invalid."""
         assert state.pending is not None
-        most = max(0, min(self.drafter.length, state.room))
+        most = state.levels(self.drafter.length)
         copies = [self._copy(index, ids, most) for index, ids in zip(self.indices, state.ids, strict=True)]
         width = max(map(len, copies))
         rows = [ids[-1:] + copy + ids[-1:] * (width - len(copy)) for ids, copy in zip(state.ids, copies, strict=True)]
@@ -95,8 +98,7 @@ class Copying:
         index.update(ids)
         start = index.find(ids)
         copy = [] if start is None else ids[start : start + most]
-        stops = [i for i, token in enumerate(copy) if token in self.drafter.placeholders]
-        return copy[: stops[0]] if stops else copy
+        return before(copy, self.drafter.placeholders)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """The text itself is the memory."""

@@ -45,5 +45,5 @@ class Features:
         texts = [row.ids for row in rows]
         lengths = [len(text) for text in texts]
         tap = target.num_layers
-        _, heard = target.decoder.read(target.arrange(inputs, texts), lengths, (tap,))
+        _, heard = target.read(inputs, texts, (tap,))
         return [feature[:length].clone() for feature, length in zip(heard.taps[tap], lengths, strict=True)]

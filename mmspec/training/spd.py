@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
+from mmspec.placeholders import words
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
 from mmspec.training.recipe import Recipe
@@ -125,4 +126,4 @@ class SpdLoss:
 
 def spoken_prompt(prompt: list[int], placeholders: tuple[int, ...]) -> list[int]:
     """The prompt without its image slots; its last id if nothing else is left."""
-    return [token for token in prompt if token not in placeholders] or prompt[-1:]
+    return words(prompt, placeholders) or prompt[-1:]

@@ -1,0 +1,128 @@
+"""Token recycling: every token's last seen best successors, kept in a matrix, fill a tree of fixed shape (arXiv
+2408.08696).
+
+Verification computes a law at every node and keeps one path; the top-k of all of them, rejected nodes included, are
+worth keeping as guesses for the next time that the same token comes up. The tree is filled level by level from the
+pending token. Its shape is chosen once, best first, by how likely a child of each rank is the accepted one (as in
+Sequoia, arXiv 2402.12374). Nothing is decided on the host, and no noise is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.control import TREES
+from mmspec.errors import InputError
+from mmspec.placeholders import forbid
+from mmspec.sampling import Sampler
+
+SHARES = (0.5, 0.17, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
+"""How likely the child of each rank is the accepted one, roughly; only their order and ratios shape the tree."""
+UNKNOWN = -1
+
+
+@lru_cache
+def template(total: int, depth: int, width: int) -> list[tuple[int, int, int]]:
+    """Parent, rank among its siblings and level of every node but node 0, level by level.
+
+    Args: total: nodes, node 0 included. depth: most levels. width: most children of a node.
+    """
+    heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
+    chosen: list[tuple[int, ...]] = []  # a node is the path of ranks that leads to it
+    while heap and len(chosen) < total:
+        weight, path = heappop(heap)
+        chosen.append(path)
+        if len(path) < depth:
+            for rank in range(width):
+                heappush(heap, (weight * SHARES[rank], (*path, rank)))
+    chosen.sort(key=len)
+    place = {path: node for node, path in enumerate(chosen)}
+    return [(place[path[:-1]], path[-1], len(path)) for path in chosen[1:]]
+
+
+class Recycling:
+    """Drafts with the successors that the target found best when it last verified each token.
+
+    The matrix belongs to the drafter: every request of a pipeline reads and refreshes it, all rows of a batch too. It
+    takes 4 * width bytes per id of the vocabulary and never grows.
+
+    Args: total: nodes of the tree, the pending token included. depth: its levels.
+        width: successors kept per token, at most 8.
+    Raises: InputError: a value that leaves nothing to draft, or more successors than ranks have a known share.
+    """
+
+    kinds: frozenset[Kind] = frozenset({"point"})
+    needs = Needs()
+    shapes = TREES
+    trained = False
+    source = "token recycling, arXiv 2408.08696"
+
+    def __init__(self, total: int = 16, depth: int = 6, width: int = 8) -> None:
+        if total < 2 or depth < 1 or not 1 <= width <= len(SHARES):
+            raise InputError(
+                f"token recycling needs total >= 2, depth >= 1 and width in 1 to {len(SHARES)}, got {total}, {depth} "
+                f"and {width}"
+            )
+        self.total, self.depth, self.width = total, depth, width
+        self.placeholders: list[int] = []
+        self.vocab_size = 0
+        self.successors: Tensor | None = None  # [V + 1, width] int32; the last row takes what is not worth keeping
+
+    def bind(self, target: Any) -> None:
+        """Learn the vocabulary; what was learned in another one is forgotten."""
+        self.placeholders = list(target.placeholders)
+        if self.vocab_size != target.vocab_size:
+            self.vocab_size, self.successors = target.vocab_size, None
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recycled:
+        """Make the matrix where the first request runs."""
+        device = state.emitted.device
+        if self.successors is None or self.successors.device != device:
+            size = (self.vocab_size + 1, self.width)
+            self.successors = torch.full(size, UNKNOWN, dtype=torch.int32, device=device)
+        return Recycled(self)
+
+
+@dataclass
+class Recycled:
+    """Token recycling on one request."""
+
+    drafter: Recycling
+
+    def propose(self, state: State) -> Draft:
+        """The template filled from the pending tokens; nodes below an unknown successor are invalid."""
+        assert state.pending is not None
+        assert self.drafter.successors is not None
+        levels, own = state.levels(self.drafter.depth), self.drafter
+        width = own.width if state.shape is None else min(own.width, state.shape.width)
+        nodes = template(state.nodes(own.total), levels, width)
+        shape = torch.tensor([(-1, 0, 0), *nodes], device=state.pending.device)  # [N, 3]
+        tokens = state.pending[:, None]
+        for level in range(1, levels + 1):
+            size = sum(node[2] == level for node in nodes)
+            parents, ranks, _ = shape[tokens.shape[1] : tokens.shape[1] + size].unbind(1)
+            above = tokens[:, parents]  # [B, nodes of the level]
+            found = self.drafter.successors[above.clamp(min=0), ranks].long()
+            tokens = torch.cat([tokens, torch.where(above < 0, UNKNOWN, found)], 1)
+        parents, _, depth = shape.expand(len(tokens), -1, -1).unbind(2)  # [B, N]
+        return Draft(tokens.clamp(min=0), parents, depth, valid=tokens >= 0)
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
+        table = self.drafter.successors
+        assert table is not None
+        logits = forbid(verified.logits, self.drafter.placeholders)
+        best = logits.topk(table.shape[1], dim=-1).indices.flatten(0, 1)  # [B * N, width]
+        unused = table.shape[0] - 1
+        tokens = draft.tokens if draft.valid is None else torch.where(draft.valid, draft.tokens, unused)
+        tokens = tokens.flatten()
+        order = torch.arange(len(tokens), device=tokens.device)
+        last = tokens.new_zeros(len(table)).scatter_reduce_(0, tokens, order, "amax")
+        table[tokens] = best[last[tokens]].int()

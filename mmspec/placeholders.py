@@ -1,0 +1,27 @@
+"""Image slots are positions, not words: the one place where drafters get rid of placeholder ids.
+
+A target may emit such an id, which is then a token like any other. A drafter never proposes one, since it would hardly
+be accepted, and a drafter that reads text alone does not read the slots of a prompt.
+"""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+
+def forbid(logits: Tensor, placeholders: Collection[int]) -> Tensor:
+    """A drafter's logits [.., V] with the placeholders ruled out, before any law is made of them."""
+    if not placeholders:
+        return logits
+    return logits.index_fill(-1, torch.tensor(list(placeholders), device=logits.device), -torch.inf)
+
+
+def before(run: list[int], placeholders: Collection[int]) -> list[int]:
+    """A copied run up to its first placeholder."""
+    return next((run[:place] for place, token in enumerate(run) if token in placeholders), run)
+
+
+def words(ids: list[int], placeholders: Collection[int]) -> list[int]:
+    """A prompt without its image slots."""
+    return [token for token in ids if token not in placeholders]

@@ -1,0 +1,270 @@
+"""Tiny random models of every vision-language family, with their stock processors, built offline.
+
+`build(name)` gives a model and a processor that fit. Tokens are those of `tiny.tokenizer()`, and what a family's own
+processor needs. Pictures take few slots: 16 or 32 pixels a side, patches of 4 or 8.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import tiny
+import torch
+from PIL import Image
+from tokenizers import Tokenizer
+from transformers import (
+    CLIPImageProcessorPil,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessorPil,
+    LlavaNextProcessor,
+    LlavaProcessor,
+    PixtralImageProcessor,
+    PixtralProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessorPil,
+    Qwen2VLVideoProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+WINDOW = 8  # of Gemma3's sliding layers; shorter than every prompt with a picture
+SPREAD = 0.3  # of random weights: large, so that answers depend on the prompt
+SIDE = {"height": 16, "width": 16}
+PLAIN = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+RED, BLUE, WIDE, TALL = (
+    Image.linear_gradient("L").resize(size).convert("RGB").point([value // shade for value in range(256)] * 3)
+    for size, shade in [((18, 16), 1), ((20, 40), 2), ((40, 12), 3), ((9, 33), 4)]
+)
+TEXTS = ("what is the value of the red bar?", "why", "is it taller than the blue one? the blue one")
+PICTURES = ([RED, WIDE], [], [TALL])
+
+
+def tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    """The tiny tokenizer with a family's special tokens, `name_token="text"`."""
+    base = tiny.tokenizer()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(base.backend_tokenizer.to_str()),
+        bos_token=base.bos_token,
+        eos_token=base.eos_token,
+        pad_token=base.pad_token,
+        padding_side="left",
+        extra_special_tokens=special,
+    )
+
+
+def template(slot: str) -> str:
+    """A chat template in which a picture is `slot`."""
+    return (
+        "<|im_start|>{% for message in messages %}User:{% for part in message['content'] %}"
+        f"{{% if part['type'] == 'image' %}}{slot}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
+        "{% endfor %}<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+    )
+
+
+def text(words: PreTrainedTokenizerFast, model_type: str, **changes: Any) -> dict[str, Any]:
+    """The configuration of a decoder over these tokens."""
+    shape = {**tiny.text_config(), "model_type": model_type, "vocab_size": len(words), "initializer_range": SPREAD}
+    return {**shape, **changes}
+
+
+def tower(model_type: str, **changes: Any) -> dict[str, Any]:
+    """The configuration of a vision tower."""
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return {"model_type": model_type, **size, "image_size": 16, "patch_size": 8, **changes}
+
+
+def finish(kind: type[PreTrainedModel], config: Any, seed: int) -> PreTrainedModel:
+    """A random model, float64, that never ends an answer by itself."""
+    torch.manual_seed(seed)
+    model = kind(config).double().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "projector" in name or "merger" in name or "newline" in name:
+                weight += SPREAD * torch.randn_like(weight)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = config.get_text_config().pad_token_id
+    return model
+
+
+def smolvlm(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """One tile per picture, four slots."""
+    model = tiny.smolvlm_model(seed).double()
+    model.generation_config.eos_token_id = None
+    for name, value in changes.items():
+        setattr(model.config.text_config, name, value)
+    return model, tiny.processor()
+
+
+def llava(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """Four slots per picture."""
+    words = tokenizer(image_token="<image>")
+    config = LlavaConfig(
+        vision_config=tower("clip_vision_model"),
+        text_config=text(words, "llama", **changes),
+        image_token_index=words.image_token_id,
+    )
+    images = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=SIDE, **PLAIN)
+    processor = LlavaProcessor(
+        images,
+        words,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=template("<image>\n"),
+    )
+    return finish(LlavaForConditionalGeneration, config, seed), processor
+
+
+def llava_next(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """A base view and up to three tiles per picture."""
+    words = tokenizer(image_token="<image>")
+    pinpoints = [[16, 32], [32, 16], [48, 16]]
+    config = LlavaNextConfig(
+        vision_config=tower("clip_vision_model"),
+        text_config=text(words, "mistral", **changes),
+        image_token_index=words.image_token_id,
+        image_grid_pinpoints=pinpoints,
+    )
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 16}, crop_size=SIDE, image_grid_pinpoints=pinpoints, **PLAIN
+    )
+    processor = LlavaNextProcessor(
+        images,
+        words,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=template("<image>\n"),
+    )
+    return finish(LlavaNextForConditionalGeneration, config, seed), processor
+
+
+def pixtral(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """The picture's own size up to 256 pixels, a break token after every row; heads larger than hidden / heads."""
+    words = tokenizer(image_token="[IMG]", break_token="[IMG_BREAK]", end_token="[IMG_END]")
+    config = LlavaConfig(
+        vision_config=tower("pixtral", image_size=256, patch_size=8, head_dim=16),
+        text_config=text(words, "mistral", head_dim=16, sliding_window=None, **changes),
+        image_token_index=words.image_token_id,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    images = PixtralImageProcessor(size={"longest_edge": 256}, patch_size={"height": 8, "width": 8}, **PLAIN)
+    processor = PixtralProcessor(images, words, patch_size=8, chat_template=template("[IMG]"))
+    return finish(LlavaForConditionalGeneration, config, seed), processor
+
+
+def gemma3(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """Four slots per picture that see each other; windows in two of three layers."""
+    words = tokenizer(image_token="<image>", boi_token="<start_of_image>", eoi_token="<end_of_image>")
+    layers = ["sliding_attention", "sliding_attention", "full_attention"]
+    special = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": WINDOW, "layer_types": layers}
+    config = Gemma3Config(
+        vision_config=tower("siglip_vision_model", patch_size=4, vision_use_head=False),
+        text_config=text(words, "gemma3_text", **{"num_hidden_layers": 3, **special, **changes}),
+        mm_tokens_per_image=4,
+        image_token_index=words.image_token_id,
+        boi_token_index=words.boi_token_id,
+        eoi_token_index=words.eoi_token_id,
+        tie_word_embeddings=False,
+    )
+    images = Gemma3ImageProcessorPil(size=SIDE, **PLAIN)
+    processor = Gemma3Processor(images, words, chat_template=template("<start_of_image>"), image_seq_length=4)
+    return finish(Gemma3ForConditionalGeneration, config, seed), processor
+
+
+QWEN = {
+    "image_token": "<|image_pad|>",
+    "video_token": "<|video_pad|>",
+    "vision_start_token": "<|vision_start|>",
+    "vision_end_token": "<|vision_end|>",
+}
+
+
+def _qwen_ids(words: PreTrainedTokenizerFast) -> dict[str, int]:
+    return {f"{name}_id": words.convert_tokens_to_ids(token) for name, token in QWEN.items()}
+
+
+def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """Grids of 4-pixel patches, merged two by two; three axes of positions."""
+    words = tokenizer(**QWEN)
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "patch_size": 4,
+        "out_hidden_size": 32,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+    }
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    config = Qwen2_5_VLConfig(
+        vision_config=vision,
+        text_config=text(words, "qwen2_5_vl_text", rope_parameters=rope, **changes),
+        **_qwen_ids(words),
+    )
+    images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
+    processor = Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(patch_size=4), chat_template=_qwen_template())
+    return finish(Qwen2_5_VLForConditionalGeneration, config, seed), processor
+
+
+def qwen3_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """As Qwen2.5-VL, with features of both vision layers for the first decoder layers."""
+    words = tokenizer(**QWEN)
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "patch_size": 4,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1],
+    }
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    config = Qwen3VLConfig(
+        vision_config=vision,
+        text_config=text(words, "qwen3_vl_text", **{"head_dim": 8, "rope_parameters": rope, **changes}),
+        **_qwen_ids(words),
+    )
+    images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
+    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=_qwen_template())
+    return finish(Qwen3VLForConditionalGeneration, config, seed), processor
+
+
+def _qwen_template() -> str:
+    return template("<|vision_start|><|image_pad|><|vision_end|>")
+
+
+MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
+    "smolvlm": smolvlm,
+    "llava": llava,
+    "llava-next": llava_next,
+    "pixtral": pixtral,
+    "gemma3": gemma3,
+    "qwen2.5-vl": qwen2_5_vl,
+    "qwen3-vl": qwen3_vl,
+}
+
+
+@cache
+def build(name: str, seed: int = 0, attention: str = "sdpa") -> tuple[PreTrainedModel, Any]:
+    """The model of a family, float64, and its processor. They are shared: leave them as they are."""
+    model, processor = MAKERS[name](seed)
+    model.set_attn_implementation(attention)
+    return model, processor

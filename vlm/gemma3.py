@@ -1,0 +1,43 @@
+"""Gemma3 as target (arXiv 2503.19786): most layers see a sliding window, and the slots of an image see each other.
+
+Trees need two masks, one per kind of layer (`mmspec.decoder`). Only the prompt says which tokens are images
+(`token_type_ids`); what follows is read as text, an emitted image token included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mmspec.vlm.vision import VisionTarget
+
+
+class Gemma3(VisionTarget):
+    """A Gemma3 checkpoint that sees. Pictures: `pixel_values` [pictures, 3, H, W]. See `mmspec.loading.Family`."""
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of the multimodal class (the text-only ones are `gemma3_text`)."""
+        return config.model_type == "gemma3"
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        from transformers import Gemma3ForConditionalGeneration
+
+        return Gemma3ForConditionalGeneration
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The HF class of the processor."""
+        from transformers import Gemma3Processor
+
+        return Gemma3Processor
+
+    def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+        """The model inputs of columns start to end; the types, from which the model makes its masks, of all so far."""
+        piece = super().piece(arranged, start, end)
+        if "token_type_ids" in arranged:
+            piece["token_type_ids"] = arranged["token_type_ids"][:, :end]
+        return piece

@@ -1,0 +1,86 @@
+"""A small VLM of the target's family as drafter: it sees the pictures, too (as in Spec-LLaVA, arXiv 2509.11961).
+
+It drafts as a language-only drafter does, one token per step with a cache of its own, but reads the whole prompt. The
+pictures reach it as the inputs that the target got; where vision tower and connector are the same weights in both, as
+in a target with layers left out, the target's features are taken and nothing is encoded twice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, PreTrainedModel
+
+from mmspec.checkpoints import read_model
+from mmspec.contract import Kind, Needs, State
+from mmspec.drafters.independent import Independent, Speaking
+from mmspec.errors import InputError, MismatchError, one_line
+from mmspec.loading import build_target, find_family
+from mmspec.sampling import Sampler
+
+
+class SmallVLM(Independent):
+    """Drafts with a VLM that shares the target's class, vocabulary and image slots.
+
+    Args: model: an HF model. length: tokens drafted per round (gamma).
+    """
+
+    needs = Needs(inputs=True)
+    method = "small-vlm"
+    source = "small VLM of the same family, as in Spec-LLaVA, arXiv 2509.11961"
+    advice = "pass the folder or hub id of a small model of the target's family"
+
+    def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
+        super().__init__(model, length)
+        self.small: Any = build_target(find_family(model.config), model, None)
+        self.shares_vision = False
+
+    def bind(self, target: Any) -> None:
+        """Both must be of one family, with one vocabulary; find out whether they see with the same weights."""
+        super().bind(target)
+        if type(self.small) is not type(target) or self.small.slot != target.slot:
+            raise MismatchError(
+                f"the drafter is a {type(self.small).__name__}, the target a {type(target).__name__}: a small VLM must "
+                "be of the target's family, with the same image token"
+            )
+        mine, theirs = vision_weights(self.small.model), vision_weights(target.model)
+        self.shares_vision = mine.keys() == theirs.keys() and all(equal(mine[name], theirs[name]) for name in mine)
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> SmallVLM:
+        """The model in a folder, on the device and in the dtype of `target`."""
+        model = read_model(AutoModelForImageTextToText, folder, target.model.dtype)
+        return cls(model.to(target.model.device), **description.get("options", {}))
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
+        """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
+        texts = [ids[:-1] for ids in state.ids]
+        width = max(map(len, texts))
+        if width >= self.decoder.max_length:
+            raise InputError(
+                f"the prompt has {width} tokens, the small VLM's context is {self.decoder.max_length}: shorten it, or "
+                "use another drafter"
+            )
+        inputs = dict(state.prompt_inputs)
+        if self.shares_vision and state.prompt_features is not None:
+            inputs["features"] = state.prompt_features
+        try:
+            cache, _ = self.small.read(inputs, texts)
+        except ValueError as error:  # of our own check, or of the model's forward
+            raise MismatchError(f"the small VLM cannot read the target's pictures: {one_line(error)}") from error
+        return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
+
+
+def vision_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights that make features of pictures: all but those of the decoder and the output head."""
+    rest = {id(weight) for part in (model.get_decoder(), model.get_output_embeddings()) for weight in part.parameters()}
+    return {name: weight for name, weight in model.named_parameters() if id(weight) not in rest}
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two weights are the same numbers in the same place."""
+    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    return alike and torch.equal(one, other)

@@ -1,0 +1,127 @@
+"""What all vision-language targets share: pictures are encoded once, their features fill the image slots of the prompt.
+
+Stock classes and processors. The features enter the model's own forward as `mm_encoder_outputs`, as in `generate` of
+transformers; after the prompt only the text model works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mmspec.contract import Needs
+from mmspec.errors import Error, InputError, one_line
+from mmspec.prompts import check_plain
+from mmspec.sampling import Sampler
+from mmspec.targets import CausalState, CausalTarget
+
+
+class VisionTarget(CausalTarget):
+    """Base of the families. They add which checkpoints they serve, and what is special about their prompts."""
+
+    modality = "vlm"
+    pictures: tuple[str, ...] = ("pixel_values",)
+    """The model inputs that `get_image_features` takes."""
+    optional: tuple[str, ...] = ()
+    """Those of them that a caller may leave out."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model)
+        self.tokenizer = tokenizer
+        self.slot: int = model.config.image_token_id
+        self.placeholders = (self.slot,)
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
+        """Read prompt and pictures; afterwards only the text model works."""
+        try:
+            return super().prefill(inputs, needs, sampler)
+        except Error:
+            raise
+        except ValueError as error:  # of the model's forward, for tensors that a caller made
+            raise InputError(f"the pictures do not fit the prompt's image slots: {one_line(error)}") from error
+
+    def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
+        """Model inputs, the pictures replaced by their features: `features`, what `get_image_features` returns."""
+        arranged = super().arrange({name: value for name, value in inputs.items() if name != "features"}, rows)
+        pictures = {name: arranged.pop(name) for name in self.pictures if name in arranged}
+        if "features" in inputs:  # a drafter may come with those of its target
+            arranged["features"] = inputs["features"]
+        elif pictures:
+            missing = [name for name in self.pictures if name not in pictures and name not in self.optional]
+            if missing:
+                raise InputError(f"pictures came without {missing[0]}: pass on all that the processor returns")
+            features: Any = self.model.get_image_features(**pictures, return_dict=True)
+            found, slots = len(_flat(features.pooler_output)), int((arranged["input_ids"] == self.slot).sum())
+            if found != slots:
+                raise InputError(
+                    f"the pictures do not fit the prompt's image slots: they fill {found}, the prompt has {slots}"
+                )
+            arranged["features"] = features
+        return arranged
+
+    def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+        """The model inputs of columns start to end, with the features of the slots among them."""
+        piece = super().piece(arranged, start, end)
+        row, column = (arranged["input_ids"] == self.slot).nonzero(as_tuple=True)
+        inside = (column >= start) & (column < end)
+        if "features" in arranged and inside.any():
+            piece["mm_encoder_outputs"] = {"image": _part(arranged["features"], inside)}
+        return piece
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.
+
+        Returns: what the processor makes: `input_ids`, `attention_mask` [B, T], and the family's picture inputs.
+        Raises: InputError: a text with control tokens; a processor without a chat template, or without padding for a
+            batch; a picture that the processor refuses.
+        """
+        slots = (getattr(processor, name, None) for name in ("image_token", "video_token"))
+        check_plain(texts, processor.tokenizer, [slot for slot in slots if slot])
+        if not processor.chat_template:
+            raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
+        if len(texts) > 1 and processor.tokenizer.pad_token is None:
+            raise InputError(
+                "a batch needs padding, and the tokenizer has no pad_token: set processor.tokenizer.pad_token"
+            )
+        chats = [
+            [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
+            for text, pictures in zip(texts, images, strict=True)
+        ]
+        try:
+            inputs = processor.apply_chat_template(
+                chats,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                processor_kwargs={"padding": len(texts) > 1, "padding_side": "left", "verbose": False},
+            )
+        except ValueError as error:  # such as a shape that the family does not take
+            raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
+        return dict(inputs)
+
+
+def _picture(picture: Image.Image) -> dict[str, Any]:
+    return {"type": "image", "image": picture}
+
+
+def _flat(features: Any) -> Tensor:
+    """[slots, H] features of all pictures, from a tensor [.., H] or a list of them."""
+    return torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
+
+
+def _part(features: Any, chosen: Tensor) -> Any:
+    """The features of some slots, in the form in which the model takes those of all. chosen: [slots] bool."""
+
+    def part(states: Any) -> Any:
+        some = _flat(states)[chosen]
+        return [some] if isinstance(states, list | tuple) else some
+
+    fields = {"pooler_output": part(features.pooler_output)}
+    if "deepstack_features" in features:  # of Qwen3-VL, one per layer
+        fields["deepstack_features"] = [part(states) for states in features.deepstack_features]
+    return type(features)(**fields)
