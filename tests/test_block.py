@@ -138,7 +138,7 @@ def test_block_accepts_no_less_than_ratio_and_more_in_most_cases() -> None:
 def test_rows_keep_what_enumeration_expects() -> None:
     """The rule itself on many rows: how often each length is kept, chains of different lengths in one batch."""
     p, q = (law.float() for law in (random_laws(3, 3, 3, 1.5), random_laws(4, 3, 3, 1.5)))
-    rows, tokens = 60_000, sequences(3, 3)[7:8]
+    rows, tokens, seen_lengths = 60_000, sequences(3, 3)[7:8], set()
     for length in (1, 3):
         weight, chance = block_chances(p[7:8], q[7:8], tokens, torch.tensor([length]))
         draft = chain(tokens.repeat(rows, 1), "sampled", q[7:8].repeat(rows, 1, 1))
@@ -148,6 +148,13 @@ def test_rows_keep_what_enumeration_expects() -> None:
         seen = torch.bincount(accepted.count - 1, minlength=4) / rows
         assert torch.allclose(seen, expected, atol=0.01)
         assert int(accepted.count.max()) <= length + 1
+        for last in range(length + 1):  # the law after the last token of a chain is p, whatever q says there
+            law = p[7, last] if last == length else residual(weight[0, last] * p[7, last], q[7, last])
+            next_tokens = accepted.next[accepted.count == last + 1]
+            if len(next_tokens) > 2000:
+                assert torch.allclose(torch.bincount(next_tokens, minlength=3) / len(next_tokens), law, atol=0.05)
+                seen_lengths.add((length, last))
+    assert {(1, 1), (3, 3)} <= seen_lengths
 
 
 @pytest.mark.parametrize("how", SAMPLINGS)

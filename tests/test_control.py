@@ -16,6 +16,7 @@ import tiny
 import torch
 import toys
 from test_drafters import Watched
+from typer.testing import CliRunner
 
 import mmspec
 from mmspec.acceptance.block import Block
@@ -23,6 +24,7 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio
 from mmspec.acceptance.typical import Typical
+from mmspec.cli import app
 from mmspec.contract import Accepted, Draft, Shape, State
 from mmspec.control import (
     CHAINS,
@@ -42,6 +44,7 @@ from mmspec.drafters.eagle import joined
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
+from mmspec.payoff import Costs, Rates
 from mmspec.sampling import Sampler, Sampling
 from mmspec.tree import root
 
@@ -214,7 +217,7 @@ def test_a_round_without_a_draft_costs_no_arithmetic(monkeypatch: pytest.MonkeyP
 def test_looking_for_copies_goes_on_while_there_are_none() -> None:
     """A drafter that proposes nothing takes no time, so it is not given up for that."""
     world, plan = World(flat(0.9), step=0.0, found=0.0), plan_for(COPIES)
-    world.play(plan, 100)
+    assert world.play(plan, 100)[1].count(NO_DRAFT) == 3  # which are played first
     world.found = 1.0
     assert world.play(plan, 60)[0] > 0.85 * world.best(COPIES)
 
@@ -230,8 +233,6 @@ def test_drafts_fit_into_what_is_left_of_the_budget() -> None:
 
 
 def test_rates_are_counted_by_depth_and_row() -> None:
-    from mmspec.control import Rates
-
     rates = Rates()
     for _ in range(400):
         rates.learn(1, 3, [0, 1, 2, 3])
@@ -244,8 +245,6 @@ def test_rates_are_counted_by_depth_and_row() -> None:
 
 
 def test_costs_are_robust_means_at_one_pace() -> None:
-    from mmspec.control import Costs
-
     costs = Costs()
     for seconds in (9.0, 1.0, 1.0, 1.0, 1.0, 50.0, 1.0):
         costs.learn(NO_DRAFT, seconds)
@@ -304,6 +303,18 @@ def test_shapes_are_read_as_they_are_printed(text: str, shape: Any) -> None:
 def test_what_is_no_shape_is_one_clear_error(text: str) -> None:
     with pytest.raises(InputError, match="auto, own, a depth such as 4"):
         read_shape(text)
+
+
+def test_the_command_line_takes_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, shapes = str(tiny.tiny_llama(tmp_path)), []
+    load = mmspec.load
+    monkeypatch.setattr(mmspec, "load", lambda *parts, shape: shapes.append(shape) or load(*parts, shape=shape))
+    arguments = ["generate", "--model", folder, "--max-new-tokens", "3", "--shape"]
+    for text in ("own", "3", "4x2x8"):
+        result = CliRunner().invoke(app, [*arguments, text, "--", "", "red"])
+        assert result.exception is None, result.exception
+    assert shapes == ["own", Shape(3), Shape(4, 2, 8)]
+    assert isinstance(CliRunner().invoke(app, [*arguments, "4x"]).exception, InputError)
 
 
 def test_shapes_that_cannot_be_had_are_one_clear_error() -> None:
@@ -400,7 +411,7 @@ class Script:
         """Nothing to learn."""
 
 
-@pytest.mark.parametrize("name", ["spd-perturbed", "eagle-copying", "prompt-lookup"])
+@pytest.mark.parametrize("name", ["spd-perturbed", "eagle-random", "eagle-copying", "prompt-lookup"])
 def test_after_a_rest_drafts_are_those_of_a_drafter_that_never_rested(name: str) -> None:
     """Catching up on many tokens at once, in rows that accepted different lengths before."""
     model, target = test_equality.make("simple")

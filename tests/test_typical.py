@@ -43,6 +43,13 @@ def test_a_token_passes_where_its_probability_is_above_both_bounds() -> None:
                 assert got == ([0, 1] if passes else [0]), (law, token, epsilon, delta)
 
 
+def test_the_entropy_is_that_of_the_law_that_the_token_was_drawn_under() -> None:
+    sure, unsure, bounds = [0.9, 0.08, 0.02], [1 / 3] * 3, Typical(0.5, 0.3)
+    draft = chain(torch.tensor([[0, 1]]))  # 0.3 * exp(-H): 0.21 under `sure`, 0.1 under `unsure`
+    assert kept(draft, laws([0.85, 0.15, 1e-9], unsure), bounds) == [0]
+    assert kept(draft, laws(unsure, sure), bounds) == [0, 1]
+
+
 def test_a_token_behind_one_that_fails_is_not_kept() -> None:
     law = [0.9, 0.08, 0.02]
     assert kept(chain(torch.tensor([[0, 2, 0]])), laws(law, law, law)) == [0]
