@@ -46,8 +46,8 @@ def generate(run: Run, model: Path, *more: object) -> tuple[int, str, str]:
 
 
 def test_the_answer_goes_to_stdout_and_the_summary_to_stderr(run: Run, model: Path) -> None:
-    status, out, err = generate(run, model)
-    answer = mmspec.load(model)(model.parent / "red.png", "why", max_new_tokens=12)
+    status, out, err = generate(run, model, "--shape", "own")
+    answer = mmspec.load(model, shape="own")(model.parent / "red.png", "why", max_new_tokens=12)
     assert status == 0
     assert out == answer.text.strip() + "\n"
     assert err.count("\n") == 1

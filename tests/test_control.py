@@ -311,7 +311,7 @@ def test_the_command_line_takes_shapes(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(mmspec, "load", lambda *parts, shape: shapes.append(shape) or load(*parts, shape=shape))
     arguments = ["generate", "--model", folder, "--max-new-tokens", "3", "--shape"]
     for text in ("own", "3", "4x2x8"):
-        result = CliRunner().invoke(app, [*arguments, text, "--", "", "red"])
+        result = CliRunner().invoke(app, [*arguments, text, "red"])
         assert result.exception is None, result.exception
     assert shapes == ["own", Shape(3), Shape(4, 2, 8)]
     assert isinstance(CliRunner().invoke(app, [*arguments, "4x"]).exception, InputError)
