@@ -233,14 +233,14 @@ def test_the_likeliest_tree_holds_the_most_frequent_beginnings(runs: list[list[i
 
 
 def longest_match(texts: list[list[int]], ending: list[int], most: int) -> tuple[int, list[list[int]]]:
-    """By search: the longest ending of two tokens or more that something follows, and what follows, newest first."""
+    """By search: the longest ending that something follows, and what follows its occurrences, newest first."""
     best: tuple[int, list[list[int]]] = (0, [])
     for text in reversed(texts):
-        for end in range(len(text) - 1, 1, -1):
+        for end in range(len(text) - 1, 0, -1):
             length = 0
             while length < min(end, len(ending)) and text[end - 1 - length] == ending[-1 - length]:
                 length += 1
-            if length >= max(2, best[0]):
+            if length >= max(1, best[0]):
                 best = (length, best[1] if length == best[0] else [])
                 best[1].append(text[end : end + most])
     return best
@@ -263,7 +263,6 @@ def test_a_full_history_finds_what_its_newest_tokens_hold(text: list[int], capac
     history = History(capacity)
     size = history.nbytes
     history.extend(text)
-    # a pair that is cut in two by the oldest edge is no match
     assert history.find(text, 3, 50, 1000) == longest_match([text[-capacity:]], text, 3)
     assert history.nbytes == size
 
@@ -308,17 +307,17 @@ def test_a_store_holds_one_vocabulary() -> None:
 
 
 def test_a_copy_ends_before_an_image_slot_and_no_match_goes_across_one() -> None:
-    def drafted(*ids: int) -> list[int]:
+    def drafted(factor: float, *ids: int) -> list[int]:
         text = [*range(40, 44), 9, *range(44, 48), *ids]
         state = State([text], [False], torch.ones(1), torch.ones(1), [99], torch.tensor(text[-1:]), room=99)
-        drafter = Suffix(length=8, factor=8.0)
+        drafter = Suffix(length=8, factor=factor)
         drafter.placeholders = frozenset({9})
         return drafter.begin(state, Sampler(Sampling(), 1, CPU), "point").propose(state).tokens[0].tolist()
 
-    assert drafted(40, 41) == [41, 42, 43]
-    assert drafted(42, 43) == [43]
-    assert drafted(43, 9, 44) == [44]
-    assert drafted(43, 9, 44, 45) == [45, 46, 47, 43]
+    assert drafted(8.0, 40, 41) == [41, 42, 43]
+    assert drafted(8.0, 42, 43) == [43]
+    assert drafted(8.0, 43, 9, 44, 45) == [45, 46, 47, 43]
+    assert drafted(1.0, 43, 9, 44, 45) == [45, 46, 47]  # two tokens match, not four
 
 
 def test_a_longer_match_earns_a_deeper_draft() -> None:
@@ -331,7 +330,8 @@ def test_a_longer_match_earns_a_deeper_draft() -> None:
     assert drafted([*text, 40, 41], 1.0) == [41, 42, 43]
     assert drafted([*text, 40, 41, 42, 43], 1.0) == [43, 44, 45, 46, 47]
     assert drafted([*text, 40, 41], 2.0) == [41, 42, 43, 44, 45]
-    assert drafted([*text, 41], 1.0) == [41]
+    assert drafted([*text, 41], 1.0) == [41, 42]
+    assert drafted([*text, 90], 1.0) == [90]
 
 
 # Token recycling ----------------------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def test_a_small_vlm_with_other_image_slots_is_refused(monkeypatch: pytest.Monke
         lambda: Suffix(length=0),
         lambda: Suffix(total=1),
         lambda: Suffix(share=1.5),
-        lambda: Suffix(longest=1),
+        lambda: Suffix(longest=0),
         lambda: SuffixStore(1),
         lambda: Recycling(total=1),
         lambda: Recycling(depth=0),
@@ -708,7 +708,7 @@ def test_a_small_vlm_with_other_image_slots_is_refused(monkeypatch: pytest.Monke
         lambda: Retrieval(Datastore.build([[1, 2]]), length=0),
         lambda: Retrieval(Datastore.build([[1, 2]]), longest=17),
         lambda: Retrieval(Datastore.build([[1, 2]]), shortest=9, longest=8),
-        lambda: Hybrid(least=1),
+        lambda: Hybrid(least=0),
         lambda: Datastore.build([[], []]),
     ],
 )

@@ -1,9 +1,9 @@
 """A memory of texts for suffix look-ups, of fixed size in bytes: the newest tokens push out the oldest.
 
-The last `capacity` tokens lie in a ring; each remembers where the two tokens that end there occurred before, so the
-earlier occurrences of an ending form a list, newest first, that is walked and compared backwards (the hash chains of
-LZ77 compressors). A walk over every earlier occurrence finds what a suffix tree of the same texts would; what is older
-than the ring is forgotten without any work, and no Python object is kept per token.
+The last `capacity` tokens lie in a ring; each remembers where the same token stood before, so the earlier occurrences
+of a token form a list, newest first, that is walked and compared backwards (the hash chains of LZ77 compressors). A
+walk over every earlier occurrence finds what a suffix tree of the same texts would; what is older than the ring is
+forgotten without any work, and no Python object is kept per token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class History:
         self._before = array("q", bytes(8 * capacity))
         self._last = array("q", bytes(8 * slots))
         self._count = 0  # tokens ever written; token number t (from 1) lies in slot t % capacity
-        self._previous = END
 
     @property
     def nbytes(self) -> int:
@@ -42,28 +41,27 @@ class History:
             slot = self._count % self.capacity
             self._tokens[slot] = token
             self._before[slot] = 0
-            if token != END and self._previous != END:
-                place = self._place(self._previous, token)
+            if token != END:
+                place = self._place(token)
                 self._before[slot] = self._last[place]
                 self._last[place] = self._count
-            self._previous = token
 
     def find(self, text: Sequence[int], most: int, longest: int, tries: int) -> tuple[int, list[list[int]]]:
         """What followed the longest ending of `text` that occurred before.
 
         Args: most: tokens of a continuation. longest: no match is compared beyond this length.
-            tries: how many occurrences of the last two tokens are looked at, newest first.
-        Returns: the length of the match (0, or 2 and more), and the continuations of its occurrences, newest first,
+            tries: how many occurrences of the last token are looked at, newest first.
+        Returns: the length of the match, 0 if there is none, and the continuations of its occurrences, newest first,
             none of them empty.
         """
         best = 0
         runs: list[list[int]] = []
         oldest = max(0, self._count - self.capacity)
         ending = text[-longest:]
-        at = self._last[self._place(*ending[-2:])] if len(ending) > 1 else 0
+        at = self._last[self._place(ending[-1])] if ending else 0
         while at > oldest and tries > 0:
             length = self._common(ending, at, oldest)
-            if length >= max(2, best):
+            if length >= max(1, best):
                 run = self._following(at, most)
                 if run:
                     if length > best:
@@ -73,9 +71,9 @@ class History:
             tries -= 1
         return best, runs
 
-    def _place(self, first: int, second: int) -> int:
-        """The index slot of a pair; pairs may share one, because every candidate is compared."""
-        return ((first * 0x9E3779B1 + second) * 0x85EBCA6B >> 7) & (len(self._last) - 1)
+    def _place(self, token: int) -> int:
+        """The index slot of a token; tokens may share one, because every candidate is compared."""
+        return (token * 0x9E3779B1 >> 7) & (len(self._last) - 1)
 
     def _common(self, ending: Sequence[int], at: int, oldest: int) -> int:
         """How many tokens up to number `at` equal the last ones of `ending`."""

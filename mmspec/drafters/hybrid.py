@@ -29,15 +29,15 @@ class Hybrid:
         other: that drafter: an object, a name, a folder or a hub id. None takes the best trained one that lies beside
             the model, else token recycling.
         least: length from which a match is trusted. copier: who copies, with its limits and, perhaps, its store.
-    Raises: InputError: a match of less than two tokens, which is not looked for.
+    Raises: InputError: a match of no tokens.
     """
 
     trained = False
     source = "SAM-Decoding, arXiv 2411.10666"
 
     def __init__(self, other: Any = None, least: int = 5, copier: Suffix | None = None) -> None:
-        if least < 2:
-            raise InputError(f"a hybrid drafter needs least >= 2, got {least}")
+        if least < 1:
+            raise InputError(f"a hybrid drafter needs least >= 1, got {least}")
         self.given, self.least = other, least
         self.copier = copier or Suffix(length=12, total=16)
         self.other: Drafter | None = None

@@ -86,16 +86,16 @@ class Suffix:
         self,
         length: int = 8,
         total: int = 12,
-        factor: float = 1.0,
+        factor: float = 2.0,
         share: float = 0.1,
         longest: int = 32,
         tries: int = 64,
         store: SuffixStore | None = None,
     ) -> None:
-        if length < 1 or total < 2 or longest < 2 or tries < 1 or factor < 0.5 or not 0 <= share <= 1:
+        if min(length, longest, tries) < 1 or total < 2 or factor < 0.5 or not 0 <= share <= 1:
             raise InputError(
-                "suffix decoding needs length and tries >= 1, total and longest >= 2, factor >= 0.5 and share in "
-                f"[0, 1], got {length}, {tries}, {total}, {longest}, {factor} and {share}"
+                "suffix decoding needs length, longest and tries >= 1, total >= 2, factor >= 0.5 and share in [0, 1], "
+                f"got {length}, {longest}, {tries}, {total}, {factor} and {share}"
             )
         self.length, self.total, self.factor, self.share = length, total, factor, share
         self.longest, self.tries, self.store = longest, tries, store
