@@ -33,7 +33,7 @@ lint: .venv/.dev  ## check format, style and types
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(TYPED) .
 	@rm -rf build
 	@cd $(TYPED) && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache --package mmspec \
-	  | sed -E 's,^mmspec/(vlm|benchmarks)/,\1/,'
+	  | sed -E 's,^mmspec/(vlm|image_ar|speech|demos|benchmarks)/,\1/,'
 
 $(BIN)/python:
 	@$(PYTHON) -m venv .venv

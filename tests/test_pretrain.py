@@ -1,6 +1,7 @@
 """Training of the bundled checkpoints: packed rows compute what the stock model computes, labels name what is there."""
 
 import copy
+import random
 
 import torch
 from torch.utils.data import default_collate
@@ -12,7 +13,7 @@ from mmspec.vlm.pretrain.architecture import smolvlm_config
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.attention import packed_attention
 from mmspec.vlm.pretrain.growth import deepened, places
-from mmspec.vlm.pretrain.language import PackedPictures, encode, packed_states
+from mmspec.vlm.pretrain.language import PackedPictures, asked_about, encode, packed_states
 from mmspec.vlm.pretrain.pointers import Watch, meant, pointing_loss, shown, taught_layers
 from mmspec.vlm.pretrain.slots import slot_words
 from mmspec.vlm.pretrain.tokenizer import (
@@ -42,14 +43,15 @@ def test_packed_rows_give_the_logits_of_the_stock_model():
     rows = PackedPictures(made.tokenizer, "x", 2, 5)
     batch = default_collate([rows[0], rows[1]])
     drawn = sample("x", 1)
-    talk = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": drawn.qas[0].question}]}]
+    first_asked = asked_about(drawn, random.Random("x/1/more"))[0]
+    talk = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": first_asked.question}]}]
     inputs = made(
         text=made.apply_chat_template(talk, add_generation_prompt=True), images=[drawn.image], return_tensors="pt"
     )
     prefix = made.tokenizer(PREFIX, add_special_tokens=False)["input_ids"]
-    asked = made.tokenizer(question_text(drawn.qas[0].question), add_special_tokens=False)["input_ids"]
+    asked = made.tokenizer(question_text(first_asked.question), add_special_tokens=False)["input_ids"]
     assert inputs["input_ids"][0].tolist() == prefix + asked  # training text is the chat template's
-    ids, _ = encode(made.tokenizer, drawn.qas[0])
+    ids, _ = encode(made.tokenizer, first_asked)
     inputs["input_ids"] = torch.tensor([prefix + ids])
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     with torch.no_grad():
@@ -58,6 +60,18 @@ def test_packed_rows_give_the_logits_of_the_stock_model():
         packed = model.lm_head(packed_states(model, torch.tensor([prefix]), batch).tokens)
     first = batch["segments"][1].flatten() == 1
     torch.testing.assert_close(packed[1][first], stock, atol=1e-4, rtol=1e-4)
+
+
+def test_closed_questions_find_room_before_other_short_ones():
+    drawn = sample("x", 3)
+    asked = asked_about(drawn, random.Random(1))
+    kinds = ["long" if qa.form in ("worked", "describe") else qa.form for qa in asked]
+    assert kinds[0] == "long"
+    rest = [{"yesno": 0, "choice": 0, "short": 1, "long": 2}[kind] for kind in kinds[1:]]
+    assert rest == sorted(rest)
+    assert set(rest) == {0, 1, 2}
+    assert all(qa in asked for qa in drawn.qas)
+    assert len(asked) >= 2 * 8
 
 
 def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():

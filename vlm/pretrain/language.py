@@ -1,5 +1,6 @@
 """Stage 2: the whole model learns to answer. One row holds a picture and, packed behind it, questions about it."""
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import PreTrainedTokenizerFast, ProcessorMixin, SmolVLMForConditionalGeneration
 
-from mmspec.miniworld import sample
+from mmspec.miniworld import Sample, sample
 from mmspec.miniworld.facts import QA
+from mmspec.miniworld.language import questions
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixels import normalized, shrunk
@@ -40,6 +42,16 @@ def encode(tokenizer: PreTrainedTokenizerFast, qa: QA) -> tuple[list[int], list[
     return question + answer["input_ids"], [0.0] * len(question) + weights
 
 
+def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
+    """Twice as many questions about a picture as it comes with, in the order in which they should find room: one with a
+    long answer, then yes/no and multiple choice, which are rare and hard to learn, then the other short ones."""
+    found = [*drawn.qas, *questions(drawn.facts, rng)]
+    long = [qa for qa in found if qa.form in ("worked", "describe")]
+    closed = [qa for qa in found if qa.form in ("yesno", "choice")]
+    short = [qa for qa in found if qa.form == "short"]
+    return [*long[:1], *closed, *short, *long[1:]]
+
+
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, first fit into the bins of a row.
 
@@ -62,7 +74,8 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
-        for number, qa in enumerate(drawn.qas, 1):
+        asked = asked_about(drawn, random.Random(f"{self.seed}/{index}/more"))
+        for number, qa in enumerate(asked, 1):
             ids, losses = encode(self.tokenizer, qa)
             free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
             if not free:

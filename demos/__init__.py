@@ -1,0 +1,1 @@
+"""Gradio demos: see, hear and feel what speculation does. `mmspec demo --help`."""

@@ -1,0 +1,1 @@
+"""Autoregressive image generators: targets, drafters and rules for image tokens."""

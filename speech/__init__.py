@@ -1,0 +1,1 @@
+"""Speech models: targets, drafters and rules for codec tokens."""
