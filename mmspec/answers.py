@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ class Generation:
     text: without special tokens; a stop string is part of it, as in transformers; "" without a tokenizer.
     token_ids: what was emitted, the stop token included. prompt_tokens: ids of the prompt, image slots included.
     finish: "stop" (an end token or a stop string) or "length".
+    image: of image models, the picture (a PIL image).
+    audio: of speech models, the sound (`.samples`, `.rate`, `.save(path)`).
     """
 
     text: str
@@ -26,26 +29,39 @@ class Generation:
     prompt_tokens: int
     finish: str
     stats: Stats
+    image: Any = None
+    audio: Any = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return {**vars(self), "stats": self.stats.as_dict()}
+        """Everything that JSON can hold."""
+        media = ("image", "audio")
+        fields = {name: value for name, value in vars(self).items() if name not in media}
+        return {**fields, "stats": self.stats.as_dict()}
 
 
 @dataclass
 class Piece:
-    """What one round added to one answer: `tokens`, of which the first `drafted` ones were drafted, and their text."""
+    """What one round added to one answer: `tokens`, of which the first `drafted` ones were drafted, and their text.
+
+    audio: of speech models, the next sound to play, where there is enough for a chunk.
+    """
 
     text: str
     tokens: list[int]
     drafted: int
+    audio: Any = None
 
 
 class Stream:
     """A request at work: an iterator of what each round adds, a list with a `Piece` per row.
 
     Args: rounds: the decode loop. stop: the loop's own. tokenizer: None gives no text. prompt_tokens: per row.
-        single: yield the only row's piece itself.
+        single: yield the only row's piece itself. product: what a row's ids make beside text, see
+        `mmspec.targets.CausalTarget.product_of`; it is given the row and its ids.
+        verifies: whether the rule looks at the target's law. sounding: makes the chunks of a row, see
+        `mmspec.targets.CausalTarget.sounding`.
+
+    first_audio_seconds: from the first step to the first chunk of sound; None until there is one.
     """
 
     def __init__(
@@ -56,16 +72,23 @@ class Stream:
         prompt_tokens: list[int],
         lossless: bool,
         single: bool,
+        product: Callable[[int, list[int]], dict[str, Any]],
+        verifies: bool = True,
+        sounding: Callable[[int], Any] = lambda row: None,
     ) -> None:
         self._rounds, self._stop, self._tokenizer, self._single = rounds, stop, tokenizer, single
-        self._prompt_tokens = prompt_tokens
+        self._prompt_tokens, self._product = prompt_tokens, product
         self._texts = [TextStream(tokenizer) for _ in prompt_tokens]
-        self.stats = [Stats(lossless) for _ in prompt_tokens]
+        self.stats = [Stats(lossless, verifies=verifies) for _ in prompt_tokens]
+        self._sounds = [sounding(row) for row in range(len(prompt_tokens))]
+        self._started: float | None = None
+        self.first_audio_seconds: float | None = None
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> Any:
+        self._started = time.perf_counter() if self._started is None else self._started
         done = self._account(next(self._rounds))
         pieces = [
             Piece(text.add(tokens, last=bool(finish)), tokens, drafted)
@@ -73,6 +96,7 @@ class Stream:
                 self._texts, done.tokens, done.drafted, self._stop.finish, strict=True
             )
         ]
+        self._sound(pieces)
         return pieces[0] if self._single else pieces
 
     def finish(self) -> Any:
@@ -82,6 +106,13 @@ class Stream:
         answers = [self._answer(row) for row in range(len(self.stats))]
         return answers[0] if self._single else answers
 
+    def _sound(self, pieces: list[Piece]) -> None:
+        for sound, piece, finish in zip(self._sounds, pieces, self._stop.finish, strict=True):
+            piece.audio = sound.add(piece.tokens, last=bool(finish)) if sound else None
+            if piece.audio is not None and self.first_audio_seconds is None:
+                assert self._started is not None
+                self.first_audio_seconds = time.perf_counter() - self._started
+
     def _account(self, done: Round) -> Round:
         for row, stats in enumerate(self.stats):
             stats.add(row, done)
@@ -90,4 +121,5 @@ class Stream:
     def _answer(self, row: int) -> Generation:
         ids = self._stop.outputs[row]
         text = decode_text(self._tokenizer, ids)
-        return Generation(text, ids, self._prompt_tokens[row], self._stop.finish[row], self.stats[row])
+        made = self._product(row, ids)
+        return Generation(text, ids, self._prompt_tokens[row], self._stop.finish[row], self.stats[row], **made)

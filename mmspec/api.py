@@ -22,10 +22,9 @@ from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, find_drafter, find_model, find_rule, read_target
-from mmspec.options import MAX_NEW_TOKENS, Options, check_names, end_tokens, sampling_for, stop_strings, warn_unserved
+from mmspec.options import Options, check_names, sampling_for, special_options, stop_strings, warn_unserved
 from mmspec.prompts import read_prompts
 from mmspec.sampling import Sampler
-from mmspec.stopping import TextStop
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
@@ -75,7 +74,7 @@ def load(
         target, processor = read_target(folder, processor, dtype, device)
     else:
         raise InputError(f"model must be a name, a folder, a hub id or an HF model, not {type(model).__name__}")
-    warn_unserved(target.model.generation_config)
+    warn_unserved(target.model.generation_config, target.applies)
     found = find_drafter(drafter, target, folder)
     control = control_for(shape or usual_shape(drafter), found)
     return Pipeline(target, processor, found, find_rule(acceptance, target), folder, control)
@@ -129,11 +128,15 @@ class Pipeline:
         control = control_for(shape or usual_shape(drafter), found)
         return Pipeline(self.target, self.processor, found, self.rule, self.folder, control)
 
-    def prepare(self, image: Any, prompt: str | Sequence[str]) -> dict[str, Any]:
-        """Model inputs of a prompt, or of a list of prompts, with their pictures: batched, padded on the left."""
+    def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None) -> dict[str, Any]:
+        """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or
+        a list of them): batched, padded on the left."""
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
-        return self.target.encode(self.processor, *read_prompts(prompt, image))
+        spoken = {} if voice is None else {"voice": voice}
+        if spoken and self.target.modality != "speech":
+            raise InputError(f"{type(self.target.model).__name__} does not speak: leave voice out")
+        return self.target.encode(self.processor, *read_prompts(prompt, image), **spoken)
 
     def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.
@@ -150,7 +153,8 @@ class Pipeline:
     def stream(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Stream:
         """The same, round by round: an iterator of `Piece`; for a list of prompts, of lists of them."""
         check_names(options)
-        return self._start(self.prepare(image, prompt), options, single=isinstance(prompt, str))
+        inputs = self.prepare(image, prompt, options.get("voice"))
+        return self._start(inputs, options, single=isinstance(prompt, str))
 
     def generate(self, **model_inputs: Any) -> Any:
         """Generate from the tensors that HF `generate` takes, with the options of a call.
@@ -170,15 +174,19 @@ class Pipeline:
         strings = stop_strings(options)
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
-        budget = options.get("max_new_tokens", MAX_NEW_TOKENS)
-        stop = TextStop(end_tokens(config), budget, strings, partial(decode_text, tokenizer, special=True))
-        inputs = {**inputs, "max_new_tokens": budget}
+        budget = options.get("max_new_tokens", self.target.budget)
+        stop = self.target.stopping(budget, strings, partial(decode_text, tokenizer, special=True))
+        special = special_options(options, self.target.settings, type(self.target.model).__name__)
+        inputs = {**inputs, **special, "max_new_tokens": budget}
         rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
-        return Stream(rounds, stop, tokenizer, lengths, self.rule.lossless, single)
+        product = partial(self.target.product_of, inputs)
+        verifies = getattr(self.rule, "verifies", True)
+        sounding = partial(self.target.sounding, inputs)
+        return Stream(rounds, stop, tokenizer, lengths, self.rule.lossless, single, product, verifies, sounding)
 
     def _check_inputs(self, inputs: dict[str, Any]) -> None:
-        takes = inspect.signature(self.target.model.forward).parameters.keys() - _OWN_INPUTS
+        takes = (inspect.signature(self.target.model.forward).parameters.keys() | {*self.target.pictures}) - _OWN_INPUTS
         for name in inputs:
             if name not in takes:
                 raise unknown_name("input", name, takes | Options.__annotations__.keys())
@@ -186,8 +194,10 @@ class Pipeline:
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
             raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.target.vocab_size:
-            raise InputError(f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.vocab_size - 1}")
+        if low < 0 or high >= self.target.prompt_vocab_size:
+            raise InputError(
+                f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.prompt_vocab_size - 1}"
+            )
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
             raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
 

@@ -25,7 +25,8 @@ DESCRIPTION = "drafter.json"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 
-_PACKAGES = ("mmspec.vlm",)  # modality packages that bring checkpoints; located, not imported
+# Modality packages that bring checkpoints; located, not imported.
+_PACKAGES = ("mmspec.vlm", "mmspec.image_ar", "mmspec.speech")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

@@ -1,8 +1,8 @@
-"""The command line: `mmspec generate | models | drafters | train | bench | info`.
+"""The command line: `mmspec generate | models | drafters | train | bench | demo | info`.
 
 Results go to stdout, everything else to stderr. A user's mistake ends in one line and exit status 2. Commands import
-what they need when they run, so that help is fast; `train`, `bench` and what other distributions add are found by name
-in the registry.
+what they need when they run, so that help is fast; `train`, `bench`, `demo` and what other distributions add are found
+by name in the registry.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ app = typer.Typer(
 DELEGATED = {
     "train": "Train a bundled model or a drafter. Example: mmspec train --help",
     "datastore": "Build a datastore for the drafter that retrieves. Example: mmspec datastore build --help",
+    "demo": "Show speculative decoding in a browser. Example: mmspec demo --help",
     "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
 }
 
@@ -69,7 +70,9 @@ def generate(
     shape: Annotated[
         str, typer.Option(help="Size of drafts: auto, own, a depth (4), or depth x width x nodes (5x4x16).")
     ] = "auto",
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to emit, 1 or more.")] = 128,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens to emit, 1 or more; 128, or what the model makes a whole of.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; the model's own unless given.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens; 0 is off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from this share of the mass, above 0 to 1.")] = None,
@@ -77,6 +80,8 @@ def generate(
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repetition.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    voice: Annotated[str | None, typer.Option(help="Speech models: a voice's name, or a WAV file of a second.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Speech models: WAV file of what was said.")] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Decode one token at a time, too; check and time.")
     ] = False,
@@ -93,7 +98,6 @@ def generate(
 
     text = sys.stdin.read() if prompt == "-" else prompt
     options: Options = {
-        "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -101,7 +105,10 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "stop": stop or (),
+        "voice": voice,
     }
+    if max_new_tokens is not None:
+        options["max_new_tokens"] = max_new_tokens
     pipe = mmspec.load(model, drafter, acceptance, shape=read_shape(shape))
     if compare:
         from mmspec.compare import compare as run
@@ -110,7 +117,9 @@ def generate(
         return
     answers = pipe.stream(images, text, **options)
     if as_json:
-        _print_json(answers.finish().as_dict())
+        answer = answers.finish()
+        _write_sound(answer, out)
+        _print_json(answer.as_dict())
         return
     if sys.stdout.isatty() if stream is None else stream:
         _show_pieces(answers)
@@ -118,7 +127,17 @@ def generate(
     else:
         answer = answers.finish()
         typer.echo(answer.text.strip())
+    _write_sound(answer, out)
     typer.echo(_summary(answer, pipe), err=True)
+
+
+def _write_sound(answer: Generation, out: Path | None) -> None:
+    if out is None:
+        return
+    if answer.audio is None:
+        raise InputError("there is no sound to write: --out is for speech models that come with a codec")
+    answer.audio.save(out)
+    typer.echo(f"{out}: {answer.audio.seconds:.2f} s of sound", err=True)
 
 
 def _show_pieces(answers: Stream) -> None:

@@ -233,7 +233,8 @@ class Drafter(Protocol):
     """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request.
 
     One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
-    smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size.
+    smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
+    again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it.
     """
 
     kinds: frozenset[Kind]
@@ -254,7 +255,11 @@ class Rule(Protocol):
     invariant: bool
     """Whether the output at a seed is the same for every draft, at any temperature (at 0 it is, for every rule)."""
     takes: tuple[Kind, ...]
-    """Kinds of proposal under which the rule keeps its law, best first."""
+    """Kinds of proposal under which the rule keeps its law, best first.
+
+    A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`. One that has to
+    know the target (a codebook, an embedding) offers `bind(target)`, as drafters do.
+    """
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Decide the path. scores: [B, N, V] warped log-scores of the target, float32, -inf where ruled out."""

@@ -52,6 +52,11 @@ class Round:
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
     """The best kind of proposal that both take. Raises MismatchError if there is none."""
+    if getattr(drafter, "reuses", False) and getattr(rule, "looks_ahead", False):
+        raise MismatchError(
+            f"the rule {type(rule).__name__} looks at every drafted token, and the drafter {type(drafter).__name__} "
+            "drafts rejected ones again, which would bias them; the rules 'ratio' and 'exact' stop at the first one"
+        )
     for kind in rule.takes:
         if kind in drafter.kinds:
             return kind

@@ -128,12 +128,25 @@ class Decoder:
 
         Args: tokens, depth: [B, N]. ancestors: [B, N, N] bool.
         """
-        slot = (cache.positions() + depth).clamp(max=self.max_length - 1)  # no node past the context is ever kept
-        inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": slot + cache.shift}
+        return self._forward(self.placed(cache, tokens, depth, ancestors), cache, taps)
+
+    def placed(self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> dict[str, Any]:
+        """The model inputs of nodes, with their positions and with who sees whom.
+
+        Args: tokens: [B, N]. ancestors: [B, N, M] bool and depth: [B, M]; the last N columns are these nodes, those
+            before them were forwarded earlier and are in the cache, not committed.
+        """
+        own = depth[:, -tokens.shape[1] :]
+        slot = (cache.positions() + own).clamp(max=self.max_length - 1)  # no node past the context is ever kept
+        inputs: dict[str, Any] = {**self.inputs(tokens), "position_ids": slot + cache.shift}
         alone = tokens.shape[1] == 1 and min(cache.lengths) == cache.width
         if not alone or self.window is not None:
             inputs["attention_mask"] = self._masks(cache, ancestors, depth)
-        return self._forward(inputs, cache, taps)
+        return inputs
+
+    def inputs(self, tokens: Tensor) -> dict[str, Any]:
+        """The model inputs that stand for new nodes [B, N]: ids, unless a family embeds them in its own way."""
+        return {"input_ids": tokens}
 
     def _masks(self, cache: RowCache, ancestors: Tensor, depth: Tensor) -> Tensor | dict[str, Tensor]:
         if self.by_layer_type:

@@ -81,7 +81,9 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
 
 def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:
     """A target that knows its tokenizer (a processor's own, or the processor itself)."""
-    return family(model.eval(), getattr(processor, "tokenizer", processor))
+    target = family(model.eval(), getattr(processor, "tokenizer", processor))
+    target.adopt(processor)
+    return target
 
 
 def find_family(config: PreTrainedConfig) -> Family:
@@ -104,7 +106,7 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Dra
     """
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
-        drafter = next((name for name in PREFERRED if name in beside), "prompt-lookup")
+        drafter = next((name for name in PREFERRED if name in beside), target.usual_drafter)
     if not isinstance(drafter, str | os.PathLike):
         if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
             raise InputError(f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}")
@@ -130,17 +132,23 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Dra
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
-    """An acceptance rule from its name, or the rule itself."""
+    """An acceptance rule from its name, or the rule itself; one that needs to know its target (`bind`) is told."""
     if isinstance(rule, str):
-        return cast("Any", resolve("rules", rule, target.modality))()
+        rule = cast("Any", resolve("rules", rule, target.modality))()
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
         raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
+    if hasattr(rule, "bind"):
+        rule.bind(target)
     return rule
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:
-    read_json(folder / "config.json")
+    kind = read_json(folder / "config.json").get("model_type")
+    own = {name.partition("/")[2]: name for name in entries("configs")}
     try:
+        if kind in own:
+            found: Any = resolve("configs", kind, own[kind].partition("/")[0])
+            return found.from_pretrained(folder)
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  strict configurations raise exceptions of their own
         raise UnsupportedError(f"the configuration in {folder} cannot be used: {one_line(error)}") from error

@@ -12,7 +12,7 @@ from mmspec.sampling import Sampling
 logger = logging.getLogger(__name__)
 
 MAX_NEW_TOKENS = 128
-WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ras_window", "ras_share")
 UNSERVED = (
     "bad_words_ids",
     "begin_suppress_tokens",
@@ -40,6 +40,9 @@ class Options(TypedDict, total=False):
         from the checkpoint's generation config; what that does not state is off.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
+    guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
+    voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
+    ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
 
     max_new_tokens: int
@@ -50,6 +53,26 @@ class Options(TypedDict, total=False):
     repetition_penalty: float | None
     seed: int
     stop: str | Sequence[str]
+    guidance: float | None
+    voice: Any
+    ras_window: int | None
+    ras_share: float | None
+
+
+SPECIAL = ("guidance",)
+"""Options that only some models take."""
+
+
+def special_options(options: Options, takes: Sequence[str], model: str) -> dict[str, Any]:
+    """The given ones among the options that only some models take.
+
+    Raises: InputError: one that this model does not take. Args: takes: those that it takes. model: its name.
+    """
+    given = {name: options[name] for name in SPECIAL if options.get(name) is not None}  # type: ignore[literal-required]
+    for name in given:
+        if name not in takes:
+            raise InputError(f"{name} is not an option of {model}: leave it out")
+    return given
 
 
 def check_names(options: Mapping[str, Any]) -> None:
@@ -86,9 +109,10 @@ def end_tokens(config: Any) -> list[int]:
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
-def warn_unserved(config: Any) -> None:
-    """Say which settings of a generation config are not applied."""
-    found = [name for name in UNSERVED if getattr(config, name, None) not in (None, 0, 1, [], False)]
+def warn_unserved(config: Any, applies: Sequence[str] = ()) -> None:
+    """Say which settings of a generation config are not applied, but for those that the target applies itself."""
+    unserved = [name for name in UNSERVED if name not in applies]
+    found = [name for name in unserved if getattr(config, name, None) not in (None, 0, 1, [], False)]
     if found:
         logger.warning(
             "mmspec does not apply these settings of the checkpoint's generation config: %s", ", ".join(found)

@@ -34,6 +34,8 @@ class Sampling:
 
     temperature: 0 is greedy. top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in [0, 1], 0 is off.
     repetition_penalty: positive, 1 is off.
+    ras_window, ras_share: repetition-aware sampling (see `repetition_aware`): how many of the last emitted tokens it
+        looks at, 0 is off; and from which share of them on a token counts as repeated. Off at temperature 0.
     seed: row i of a batch uses seed + i, so it equals a single call with that seed.
     Raises: InputError for a value that is negative, not finite or out of range.
     """
@@ -43,6 +45,8 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    ras_window: int = 0
+    ras_share: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,7 +54,7 @@ class Sampling:
             if not ok:
                 raise InputError(f"{name}={getattr(self, name)!r} is not valid: {wanted}")
 
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "ras_share"):
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             check(name, number and math.isfinite(value), "a finite number is needed")
@@ -60,6 +64,9 @@ class Sampling:
         check("top_p", 0 < self.top_p <= 1, "it must lie in (0, 1]")
         check("min_p", 0 <= self.min_p <= 1, "it must lie in [0, 1]")
         check("repetition_penalty", self.repetition_penalty > 0, "it must be positive (1 is off)")
+        whole = isinstance(self.ras_window, int) and not isinstance(self.ras_window, bool)
+        check("ras_window", whole and 0 <= self.ras_window <= 4096, "it must be a whole number, 0 (off) to 4096")
+        check("ras_share", 0 < self.ras_share <= 1, "it must lie in (0, 1]")
         check("seed", isinstance(self.seed, int) and not isinstance(self.seed, bool), "it must be a whole number")
 
 
@@ -73,9 +80,13 @@ class Sampler:
         seeds = [(sampling.seed + row + 2**63) % 2**64 - 2**63 for row in range(batch)]
         self.seeds = torch.tensor(seeds, dtype=torch.long, device=device)
         self.seen: Tensor | None = None  # [B, V] ids in the text so far; kept only for the repetition penalty
+        self.recent: list[list[int]] = [[] for _ in range(batch)]  # the last emitted ids, at most `ras_window` of them
 
-    def see(self, ids: list[list[int]], vocab_size: int) -> None:
-        """Note tokens of every row that the repetition penalty must know (prompt, emitted tokens)."""
+    def see(self, ids: list[list[int]], vocab_size: int, prompt: bool = False) -> None:
+        """Note tokens of every row that later laws depend on: the prompt's (with `prompt`), or emitted ones."""
+        window = self.sampling.ras_window
+        if window and not prompt:
+            self.recent = [(old + new)[-window:] for old, new in zip(self.recent, ids, strict=True)]
         if self.sampling.repetition_penalty == 1:
             return
         if self.seen is None:
@@ -93,7 +104,42 @@ class Sampler:
             scores = penalise(
                 scores, self.seen[:, None] | path_tokens(draft, scores.shape[-1]), self.sampling.repetition_penalty
             )
-        return scores if self.greedy else warp(scores, self.sampling)
+        if self.greedy:
+            return scores
+        warped = warp(scores, self.sampling)
+        if self.sampling.ras_window:
+            repeated = self.repeated(draft, scores.shape[-1])
+            return repetition_aware(warped, scores / self.sampling.temperature, repeated)
+        return warped
+
+    def after(self, path: Tensor, logits: Tensor) -> Tensor:
+        """Warped log-scores [B, V] after a chain that is being drafted, its tokens a part of the history.
+
+        Args: path: [B, L] the pending token and what was drafted after it. logits: [B, V] the drafter's own.
+        """
+        if self.seen is None and not self.sampling.ras_window:
+            return self.shape(logits)
+        end = torch.arange(path.shape[1], device=path.device)
+        chain = Chain(path, (end - 1).expand(path.shape))
+        return self.warp(chain, logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
+
+    def repeated(self, draft: Paths, vocab_size: int) -> Tensor:
+        """[B, N, V] bool: tokens that make up `ras_share` or more of the window that ends at each node.
+
+        Node 0 is the last token that `see` was told, or (before any was emitted) the prompt's, which does not count.
+        """
+        window = self.sampling.ras_window
+        above = draft.ancestors  # [B, N, N]
+        depth = above.sum(-1) - 1
+        age = depth[:, :, None] - depth[:, None, :]
+        inside = above & (age < window) & (depth > 0)[:, None, :]
+        counts = torch.zeros(*depth.shape, vocab_size + 1, dtype=torch.long, device=depth.device)
+        counts.scatter_add_(2, draft.tokens[:, None, :].expand_as(inside), inside.long())
+        tails = [[vocab_size] * (window - len(row)) + row for row in self.recent]  # the last column collects nothing
+        tail = torch.tensor(tails, device=depth.device)[:, None, :].expand(-1, depth.shape[1], -1)
+        younger = torch.arange(window - 1, -1, -1, device=depth.device) + depth[..., None] < window
+        counts.scatter_add_(2, tail, younger.long())
+        return counts[..., :-1] >= max(1.0, window * self.sampling.ras_share)
 
     def shape(self, logits: Tensor) -> Tensor:
         """Warped log-scores without history, for a drafter's own logits [..., V]: no law depends on them."""
@@ -120,6 +166,20 @@ class Sampler:
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
 
 
+@dataclass
+class Chain:
+    """Tokens [B, N] one after the other, as `Paths`."""
+
+    tokens: Tensor
+    parents: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """Everything before a token stands above it."""
+        batch, size = self.tokens.shape
+        return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
+
+
 def path_tokens(draft: Paths, vocab_size: int) -> Tensor:
     """[B, N, V] bool: the tokens on the path from node 0 to each node, both ends included."""
     batch, size = draft.parents.shape
@@ -131,6 +191,24 @@ def path_tokens(draft: Paths, vocab_size: int) -> Tensor:
 def penalise(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Repetition penalty (CTRL, arXiv 1909.05858): seen tokens' scores are divided by it, or multiplied if negative."""
     return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def repetition_aware(warped: Tensor, scores: Tensor, repeated: Tensor) -> Tensor:
+    """Repetition-aware sampling (VALL-E 2, arXiv 2406.05370) as the law of one step, so that p and q can use it alike.
+
+    Draw u from n; if u is repeated, draw again from p without u. With R the repeated tokens, what comes out is t with
+    probability n(t) [t not in R] + p(t) sum over u in R, u != t of n(u) / (1 - p(u)). A token that has all of p stays.
+
+    Args: warped: [..., V] log-scores of n, after top-k, top-p and min-p. scores: [..., V] of p, before them.
+        repeated: [..., V] bool, R.
+    Returns: [..., V] logarithms of the law.
+    """
+    n, p = warped.softmax(-1), scores.softmax(-1)
+    rest = 1 - p
+    again = repeated & (rest > torch.finfo(p.dtype).eps)
+    share = torch.where(again, n / torch.where(again, rest, 1.0), 0.0)
+    others = (share.sum(-1, keepdim=True) - share).clamp(min=0)
+    return (torch.where(again, 0.0, n) + p * others).log()
 
 
 def warp(scores: Tensor, sampling: Sampling) -> Tensor:

@@ -15,7 +15,7 @@ class Stats:
 
     new_tokens: tokens emitted, stop token included.
     accept_lengths: drafted tokens accepted in each round, without the bonus token.
-    lossless: whether the acceptance rule keeps the target's law.
+    lossless: whether the acceptance rule keeps the target's law. verifies: whether it looks at that law at all.
     prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
     verify_seconds: target forwards. other_seconds: everything else in a round.
     """
@@ -27,11 +27,12 @@ class Stats:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
+    verifies: bool = True
 
     @property
     def tau(self) -> float:
         """Tokens emitted per verification, bonus included, prefill excluded; NaN where nothing was verified."""
-        rounds = len(self.accept_lengths)
+        rounds = len(self.accept_lengths) if self.verifies else 0
         return (self.new_tokens - 1) / rounds if rounds else math.nan
 
     @property

@@ -7,6 +7,7 @@ Beside ids, what goes with the prompt token by token (types, positions) is align
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,10 @@ from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, NumericalError
+from mmspec.options import MAX_NEW_TOKENS, end_tokens
 from mmspec.pieces import spans
 from mmspec.sampling import Sampler
+from mmspec.stopping import TextStop
 
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 """Model inputs [B, T] with one value per token of the prompt."""
@@ -44,6 +47,13 @@ class CausalTarget:
     """Names of the model inputs that hold pictures."""
     piece_size = 4096
     """Most prompt tokens per forward of prefill."""
+    usual_drafter = "prompt-lookup"
+    """What `drafter=None` takes where no trained drafter lies beside the model."""
+    settings: tuple[str, ...] = ()
+    """Options that only some models take, of `mmspec.options.Options`; they are handed to `prefill`."""
+    applies: tuple[str, ...] = ()
+    """Settings of a generation config that the target itself applies."""
+    processor: Any = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
@@ -61,6 +71,40 @@ class CausalTarget:
     def head(self) -> nn.Module:
         """Output head: [.., H] final hidden states -> [.., V] logits."""
         return self.model.get_output_embeddings()
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        """How many ids a prompt may use."""
+        return self.vocab_size
+
+    def adopt(self, processor: Any) -> None:
+        """Take over what the checkpoint's processor class read, or the caller gave (None for nothing)."""
+        self.processor = processor
+
+    @property
+    def budget(self) -> int:
+        """How many tokens are emitted at most where a request does not say."""
+        return MAX_NEW_TOKENS
+
+    def ends(self) -> list[int]:
+        """The ids that end an answer."""
+        return end_tokens(self.model.generation_config)
+
+    def product(self, ids: list[int]) -> dict[str, Any]:
+        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`."""
+        return {}
+
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+        """What ends the rows of a request."""
+        return TextStop(self.ends(), budget, strings, text_of)
+
+    def sounding(self, inputs: dict[str, Any], row: int) -> Any:
+        """What makes sound of a row while it is emitted (`add(ids, last)`), or None for targets that do not speak."""
+        return None
+
+    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
+        """The same where it depends on the row's prompt, too: `inputs` is what `prefill` was given."""
+        return self.product(ids)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.
@@ -80,7 +124,7 @@ class CausalTarget:
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
         cache, heard = self.read(inputs, rows, taps, needs.attention)
         check_finite(heard.logits, "the prompt")
-        sampler.see(rows, self.vocab_size)
+        sampler.see(rows, self.vocab_size, prompt=True)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)
         pending = sampler.draw(scores, zeros[:, None])[:, 0]
@@ -159,7 +203,7 @@ class CausalTarget:
         """Move the accepted nodes into place, forget the rest, take over the new pending tokens."""
         assert isinstance(state, CausalState)
         paths = [[] if done else path for path, done in zip(accepted.paths, state.done, strict=True)]
-        state.cache.commit(draft.size, paths)
+        state.cache.commit(draft.size, paths * (len(state.cache.lengths) // len(paths)))  # guided rows come in pairs
         state.pending = accepted.next
         state.emitted = state.emitted + accepted.count
         state.sampler.see(accepted.emitted, self.vocab_size)

@@ -25,12 +25,14 @@ from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, Question, open_data
 from mmspec.training.drafter import train_drafter, weights_digest
-from mmspec.training.eagle import EagleLoss, EagleRecipe, drafted_slots, unroll
+from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.steps import drafted_slots
+from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
 
 SHORT = AnswerOptions(max_new_tokens=16, batch=4)
@@ -60,7 +62,8 @@ class Given(Features):
     """Features that a test made up: row.index -> [T, H]."""
 
     def __init__(self, features: dict[int, Tensor]) -> None:
-        self.kept, self.free = features, 0
+        self.kept, self.last, self.free, self.taps = features, {}, 0, (0,)
+        self.kept = {index: states[:, None] for index, states in features.items()}
 
 
 class Written:

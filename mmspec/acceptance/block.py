@@ -27,6 +27,7 @@ class Block:
 
     lossless = True
     invariant = False
+    looks_ahead = True
     takes: tuple[Kind, ...] = ("sampled",)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -48,35 +48,58 @@ class Ratio:
             coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, width)  # [B, levels, width]
             for level in range(levels):
                 options = offspring[rows, here]
-                reached, law = try_children(draft, here, options, p, law, draft.q[rows, here], coins[:, level], alive)
+                q = draft.q[rows, here]
+                reached, law = try_children(draft, here, options, p, law, q, coins[:, level], alive, self)
                 alive, here = reached != here, reached
         end = emitted + draft.depth[rows, here]
         token = sampler.draw(law.log()[:, None], end[:, None])[:, 0]
         return path_to(draft, here, token)
 
+    def grant(self, law: Tensor, q: Tensor, token: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        """What target and drafter give a drafted token; it is kept with the first over the second as its chance.
+
+        Args: law, q: [B, V]. token: [B]. depth: [B] drafted tokens that were kept before it.
+        Returns: [B] and [B]. Relaxed rules raise the first.
+        """
+        rows = torch.arange(len(token), device=token.device)
+        return law[rows, token], q[rows, token]
+
+    def rest(self, law: Tensor, q: Tensor, depth: Tensor) -> Tensor:
+        """The law [B, V] to go on with after a rejection."""
+        return residual(law, q)
+
 
 def try_children(
-    draft: Draft, here: Tensor, options: Tensor, p: Tensor, law: Tensor, q: Tensor, coins: Tensor, alive: Tensor
+    draft: Draft,
+    here: Tensor,
+    options: Tensor,
+    p: Tensor,
+    law: Tensor,
+    q: Tensor,
+    coins: Tensor,
+    alive: Tensor,
+    rule: Ratio,
 ) -> tuple[Tensor, Tensor]:
     """One level of the walk.
 
     Args:
         here: [B] current node. options: [B, K] its children, -1 padded. p: [B, N, V] target law at every node.
         law: [B, V] target law at `here`. q: [B, V] law of its children. coins: [B, K] uniforms.
-        alive: [B] rows that are still walking.
+        alive: [B] rows that are still walking. rule: what it grants a token, and what follows a rejection.
 
     Returns: [B] the node reached (`here` if no child was accepted) and [B, V] the law to go on with: p at the accepted
         child, or the last residual.
     """
     rows = torch.arange(p.shape[0], device=p.device)
-    reached, trying = here, alive
+    reached, trying, depth = here, alive, draft.depth[rows, here]
     for child, coin in zip(options.unbind(1), coins.unbind(1), strict=True):
         node = child.clamp(min=0)
         token = draft.tokens[rows, node]
         tried = trying & (child >= 0) & (q[rows, token] > 0)  # fewer tokens than children had a chance at all
-        accept = tried & (coin * q[rows, token] < law[rows, token])
+        granted, taken = rule.grant(law, q, token, depth)
+        accept = tried & (coin * taken < granted)
         reject = tried & ~accept
-        law = torch.where(reject[:, None], residual(law, q), law)
+        law = torch.where(reject[:, None], rule.rest(law, q, depth), law)
         q = torch.where(reject[:, None], without(q, token), q)
         law = torch.where(accept[:, None], p[rows, node], law)
         reached = torch.where(accept, child, reached)

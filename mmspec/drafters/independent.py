@@ -39,7 +39,7 @@ class Independent:
     trained = True
     method = "spd"
     source = "SPD for multimodal models, arXiv 2404.08856"
-    fits = ("vocab_size", "tokenizer")
+    fits: tuple[str, ...] = ("vocab_size", "tokenizer")
 
     def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
         if length < 1:
@@ -70,9 +70,13 @@ class Independent:
         model = read_model(AutoModelForCausalLM, folder, target.model.dtype)
         return cls(model.to(target.model.device), **description.get("options", {}))
 
+    def heard(self, ids: list[int]) -> list[int]:
+        """What it reads of a prompt."""
+        return words(ids, self.placeholders)
+
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
         """Read the prompts without their image slots; the pending tokens wait for the first proposal."""
-        texts = [words(ids[:-1], self.placeholders) or ids[-2:-1] for ids in state.ids]
+        texts = [self.heard(ids[:-1]) or ids[-2:-1] for ids in state.ids]
         width = max(map(len, texts))
         if width >= self.decoder.max_length:
             raise InputError(
@@ -108,7 +112,7 @@ class Speaking:
         laws: list[Tensor] = []
         for step in range(length):
             logits = self._catch_up() if step == 0 else self._step(tokens[-1])
-            token, law = self._pick(logits, state.emitted, step)
+            token, law = self._pick(logits, state.emitted, torch.stack(tokens, 1))
             tokens.append(token)
             if law is not None:
                 laws.append(law)
@@ -137,9 +141,10 @@ class Speaking:
         steps = chain(tokens)
         return self.drafter.decoder.extend(self.cache, tokens, steps.depth, steps.ancestors).logits
 
-    def _pick(self, logits: Tensor, emitted: Tensor, step: int) -> tuple[Tensor, Tensor | None]:
-        """The next token [B], never an image placeholder, and if it is sampled its law [B, V]."""
-        scores = self.sampler.shape(forbid(logits, self.drafter.placeholders))
+    def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The token [B] after a chain `path` [B, L], never an image placeholder; its law [B, V] if it is sampled."""
+        step = path.shape[1] - 1
+        scores = self.sampler.after(path, forbid(logits, self.drafter.placeholders))
         if self.kind == "coupled":
             return self.sampler.draw(scores[:, None], emitted[:, None] + step)[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:

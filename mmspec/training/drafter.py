@@ -1,4 +1,4 @@
-"""Trains a drafter for a target, from questions to a folder that `mmspec.load(drafter=...)` takes.
+"""Trains drafters for a target, from questions to folders that `mmspec.load(drafter=...)` takes.
 
     questions -> answers (shards) -> warm-up on the data's own answers (spd) -> training with validation -> drafter
     and card
@@ -11,79 +11,153 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from mmspec.checkpoints import fingerprint, save_drafter
 from mmspec.errors import InputError, unknown_name
+from mmspec.registry import entries, resolve
+from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
 from mmspec.training.card import model_card
 from mmspec.training.course import Course
 from mmspec.training.data import open_data, warm_up_data
-from mmspec.training.eagle import EagleRecipe
+from mmspec.training.dflash import DFlashRecipe
+from mmspec.training.eagle import Eagle1Recipe, EagleRecipe, HassRecipe
+from mmspec.training.eagle3 import Eagle3Recipe
 from mmspec.training.features import Features
 from mmspec.training.folders import run_folder, write_whole
+from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
+from mmspec.training.medusa import HydraPlusRecipe, HydraRecipe, MedusaRecipe
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.steps import HeadRecipe
+from mmspec.training.store import Store, say_what_is_kept, states_size
 from mmspec.training.validation import Validation, measure
 
-RECIPES: dict[str, type[Recipe]] = {recipe.method: recipe for recipe in (EagleRecipe, SpdRecipe)}
+ALL: tuple[type[Recipe], ...] = (
+    EagleRecipe,
+    Eagle1Recipe,
+    Eagle3Recipe,
+    HassRecipe,
+    MedusaRecipe,
+    HydraRecipe,
+    HydraPlusRecipe,
+    KangarooRecipe,
+    DFlashRecipe,
+    SpdRecipe,
+)
+RECIPES: dict[str, type[Recipe]] = {recipe.method: recipe for recipe in ALL}
 
 
 def find_recipe(method: str) -> type[Recipe]:
-    """The recipe of a method. Raises UnknownNameError for one that is not trained here."""
-    if method not in RECIPES:
-        raise unknown_name("trainable drafter", method, RECIPES)
-    return RECIPES[method]
+    """The recipe of a method, of those here or of a modality's. Raises UnknownNameError for one that is not trained."""
+    if method in RECIPES:
+        return RECIPES[method]
+    own = {key.partition("/")[2]: key.partition("/")[0] for key in entries("recipes")}
+    if method not in own:
+        raise unknown_name("trainable drafter", method, {*RECIPES, *own})
+    found: Any = resolve("recipes", method, own[method])
+    return found
 
 
 def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Path, name: str) -> dict[str, Any]:
-    """Train, save to `out`, and return the figures of the last validation.
+    """`train_drafters` for a single one."""
+    return train_drafters(pipe, [recipe], course, [out], run, name)[recipe.method]
+
+
+def train_drafters(
+    pipe: Any, recipes: Sequence[Recipe], course: Course, outs: Sequence[Path], run: Path, name: str
+) -> dict[str, dict[str, Any]]:
+    """Train one drafter per recipe, all on the same forwards of the target, and save each to its folder of `outs`.
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. run: folder of shards and checkpoints. name: of the
-        target, for the card.
-    Raises: InputError: data that cannot be used. MismatchError: `run` holds the answers of another target, or others.
+        target, for the cards.
+    Returns: by method, the figures of the last validation.
+    Raises: InputError: data that cannot be used, or recipes that cannot be trained together. MismatchError: `run` holds
+        the answers of another target, or others.
     """
-    questions, held_out = open_data(course.data, course.questions, course.held_out, recipe.seed)
-    model = pipe.target.model
-    target = {**fingerprint(pipe.target), "weights": weights_digest(model)}
+    check_together(recipes)
+    lead, target, model = recipes[0], pipe.target, pipe.target.model
+    questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed)
+    marks = {**fingerprint(target), "weights": weights_digest(model)}
     answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers)}
-    home = run_folder(run / recipe.method, {"target": target, "answers": answers, "recipe": asdict(recipe)})
+    described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
+    together = "+".join(recipe.method for recipe in recipes)
+    how = {"accumulate": course.accumulate, "bf16": course.bf16}
+    home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how})
 
-    rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", target)
+    rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks)
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
-    net = recipe.build(pipe.target).to(model.device)
-    if recipe.warm_steps:
-        warm = warm_up_data(course.data, recipe.warm_questions, recipe.seed)
+    nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
+    if lead.warm_steps:
+        net = nets[lead.method]
+        warm = warm_up_data(course.data, lead.warm_questions, lead.seed)
         own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
-        warm_rows = collect(pipe, warm, own, run / "answers-warm", target)
-        loss = recipe.loss(net, pipe.target, None)
-        _train(recipe, course, net, loss, warm_rows, recipe.warm_steps, home / "warm")
+        warm_rows = collect(pipe, warm, own, run / "answers-warm", marks)
+        _train(lead, course, net, lead.loss(net, target, None), warm_rows, lead.warm_steps, home / "warm")
 
     inputs = prepare(pipe, [held_out[index] for index in range(len(held_out))])
+    most = course.answers.max_new_tokens
 
-    def figures() -> dict[str, float]:
-        drafter = recipe.drafter(copy.deepcopy(net).to(model.dtype))
-        return measure(pipe, drafter, inputs, course.answers.max_new_tokens, recipe.seed)
+    def drafter(recipe: Recipe) -> Any:
+        return recipe.drafter(copy.deepcopy(nets[recipe.method]).to(model.dtype))
 
-    loss = recipe.loss(net, pipe.target, Features(pipe, questions))
-    watch = [Validation(figures, course.validate_every)]
+    def figures() -> list[dict[str, Any]]:
+        measured = [measure(pipe, drafter(recipe), inputs, most, recipe.seed) for recipe in recipes]
+        return [{"method": recipe.method, **one} for recipe, one in zip(recipes, measured, strict=True)]
+
+    taps = {tap for recipe in recipes for tap in recipe.taps(nets[recipe.method])}
+    features = Features(pipe, questions, sorted(taps), int(course.memory * 2**30))
+    if course.disk:
+        kept = {"target": marks, "answers": answers, "taps": list(features.taps)}
+        features.store = Store(run_folder(run / "features", kept), int(course.disk * 2**30))
+    size = states_size(rows, len(features.taps), target.hidden_size, model.dtype.itemsize)
+    say_what_is_kept(size, *(int(part * 2**30) for part in (course.memory, course.disk)))
+    losses = [recipe.loss(nets[recipe.method], target, features) for recipe in recipes]
+
+    def loss(**batch: Any) -> Tensor:
+        return torch.stack([each(**batch) for each in losses]).sum()
+
+    learner = nets[lead.method] if len(recipes) == 1 else nn.ModuleDict(nets)
     with frozen(model):
-        history = _train(recipe, course, net, loss, rows, recipe.steps, home, watch)
+        history = _train(
+            lead, course, learner, loss, rows, lead.steps, home, [Validation(figures, course.validate_every)]
+        )
 
-    save_drafter(recipe.drafter(net.to(torch.bfloat16)), out, pipe.target)
-    parameters = sum(parameter.numel() for parameter in net.parameters())
-    write_whole(out / "README.md", model_card(name, recipe, course, rows, history, parameters))
-    return next((entry for entry in reversed(history) if "tau_t0" in entry), {})
+    for recipe, out in zip(recipes, outs, strict=True):
+        net = nets[recipe.method]
+        made: Any = recipe.drafter(net.to(torch.bfloat16))
+        if getattr(made, "static", False):
+            made.shares = measured_shares(pipe, drafter(recipe), inputs, most, recipe.seed)
+        save_drafter(made, out, target)
+        parameters = sum(parameter.numel() for parameter in net.parameters())
+        own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
+        write_whole(out / "README.md", model_card(name, recipe, course, rows, own_history, parameters))
+    last = {entry["method"]: entry for entry in history if "method" in entry}
+    return {recipe.method: last.get(recipe.method, {}) for recipe in recipes}
+
+
+def check_together(recipes: Sequence[Recipe]) -> None:
+    """Raise InputError unless the recipes can share their batches: the same steps of the same size, and no warm-up."""
+    if len({recipe.method for recipe in recipes}) < len(recipes):
+        raise InputError("a method can be trained once per run: name each of them once")
+    if len(recipes) > 1 and not all(isinstance(recipe, HeadRecipe) for recipe in recipes):
+        alone = next(recipe.method for recipe in recipes if not isinstance(recipe, HeadRecipe))
+        raise InputError(f"{alone} does not learn from the target's features: train it in a run of its own")
+    for field in ("steps", "batch", "rate", "seed"):
+        if len({getattr(recipe, field) for recipe in recipes}) > 1:
+            values = ", ".join(f"{recipe.method} {getattr(recipe, field)}" for recipe in recipes)
+            raise InputError(f"drafters that are trained together need the same {field} ({values}): give --{field}")
 
 
 def _train(
@@ -105,12 +179,14 @@ def _train(
         seed=recipe.seed,
         use_cpu=next(net.parameters()).device.type == "cpu",
         save_steps=course.save_every,
+        gradient_accumulation_steps=course.accumulate,
+        bf16=course.bf16,
     )
     trainer = LossTrainer(
         loss,
         model=net,
         args=arguments,
-        train_dataset=Epochs(rows, steps * recipe.batch, recipe.seed),
+        train_dataset=Epochs(rows, steps * recipe.batch * course.accumulate, recipe.seed),
         data_collator=collate,
         callbacks=callbacks,
     )

@@ -1,13 +1,14 @@
-"""The target's features of answered questions, computed when training asks for them.
+"""The target's hidden states of answered questions, computed when training asks for them.
 
 The feature of a position is the hidden state that enters the target's head (`hidden_states[num_layers]`, after the last
-norm), so `target.head(feature)` is the target's law of the next token. Storing features of a large target takes
-terabytes; here they are computed online, and kept in memory only as far as `memory` allows, for the epochs that
-follow.
+norm), so `target.head(feature)` is the target's law of the next token; drafters may tap further layers. Storing them
+for a large target takes terabytes; here they are computed online, once for all drafters that are trained together, and
+kept for the epochs that follow only as far as the limits of memory and of a store on disk allow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,35 +16,66 @@ from torch import Tensor
 
 from mmspec.training.answers import Answered, prepare
 from mmspec.training.data import Questions
+from mmspec.training.store import Store
 
 
 class Features:
-    """Features of answers by one target.
+    """Hidden states of answers by one target.
 
-    Args: pipe: a `mmspec.Pipeline`. questions: where the answers' questions come from. memory: bytes of features kept.
+    Args: pipe: a `mmspec.Pipeline`. questions: where the answers' questions come from. taps: `hidden_states` indices
+        that may be asked for, beside the last one. memory: bytes kept. store: for what is kept on disk.
     """
 
-    def __init__(self, pipe: Any, questions: Questions, memory: int = 4 << 30) -> None:
-        self.pipe, self.questions, self.free = pipe, questions, memory
-        self.kept: dict[int, Tensor] = {}
+    store: Store | None = None
 
-    def __call__(self, rows: list[Answered]) -> Tensor:
-        """[B, T, H] float32 features of whole sequences, right-padded with zeros; T is the longest row's length."""
-        missing = [row for row in rows if row.index not in self.kept]
-        fresh = dict(zip((row.index for row in missing), self._compute(missing), strict=True)) if missing else {}
-        found = [self.kept[row.index] if row.index in self.kept else fresh[row.index] for row in rows]
-        for index, feature in fresh.items():
-            if self.free >= feature.nbytes:
-                self.free -= feature.nbytes
-                self.kept[index] = feature
+    def __init__(
+        self,
+        pipe: Any,
+        questions: Questions,
+        taps: Sequence[int] = (),
+        memory: int = 4 << 30,
+        store: Store | None = None,
+    ) -> None:
+        self.pipe, self.questions, self.free, self.store = pipe, questions, memory, store
+        self.taps = tuple(sorted({*taps, pipe.target.num_layers}))
+        self.kept: dict[int, Tensor] = {}  # index -> [T, taps, H]
+        self.last: dict[int, Tensor] = {}  # of the batch that was asked for last, whatever the memory
+
+    def __call__(self, rows: list[Answered], taps: Sequence[int] = ()) -> Tensor:
+        """[B, T, H] float32 features of whole sequences, right-padded with zeros; T is the longest row's length.
+
+        Args: taps: other hidden states instead, side by side: [B, T, len(taps) * H].
+        """
+        known = {**self.last, **self.kept}
+        fresh = self._read([row for row in rows if row.index not in known])
+        known |= fresh
+        self.last = {row.index: known[row.index] for row in rows}
+        for index, states in fresh.items():
+            if self.free >= states.nbytes:
+                self.free -= states.nbytes
+                self.kept[index] = states
+        columns = [self.taps.index(tap) for tap in taps] or [len(self.taps) - 1]
+        found = [self.last[row.index][:, columns].flatten(1) for row in rows]
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True).float()
+
+    def _read(self, rows: list[Answered]) -> dict[int, Tensor]:
+        """The states of rows, from the store where it has them; the others are computed, in one batch, and stored."""
+        store = self.store
+        stored = {row.index: store.get(row.index) for row in rows} if store else {}
+        device = self.pipe.target.model.device if rows and store else None
+        found = {index: states.to(device) for index, states in stored.items() if states is not None}
+        missing = [row for row in rows if row.index not in found]
+        computed = dict(zip((row.index for row in missing), self._compute(missing), strict=True)) if missing else {}
+        if store:
+            for index, states in computed.items():
+                store.put(index, states)
+        return found | computed
 
     @torch.no_grad()
     def _compute(self, rows: list[Answered]) -> list[Tensor]:
         target = self.pipe.target
         inputs = prepare(self.pipe, [self.questions[row.index] for row in rows])
         texts = [row.ids for row in rows]
-        lengths = [len(text) for text in texts]
-        tap = target.num_layers
-        _, heard = target.read(inputs, texts, (tap,))
-        return [feature[:length].clone() for feature, length in zip(heard.taps[tap], lengths, strict=True)]
+        _, heard = target.read(inputs, texts, self.taps)
+        states = torch.stack([heard.taps[tap] for tap in self.taps], 2)  # [B, T, taps, H]
+        return [row[: len(text)].clone() for row, text in zip(states, texts, strict=True)]

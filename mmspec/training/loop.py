@@ -47,8 +47,9 @@ class LossTrainer(InOrderTrainer):
         self.loss = loss
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """The loss of one batch, as `collate` makes it."""
-        return self.loss(**inputs)
+        """The loss of one batch, as `collate` makes it, in the precision that the arguments ask for."""
+        with self.accelerator.autocast():
+            return self.loss(**inputs)
 
 
 def collate(samples: list[tuple[int, T]]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What the training of every kind of drafter has in common; `EagleRecipe` and `SpdRecipe` say the rest."""
+"""What the training of every kind of drafter has in common; the recipe of each method says the rest."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mmspec.contract import Drafter
 from mmspec.errors import InputError
+from mmspec.training.answers import Answered
 from mmspec.training.features import Features
 
 Loss = Callable[..., Tensor]
@@ -46,8 +47,12 @@ class Recipe(ABC):
             raise InputError("warm_steps and warm_questions are 0 or more, and a warm-up needs questions")
 
     @abstractmethod
-    def build(self, target: Any) -> nn.Module:
-        """New weights, float32, on the CPU."""
+    def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:
+        """New weights, float32, on the CPU. rows: the answers it will learn from."""
+
+    def taps(self, net: Any) -> tuple[int, ...]:
+        """The target's `hidden_states` that the loss asks for, beside the features."""
+        return ()
 
     @abstractmethod
     def loss(self, net: Any, target: Any, features: Features | None) -> Loss:

@@ -7,6 +7,7 @@ cross-entropy to the target's law after every token and, with a small weight, to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,7 +60,7 @@ class SpdRecipe(Recipe):
         if min(self.token_weight, self.law_weight) < 0 or self.token_weight + self.law_weight == 0:
             raise InputError("token_weight and law_weight are 0 or more, and one of them is positive")
 
-    def build(self, target: Any) -> LlamaForCausalLM:
+    def build(self, target: Any, rows: Sequence[Answered] = ()) -> LlamaForCausalLM:
         """A Llama with new weights, over the target's vocabulary and context."""
         text = target.decoder.config
         config = LlamaConfig(

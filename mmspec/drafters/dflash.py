@@ -1,0 +1,154 @@
+"""DFlash: a block of tokens from one pass of a small model that looks at the target's features (arXiv 2602.06036).
+
+Several hidden states of the target are fused to a context, c = norm(fc(taps)), which every layer turns into keys and
+values of its own. A block stands after it: the pending token's embedding, then a learned mask in every other slot. Its
+slots see the whole context and each other, in both directions, and slot i gives, through the target's frozen output
+head, the law of the token at its own place: one forward per draft instead of one per level.
+
+    keys, values = [of the context ; of the block],  queries of the block alone
+
+The layers are stock ones of Qwen3: context keys and values are put into their cache, block keys are appended and
+dropped again. Slots are drawn independently of each other; a tree is built best first from the laws of the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3DecoderLayer,
+    Qwen3RMSNorm,
+    Qwen3RotaryEmbedding,
+    apply_rotary_pos_emb,
+)
+
+from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.drafters.growing import Choice
+from mmspec.drafters.heads import HeadDrafter, HeadNet, together
+from mmspec.drafters.slots import Slots
+from mmspec.sampling import Sampler
+
+
+class BlockNet(HeadNet):
+    """The block drafter.
+
+    Args: config: the shape of its layers. taps: the target's `hidden_states` that make the context. block: slots,
+        the pending token's included.
+    """
+
+    config_class = Qwen3Config
+
+    def __init__(self, config: Qwen3Config, taps: Sequence[int], block: int) -> None:
+        super().__init__(config, taps=list(taps), block=block)
+        size = config.hidden_size
+        self.fc = nn.Linear(len(taps) * size, size, bias=False)
+        self.context_norm = Qwen3RMSNorm(size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(Qwen3DecoderLayer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = Qwen3RMSNorm(size, config.rms_norm_eps)
+        self.mask = nn.Parameter(torch.zeros(size))
+        self.rotary = Qwen3RotaryEmbedding(config)
+
+    def fuse(self, heard: list[Tensor]) -> Tensor:
+        """The context [B, N, H] of the taps [B, N, H] each."""
+        return self.context_norm(self.fc(torch.cat(heard, -1)))
+
+    def absorb(self, context: Tensor, positions: Tensor, cache: DynamicCache) -> None:
+        """Append the keys and values of context [B, N, H] at positions [B, N] to the cache of every layer."""
+        cos, sin = self.rotary(context, positions)
+        for index, layer in enumerate(self.layers):
+            attention: Any = layer.self_attn
+            shape = (*context.shape[:2], -1, attention.head_dim)
+            keys = attention.k_norm(attention.k_proj(context).view(shape)).transpose(1, 2)
+            values = attention.v_proj(context).view(shape).transpose(1, 2)
+            cache.update(apply_rotary_pos_emb(keys, keys, cos, sin)[1], values, index)
+
+    def blocks(self, embeddings: Tensor) -> Tensor:
+        """Embeddings [.., H] of first tokens -> the inputs of their blocks, [.., block, H]."""
+        masks = self.mask.to(embeddings.dtype).expand(*embeddings.shape[:-1], self.settings["block"] - 1, -1)
+        return torch.cat([embeddings[..., None, :], masks], -2)
+
+    def forward(self, inputs: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """What enters the output head for every slot.
+
+        Args: inputs: [B, M, H], M a multiple of the block. positions: [B, M]. mask: additive [B, 1, M, K + M].
+            cache: with K slots of context; the blocks' own keys and values are appended.
+        """
+        rotary = self.rotary(inputs, positions)
+        for layer in self.layers:
+            inputs = layer(
+                inputs, attention_mask=mask, position_embeddings=rotary, past_key_values=cache, use_cache=True
+            )
+        return self.norm(inputs)
+
+
+class DFlash(HeadDrafter):
+    """Drafts a tree from the slots of a block."""
+
+    method = "dflash"
+    source = "DFlash, arXiv 2602.06036"
+    noun = "DFlash"
+    net_class: ClassVar[type[HeadNet]] = BlockNet
+
+    @property
+    def most(self) -> int:
+        """One level per slot but the first."""
+        return self.net.settings["block"] - 1
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """Those that the block drafter was trained on."""
+        return tuple(self.net.settings["taps"])
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
+        """Queue the prompt's context; it is absorbed with the first proposal."""
+        context = self.net.fuse(self.heard(state.prompt_taps))
+        return Flashing(self, self.choice(sampler, kind), Slots.of_prompt(state, context))
+
+
+@dataclass
+class Flashing:
+    """DFlash on one request."""
+
+    drafter: DFlash
+    choice: Choice
+    slots: Slots
+
+    def propose(self, state: State) -> Draft:
+        """One pass, then a tree over its slots."""
+        assert state.pending is not None
+        pending = state.pending
+
+        def logits() -> Tensor:
+            self.slots.read(self._absorb)
+            net, target = self.drafter.net, self.drafter.target
+            inputs = net.blocks(target.embed(pending))
+            batch, size = inputs.shape[:2]
+            everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
+            first, mask = self.slots.beyond(0, everyone, inputs.dtype)
+            hidden = net(inputs, first + torch.arange(size, device=inputs.device), mask, self.slots.cache.hf)
+            return target.head(hidden[:, 1:])
+
+        draft = self.drafter.tree(state, self.choice, together(logits))
+        self.slots.forget()
+        return draft
+
+    def _absorb(self, tokens: Tensor, context: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        self.drafter.net.absorb(context, positions, cache)
+        return context
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Queue the context of the accepted nodes, whoever drafted them."""
+        self.slots.observe(draft, self.drafter.net.fuse(self.drafter.heard(verified.taps)), accepted)
+
+
+def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """`count` hidden states from the one that enters layer 2 to the one that layer L - 3 leaves behind, evenly spread
+    (fewer in a shallow target); a single one is the middle."""
+    low, high = min(2, num_layers), max(num_layers - 2, min(2, num_layers))
+    if count == 1 or low == high:
+        return (num_layers // 2 + 1,) if count == 1 else (low,)
+    return tuple(sorted({low + round(place * (high - low) / (count - 1)) for place in range(count)}))

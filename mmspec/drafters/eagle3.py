@@ -1,0 +1,92 @@
+"""EAGLE-3: features of three depths, a head of its own over a smaller vocabulary, no feature to imitate (arXiv
+2503.01840).
+
+Slot t holds the token x_{t+1} and h_t = fc([low; middle; high]), the target's hidden states near its bottom, in its
+middle and near its top. One layer attends over [norm(E(x_{t+1})); norm(h_t)] with h_t as residual; its output is the
+h of the next step as it is, and through a norm and an own head the law of x_{t+2} over the words that answers use most.
+What the layer's output should look like is left to training, which runs on its own outputs as drafting does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.heads import HeadNet, layer_config
+
+
+class Eagle3Head(HeadNet):
+    """Fusion, one layer over pairs of embedding and feature, and an output head over `words` ids.
+
+    Args: config: the shape of the layer; `vocab_size` is the target's. taps: the target's `hidden_states` to fuse.
+        words: size of the draft vocabulary. `ids` [words] says which ids of the target these are.
+    """
+
+    def __init__(self, config: LlamaConfig, taps: Sequence[int], words: int) -> None:
+        super().__init__(config, taps=list(taps), words=words)
+        size = config.hidden_size
+        self.fc = nn.Linear(len(taps) * size, size, bias=False)
+        self.embedding_norm = LlamaRMSNorm(size, config.rms_norm_eps)
+        self.feature_norm = LlamaRMSNorm(size, config.rms_norm_eps)
+        width = config.head_dim * config.num_attention_heads
+        self.attention = LlamaAttention(layer_config(config, hidden_size=2 * size), layer_idx=0)
+        self.attention.o_proj = nn.Linear(width, size, bias=False)
+        self.mlp_norm = LlamaRMSNorm(size, config.rms_norm_eps)
+        self.mlp = LlamaMLP(config)
+        self.norm = LlamaRMSNorm(size, config.rms_norm_eps)
+        self.words = nn.Embedding(words, size)  # a row per word
+        self.register_buffer("ids", torch.arange(words))
+        self.ids: Tensor
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
+    ) -> Tensor:
+        """The next features; arguments and shapes as for `mmspec.drafters.eagle.EagleHead`."""
+        pair = torch.cat([self.embedding_norm(embeddings), self.feature_norm(features)], -1)
+        attended, _ = self.attention(
+            hidden_states=pair,
+            position_embeddings=self.rotary(pair, positions),
+            attention_mask=mask,
+            past_key_values=cache,
+        )
+        hidden = features + attended
+        return hidden + self.mlp(self.mlp_norm(hidden))
+
+    def fuse(self, heard: list[Tensor]) -> Tensor:
+        """[B, N, H] of the taps [B, N, H] each."""
+        return self.fc(torch.cat(heard, -1))
+
+    def own_logits(self, features: Tensor) -> Tensor:
+        """[.., words] of features [.., H]."""
+        return linear(self.norm(features), self.words.weight)
+
+    def logits(self, features: Tensor, head: nn.Module) -> Tensor:
+        """[.., V]: -inf for ids outside the draft vocabulary. The target's head is not asked."""
+        own = self.own_logits(features)
+        return own.new_full((*own.shape[:-1], self.config.vocab_size), -torch.inf).index_copy(-1, self.ids, own)
+
+
+class Eagle3(Eagle):
+    """Drafts a dynamic tree with an `Eagle3Head`."""
+
+    method = "eagle3"
+    source = "EAGLE-3, arXiv 2503.01840"
+    noun = "EAGLE-3"
+    net_class: ClassVar[type[HeadNet]] = Eagle3Head
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """Those that the head was trained on."""
+        return tuple(self.net.settings["taps"])
+
+
+def usual_taps(num_layers: int) -> tuple[int, int, int]:
+    """The hidden states that enter layers 2, L // 2 and L - 3, or what a shorter target has in their place."""
+    return min(2, num_layers), num_layers // 2, max(num_layers - 3, 0)

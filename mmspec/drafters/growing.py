@@ -1,0 +1,128 @@
+"""Draft trees from a drafter that says what follows a node: dynamic ones (EAGLE-2, arXiv 2406.16858) and static ones.
+
+The drafter is asked level by level, for all nodes that get children at once. Which children they get depends on the
+kind of proposal:
+
+    point    log q, plain top-k.
+    coupled  top-k of log q + g with the target's noise g; the confidence is their softmax.
+    sampled  drawn without replacement, with noise of the draft's own. The tree is then always a static one, because a
+             shape that looked at the draws would change the law of the ratio rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Draft, Kind, Shape
+from mmspec.drafters.static import Node
+from mmspec.placeholders import forbid
+from mmspec.sampling import Sampler
+from mmspec.tree import best
+
+Expand = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""expand(level, tokens, origin, above) -> logits [B, F, V] of what follows F nodes at this level.
+
+tokens: [B, F] of the nodes; at level 0 the pending token. origin: [B, F] which of the nodes of the call before is the
+parent. above: [B, F, M] bool, which of the M nodes of all calls from level 1 on lie on the path to each node, itself
+included.
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How children are chosen on one request.
+
+    placeholders: ids that are never proposed. sharpness: exponent of the coupled confidence; larger trusts the
+    drafter's log q + g more.
+    """
+
+    sampler: Sampler
+    kind: Kind
+    placeholders: Collection[int] = ()
+    sharpness: float = 1.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether children are drawn from a law that the draft must declare."""
+        return self.kind == "sampled" and not self.sampler.greedy
+
+    def children(self, logits: Tensor, emitted: Tensor, level: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V]."""
+        scores = self.sampler.shape(forbid(logits, self.placeholders))
+        vocabulary = scores.shape[-1]
+        raced = scores
+        if self.draws:
+            raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], vocabulary)
+        elif self.kind == "coupled" and not self.sampler.greedy:
+            raced = (scores + self.sampler.target_noise(emitted[:, None] + level, vocabulary)) * self.sharpness
+        confidence, token = raced.log_softmax(-1).topk(min(k, vocabulary), dim=-1)
+        return token, confidence, scores
+
+
+def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
+    """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
+
+    Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node.
+    """
+    batch, device = len(pending), pending.device
+    rows = torch.arange(batch, device=device)[:, None]
+    tokens, origin = pending[:, None], torch.zeros(batch, 1, dtype=torch.long, device=device)
+    parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
+    score = torch.zeros(batch, 1, device=device)
+    above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)
+    grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
+    count = 0
+    for level in range(shape.depth):
+        logits = expand(level, tokens, origin, above)
+        children, confidence, _ = choice.children(logits, emitted, level, top_k)  # [B, F, k]
+        token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
+        grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
+        if level + 1 == shape.depth:
+            break
+        keep = min(shape.width, token.shape[1])
+        score, chosen = sums.topk(keep, dim=-1)
+        parent, origin = chosen + count, chosen // children.shape[-1]
+        count += token.shape[1]
+        itself = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
+        above = torch.cat([above[rows, origin], itself], -1)
+        tokens = token.gather(1, chosen)
+    found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
+    return best(found, parents, scores, depth, pending, shape.total, choice.kind)[0]
+
+
+def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:
+    """A static tree: the same nodes for every row and round, whatever the confidence.
+
+    Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
+    """
+    batch, device = len(pending), pending.device
+    tokens = pending[:, None]
+    inner, origin = [0], [0]  # the nodes of the level that have children, and the place of each one's parent
+    above = torch.zeros(1, 0, dtype=torch.bool, device=device)
+    laws: list[tuple[list[int], Tensor]] = []
+    for level in range(max((node.level for node in tree), default=0)):
+        lanes = torch.tensor(origin, device=device).expand(batch, -1)
+        logits = expand(level, tokens[:, inner], lanes, above.expand(batch, -1, -1))
+        here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level + 1]
+        ranks = [node.rank for _, node in here]
+        children, _, scores = choice.children(logits, emitted, level, 1 + max(ranks))
+        tokens = torch.cat([tokens, children[:, [inner.index(node.parent) for _, node in here], ranks]], 1)
+        if choice.draws:
+            laws.append((inner, scores.softmax(-1)))
+        parents = {node.parent for node in tree}
+        below = [(index, inner.index(node.parent)) for index, node in here if index in parents]
+        inner, origin = [index for index, _ in below], [lane for _, lane in below]
+        itself = torch.eye(len(inner), dtype=torch.bool, device=device)
+        above = torch.cat([above[origin], itself], -1)
+    layout = torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
+    above_each, depth = layout.expand(batch, -1, -1).unbind(2)
+    draft = Draft(tokens, above_each, depth, choice.kind)
+    if laws:
+        draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=device)
+        for nodes, law in laws:
+            draft.q[:, nodes] = law
+    return draft

@@ -1,0 +1,182 @@
+"""What drafters that are trained on the target's features have in common: they borrow its frozen embeddings and output
+head, draft trees that are dynamic (`mmspec.drafters.growing`) or static (`mmspec.drafters.static`), and are saved as a
+small network beside a description.
+
+A method is a subclass: its network, which features it taps, and what it does on one request.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig
+
+from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
+from mmspec.control import TREES
+from mmspec.drafters.growing import Choice, Expand, fill, grow
+from mmspec.drafters.static import TYPICAL, best_tree, checked
+from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.tree import root
+
+
+class HeadNet(nn.Module):
+    """The trained part of such a drafter. `config` is the shape of its layers, `settings` its further arguments.
+
+    Args: config: `hidden_size` is the target's. settings: what the subclass takes beside it, plain values.
+    """
+
+    config_class: ClassVar[type[PreTrainedConfig]] = LlamaConfig
+
+    def __init__(self, config: PreTrainedConfig, **settings: Any) -> None:
+        super().__init__()
+        config._attn_implementation = "sdpa"
+        self.config, self.settings = config, settings
+
+
+class HeadDrafter(ABC):
+    """Drafts trees with a `HeadNet`.
+
+    Args:
+        net: the trained network. depth: levels of the tree. width: nodes expanded per level.
+        top_k: children proposed per node. total: nodes verified, the pending token included.
+        sharpness: exponent of the coupled confidence; larger trusts the drafter's log q + g more.
+        shares: how often the child of each rank is the accepted one, by level (`mmspec.drafters.static`); they shape
+            static trees.
+    Raises: InputError: sizes that leave nothing to draft.
+    """
+
+    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
+    trained = True
+    fits = ("model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer")
+    static: ClassVar[bool] = False
+    """Whether trees have the same shape in every round."""
+    method: ClassVar[str]
+    source: ClassVar[str]
+    noun: ClassVar[str]
+    """What messages call it."""
+    net_class: ClassVar[type[HeadNet]]
+
+    def __init__(
+        self,
+        net: Any,
+        depth: int = 5,
+        width: int = 4,
+        top_k: int = 4,
+        total: int = 16,
+        sharpness: float = 1.0,
+        shares: Sequence[Sequence[float]] = TYPICAL,
+    ) -> None:
+        if min(depth, width, top_k) < 1 or total < 2:
+            raise InputError(
+                f"a tree of {self.noun} needs depth, width and top_k >= 1 and total >= 2, got "
+                f"{depth}, {width}, {top_k} and {total}"
+            )
+        self.net = net.eval()
+        self.depth, self.width, self.top_k, self.total, self.sharpness = depth, width, top_k, total, sharpness
+        self.shares = checked(shares)
+        self.needs = Needs()
+        self.target: Any = None
+
+    @property
+    def most(self) -> int:
+        """How many levels the network can draft."""
+        return 1 << 30
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """See `mmspec.contract.Drafter`."""
+        return tuple(shape for shape in TREES if shape.depth <= self.most)
+
+    @abstractmethod
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """The `hidden_states` indices that the network is fed with, in its order."""
+
+    @abstractmethod
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
+        """Start on a request."""
+
+    def bind(self, target: Any) -> None:
+        """Share the target's embeddings and head."""
+        if self.net.config.hidden_size != target.hidden_size:
+            raise MismatchError(
+                f"the {self.noun} drafter was made for features of size {self.net.config.hidden_size}, the target has "
+                f"{target.hidden_size}"
+            )
+        taps = self.taps(target)
+        if not all(0 <= tap <= target.num_layers for tap in taps):
+            raise MismatchError(
+                f"the {self.noun} drafter reads the target's hidden states {list(taps)}, the target has "
+                f"{target.num_layers} layers"
+            )
+        self.target = target
+        self.needs = Needs(taps=tuple(sorted(set(taps))))
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the network's weights; returns what `drafter.json` must say to build it again."""
+        save_file(self.net.state_dict(), folder / "model.safetensors")
+        names = ("depth", "width", "top_k", "total", "sharpness", "shares")
+        options = {name: getattr(self, name) for name in names}
+        return {"options": options, "config": self.net.config.to_dict(), "settings": self.net.settings}
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Self:
+        """The counterpart of `save`, on the device and in the dtype of `target`."""
+        kind = cls.net_class
+        net = kind(kind.config_class.from_dict(description["config"]), **description.get("settings", {}))
+        net = net.to(target.model.device, target.model.dtype)
+        weights = load_file(folder / "model.safetensors")
+        for name, weight in weights.items():
+            if not weight.isfinite().all():
+                raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
+        net.load_state_dict(weights)
+        return cls(net, **description["options"])
+
+    def choice(self, sampler: Sampler, kind: Kind) -> Choice:
+        """How children are chosen on a request."""
+        return Choice(sampler, kind, self.target.placeholders, self.sharpness)
+
+    def heard(self, taps: dict[int, Tensor]) -> list[Tensor]:
+        """What the target's forward gave for the taps, in the network's order: [B, N, H] each."""
+        return [taps[tap] for tap in self.taps(self.target)]
+
+    def tree(self, state: State, choice: Choice, expand: Expand) -> Draft:
+        """The draft of a round; `expand` is asked for nothing if there is no room for one."""
+        assert state.pending is not None
+        width, top_k, total = self.width, self.top_k, self.total
+        if state.shape is not None:
+            width, top_k, total = state.shape.width, state.shape.width, state.shape.total
+        levels = min(state.levels(self.depth), self.most, total - 1)
+        if levels < 1:
+            return root(state.pending)
+        if self.static or choice.draws:
+            nodes = best_tree(self.shares, total, levels, top_k)
+            return fill(state.pending, state.emitted, choice, expand, nodes)
+        return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
+
+
+def together(logits: Callable[[], Tensor]) -> Expand:
+    """For networks that guess all levels at once: the same law under every node of a level.
+
+    Args: logits: called once per tree, gives [B, levels, V].
+    """
+    guessed: list[Tensor] = []
+
+    def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+        if level == 0:
+            guessed[:] = [logits()]
+        return guessed[0][:, level, None].expand(-1, tokens.shape[1], -1)
+
+    return expand
+
+
+def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:
+    """A copy of a configuration with other values, for layers that are not quite of its shape."""
+    made = LlamaConfig.from_dict({**config.to_dict(), **changes})
+    made._attn_implementation = "sdpa"
+    return made

@@ -1,0 +1,145 @@
+"""Hydra: Medusa's heads, each told what the ones before it guessed (arXiv 2402.05109).
+
+Head i sees the last feature and the embeddings of the tokens since: the pending one and those drafted on the path to
+the node, [f; E(x_1); ..; E(x_{i+1})]. A first block maps that to the target's width, further ones are residual, and the
+target's own frozen output head gives the law. So nodes of a level differ, and a guess fits the path it continues.
+
+Hydra++ puts a decoder layer over all features before the heads, so that they see more of the text than its last
+position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.drafters.growing import Choice
+from mmspec.drafters.heads import HeadDrafter, HeadNet
+from mmspec.drafters.medusa import ResidualBlock
+from mmspec.drafters.slots import Last, Slots
+from mmspec.sampling import Sampler
+
+
+class MergingBlock(nn.Module):
+    """[f; E_1; ..; E_n] of width (n + 1) H -> f + W x + SiLU(A x + b), f alone at first."""
+
+    def __init__(self, parts: int, size: int) -> None:
+        super().__init__()
+        self.skip = nn.Linear(parts * size, size, bias=False)
+        self.linear = nn.Linear(parts * size, size)
+        for weight in (self.skip.weight, self.linear.weight, self.linear.bias):
+            nn.init.zeros_(weight)
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[.., parts * H] -> [.., H]."""
+        return x[..., : self.size] + self.skip(x) + silu(self.linear(x))
+
+
+class HydraHeads(HeadNet):
+    """The heads. levels: how many. layers: blocks of each."""
+
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2) -> None:
+        super().__init__(config, levels=levels, layers=layers)
+        size = config.hidden_size
+        self.heads = nn.ModuleList(
+            nn.Sequential(MergingBlock(level + 2, size), *(ResidualBlock(size) for _ in range(layers - 1)))
+            for level in range(levels)
+        )
+
+    def forward(self, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
+        """What the heads are told about the text, [B, N, H]: the features as they are."""
+        return features
+
+
+class PrefixedHeads(HydraHeads):
+    """The heads behind a decoder layer over the features."""
+
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2) -> None:
+        super().__init__(config, levels, layers)
+        self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def forward(self, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
+        """[B, N, H] features at positions [B, N] -> [B, N, H]; mask: additive, None for plain causal attention."""
+        return self.layer(
+            features,
+            attention_mask=mask,
+            position_embeddings=self.rotary(features, positions),
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+
+
+class Hydra(HeadDrafter):
+    """Drafts a static tree with `HydraHeads`."""
+
+    method = "hydra"
+    source = "Hydra, arXiv 2402.05109"
+    noun = "Hydra"
+    static = True
+    net_class: ClassVar[type[HeadNet]] = HydraHeads
+    text: ClassVar[type[Last | Slots]] = Last
+    """What is kept of the text's features."""
+
+    @property
+    def most(self) -> int:
+        """One level per head."""
+        return len(self.net.heads)
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """The features that enter the target's head."""
+        return (target.num_layers,)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Telling:
+        """Take over the prompt's features."""
+        (features,) = self.heard(state.prompt_taps)
+        return Telling(self, self.choice(sampler, kind), self.text.of_prompt(state, features))
+
+
+class HydraPlus(Hydra):
+    """Drafts a static tree with `PrefixedHeads`."""
+
+    method = "hydra++"
+    source = "Hydra++, arXiv 2402.05109"
+    net_class: ClassVar[type[HeadNet]] = PrefixedHeads
+    text = Slots
+
+
+@dataclass
+class Telling:
+    """Hydra on one request. paths: [B, F, n H] what the heads were told about the nodes that got children last."""
+
+    drafter: Hydra
+    choice: Choice
+    text: Last | Slots
+    paths: Tensor | None = None
+
+    def propose(self, state: State) -> Draft:
+        """The tree, filled level by level."""
+        return self.drafter.tree(state, self.choice, self._expand)
+
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+        """See `mmspec.drafters.growing.Expand`."""
+        if level == 0:
+            before = self.text.read(self._forward)[:, None]
+        else:
+            assert self.paths is not None
+            before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
+        self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
+        return self.drafter.target.head(self.drafter.net.heads[level](self.paths))
+
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        return self.drafter.net(features, positions, mask, cache)
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Take over the features of the accepted nodes."""
+        (features,) = self.drafter.heard(verified.taps)
+        self.text.observe(draft, features, accepted)

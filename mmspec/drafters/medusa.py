@@ -1,0 +1,99 @@
+"""Medusa: several heads on the last feature guess several tokens ahead, all at once (arXiv 2401.10774).
+
+Head i sees f_t, the feature of the last position whose token the target has read, and guesses the token i + 2 places
+later (the target itself gave the next one, the pending token):
+
+    logits_i = head(f + sum of residual blocks),  block(x) = x + SiLU(A x + b),  A and b zero at first
+
+with the target's own frozen output head, the form that Medusa's authors recommend for large vocabularies; a projection
+of its own for every head would be V x H numbers each. No head knows what another guessed, so all nodes of a level have
+the same children, and the tree's shape can only be a static one; it is measured (`mmspec.drafters.static`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+from transformers import LlamaConfig
+
+from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.drafters.growing import Choice
+from mmspec.drafters.heads import HeadDrafter, HeadNet, together
+from mmspec.drafters.slots import Last
+from mmspec.sampling import Sampler
+
+
+class ResidualBlock(nn.Module):
+    """x + SiLU(A x + b), the identity at first."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[.., H] -> [.., H]."""
+        return x + silu(self.linear(x))
+
+
+class MedusaHeads(HeadNet):
+    """The heads. levels: how many. layers: residual blocks of each."""
+
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 1) -> None:
+        super().__init__(config, levels=levels, layers=layers)
+        size = config.hidden_size
+        self.heads = nn.ModuleList(nn.Sequential(*(ResidualBlock(size) for _ in range(layers))) for _ in range(levels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [.., H] -> what enters the output head for each level, [.., levels, H]."""
+        return torch.stack([head(features) for head in self.heads], -2)
+
+
+class Medusa(HeadDrafter):
+    """Drafts a static tree with `MedusaHeads`."""
+
+    method = "medusa"
+    source = "Medusa, arXiv 2401.10774"
+    noun = "Medusa"
+    static = True
+    net_class: ClassVar[type[HeadNet]] = MedusaHeads
+
+    @property
+    def most(self) -> int:
+        """One level per head."""
+        return len(self.net.heads)
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """The features that enter the target's head."""
+        return (target.num_layers,)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:
+        """Take the prompt's last feature."""
+        (features,) = self.heard(state.prompt_taps)
+        return Guessing(self, self.choice(sampler, kind), Last.of_prompt(state, features))
+
+
+@dataclass
+class Guessing:
+    """Medusa on one request."""
+
+    drafter: Medusa
+    choice: Choice
+    last: Last
+
+    def propose(self, state: State) -> Draft:
+        """The tree, filled from all heads at once."""
+        return self.drafter.tree(state, self.choice, together(self._logits))
+
+    def _logits(self) -> Tensor:
+        return self.drafter.target.head(self.drafter.net(self.last.features))
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Take the feature of the last accepted node."""
+        (features,) = self.drafter.heard(verified.taps)
+        self.last.observe(draft, features, accepted)

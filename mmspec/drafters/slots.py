@@ -1,0 +1,123 @@
+"""What a drafter's own layer has read of the text: a cache of true slots, and those that wait to be read.
+
+Slot t holds the token x_{t+1} and features of the position t, which the target gave when it read x_t. The prompt fills
+slots, and every verification adds those of the accepted nodes, whoever drafted them; they are read together with the
+next proposal. Draft nodes are forwarded on top and forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.cache import RowCache
+from mmspec.contract import Accepted, Draft, State
+
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
+"""forward(tokens [B, M], features [B, M, H], positions [B, M], mask [B, 1, M, K], cache) -> [B, M, H]."""
+
+
+@dataclass
+class Slots:
+    """The slots of one request.
+
+    waiting: from the prompt and from every round since the last reading: tokens [B, M], features [B, M, H], and how
+        many are real in each row.
+    """
+
+    cache: RowCache
+    waiting: list[tuple[Tensor, Tensor, list[int]]]
+
+    @classmethod
+    def of_prompt(cls, state: State, features: Tensor) -> Slots:
+        """The slots of a prefilled request; features: [B, T, H] of the prompt."""
+        lengths = [len(ids) - 1 for ids in state.ids]
+        width = max(lengths)
+        device = features.device
+        following = torch.tensor(
+            [ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device
+        )
+        return cls(RowCache(len(lengths), device), [(following, features, lengths)])
+
+    def observe(self, draft: Draft, features: Tensor, accepted: Accepted) -> None:
+        """Queue the accepted nodes; features: [B, N, H] of all nodes of the draft."""
+        assert accepted.next is not None
+        rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
+        counts = [len(path) for path in accepted.paths]
+        path = accepted.path[:, : max(counts)]
+        tokens = draft.tokens.gather(1, path).roll(-1, 1)
+        tokens[rows, accepted.count - 1] = accepted.next
+        self.waiting.append((tokens, features[rows[:, None], path], counts))
+
+    def read(self, forward: Forward) -> Tensor:
+        """Forward the waiting slots and keep them; returns [B, H], the output at each row's last one."""
+        tokens, features, counts = joined(self.waiting)
+        batch, width = tokens.shape
+        device = tokens.device
+        depth = torch.arange(width, device=device).expand(batch, width)
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(batch, width, width)
+        positions = self.cache.positions() + depth
+        out = forward(tokens, features, positions, self.cache.mask(causal, depth, features.dtype), self.cache.hf)
+        self.cache.commit(width, [list(range(count)) for count in counts])
+        self.waiting = []
+        return out[torch.arange(batch, device=device), torch.tensor(counts, device=device) - 1]
+
+    def beyond(self, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Positions [B, F] and mask of nodes in the slot that follows the true ones, or `offset` behind it.
+
+        Args: seen: [B, F, M] bool, which of the M nodes forwarded since then each of them sees; they are the last F.
+        """
+        positions = (self.cache.positions() + offset).expand(seen.shape[:2])
+        return positions, self.cache.mask(seen, positions, dtype)
+
+    def forget(self) -> None:
+        """Drop everything that was forwarded after the true slots."""
+        self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * len(self.cache.lengths))
+
+
+@dataclass
+class Last:
+    """The features of the last true slot, for drafters without a layer of their own over the text. As `Slots`, but
+    nothing before it is kept.
+
+    features: [B, H] of the last position that the target has read.
+    """
+
+    features: Tensor
+
+    @classmethod
+    def of_prompt(cls, state: State, features: Tensor) -> Last:
+        """That of a prefilled request; features: [B, T, H] of the prompt."""
+        last = torch.tensor([len(ids) - 2 for ids in state.ids], device=features.device)
+        return cls(features[torch.arange(len(last), device=last.device), last])
+
+    def observe(self, draft: Draft, features: Tensor, accepted: Accepted) -> None:
+        """Move on to the last accepted node; features: [B, N, H] of all nodes of the draft."""
+        last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
+        self.features = features[torch.arange(len(last), device=last.device), last]
+
+    def read(self, forward: Forward) -> Tensor:
+        """[B, H]; there is nothing to forward."""
+        return self.features
+
+
+def joined(waiting: list[tuple[Tensor, Tensor, list[int]]]) -> tuple[Tensor, Tensor, list[int]]:
+    """Several rounds' slots as one: tokens [B, M], features [B, M, H], counts; each row's real slots without gaps."""
+    if len(waiting) == 1:
+        return waiting[0]
+    tokens, features = (torch.cat(part, 1) for part in list(zip(*waiting, strict=True))[:2])
+    device = tokens.device
+    real = torch.cat(
+        [
+            torch.arange(part.shape[1], device=device) < torch.tensor(n, device=device)[:, None]
+            for part, _, n in waiting
+        ],
+        1,
+    )
+    counts = [sum(some) for some in zip(*(n for _, _, n in waiting), strict=True)]
+    order = real.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
+    return tokens.gather(1, order), features.gather(1, order[..., None].expand(-1, -1, features.shape[-1])), counts

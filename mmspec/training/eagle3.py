@@ -1,0 +1,90 @@
+"""Training of an EAGLE-3 head: only the laws count, on outputs that it was fed itself (arXiv 2503.01840)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
+from mmspec.drafters.heads import HeadDrafter
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.layer import head_config
+from mmspec.training.steps import Batch, HeadRecipe, StepLoss
+from mmspec.training.unroll import unroll
+
+
+class Eagle3Loss(StepLoss):
+    """Cross-entropy to the target's law within the draft vocabulary, where its likeliest token is one of them."""
+
+    def estimates(self, batch: Batch) -> list[Tensor]:
+        """See `StepLoss`."""
+        taps = self.net.settings["taps"]
+        heard = self.features(batch.rows, taps)[:, : batch.slots].chunk(len(taps), -1)
+        return unroll(self.net, batch.embeddings, self.net.fuse(heard), batch.first, self.recipe.unroll)
+
+    def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
+        """See `StepLoss`."""
+        known = torch.isin(law.argmax(-1), self.net.ids)
+        within = law[:, self.net.ids]
+        losses = cross_entropy(
+            self.net.own_logits(estimate), within / within.sum(-1, keepdim=True).clamp(min=1e-9), reduction="none"
+        )
+        return (losses * known).sum() / known.sum().clamp(min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle3Recipe(HeadRecipe):
+    """How an EAGLE-3 head is trained.
+
+    unroll: steps of the training-time test. words: size of the draft vocabulary, the tokens that the answers use most.
+    intermediate: width of the layer's MLP (None: the target's).
+    """
+
+    unroll: int = 5
+    words: int = 32_000
+    intermediate: int | None = None
+
+    method: ClassVar[str] = "eagle3"
+    about: ClassVar[str] = (
+        "An EAGLE-3 head: one decoder layer over hidden states of three depths of the target, with an output head of "
+        "its own over the words that answers use most; it drafts a dynamic tree (arXiv 2503.01840)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = Eagle3
+    loss_class: ClassVar[type[Any]] = Eagle3Loss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.unroll <= 16:
+            raise InputError(f"an unroll has 1 to 16 steps, got {self.unroll}")
+        if self.words < 8:
+            raise InputError(f"a draft vocabulary has 8 words or more, got {self.words}")
+        if self.intermediate is not None and self.intermediate < 1:
+            raise InputError(f"the MLP of an EAGLE-3 head needs a positive width, got {self.intermediate}")
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> Eagle3Head:
+        """Its output head begins as the target's rows for these words."""
+        ids = common_words(rows, self.words, target.vocab_size)
+        net = Eagle3Head(head_config(target, self.intermediate), usual_taps(target.num_layers), len(ids))
+        with torch.no_grad():
+            net.ids.copy_(ids)
+            net.words.weight.copy_(target.head.weight[ids.to(target.head.weight.device)])
+        return net
+
+    def taps(self, net: Eagle3Head) -> tuple[int, ...]:
+        """See `Recipe`."""
+        return tuple(net.settings["taps"])
+
+
+def common_words(rows: Sequence[Answered], count: int, vocab_size: int) -> Tensor:
+    """[words] int64, ascending: the ids that the answers use most, filled up with the first of the others."""
+    used = Counter(token for row in rows for token in row.answer)
+    most = [token for token, _ in used.most_common(min(count, vocab_size))]
+    rest = (token for token in range(vocab_size) if token not in used)
+    return torch.tensor(sorted([*most, *(token for token, _ in zip(rest, range(count - len(most)), strict=False))]))

@@ -1,0 +1,113 @@
+"""Training of Medusa's and Hydra's heads: every head guesses the target's law of its own token.
+
+Medusa (arXiv 2401.10774) learns the tokens themselves; here, as Hydra does (arXiv 2402.05109), the heads learn the law
+from which the target drew them, which says more with every token.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.hydra import Hydra, HydraHeads, HydraPlus, PrefixedHeads
+from mmspec.drafters.medusa import Medusa, MedusaHeads
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.layer import head_config
+from mmspec.training.steps import Batch, HeadRecipe, StepLoss
+
+
+class MedusaLoss(StepLoss):
+    """Cross-entropy of every head to the target's law."""
+
+    def estimates(self, batch: Batch) -> Iterator[Tensor]:
+        """See `StepLoss`: the head of step s sees the feature of its root, s slots before."""
+        for step, heads in enumerate(self.net(batch.features[:, : batch.slots]).unbind(2)):
+            yield batch.shifted(heads, step)
+
+
+class HydraLoss(StepLoss):
+    """The same for heads that are told the tokens since the root, the true ones."""
+
+    def estimates(self, batch: Batch) -> Iterator[Tensor]:
+        """See `StepLoss`."""
+        features = batch.features[:, : batch.slots]
+        told = self.net(features, torch.arange(batch.slots, device=features.device)[None], None)
+        for step, head in enumerate(self.net.heads):
+            since = [batch.shifted(batch.embeddings, back) for back in range(step, -1, -1)]
+            yield head(torch.cat([batch.shifted(told, step), *since], -1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyHeads(HeadRecipe):
+    """How heads are trained. levels: how many there are, each for a level of the tree. layers: blocks of each."""
+
+    levels: int = 5
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.levels <= 16 or self.layers < 1:
+            raise InputError(f"{self.method} has 1 to 16 levels of 1 layer or more, got {self.levels} x {self.layers}")
+
+    @abstractmethod
+    def network(self, target: Any, rows: Sequence[Answered]) -> Any:
+        """See `HeadRecipe`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedusaRecipe(ManyHeads):
+    """Medusa-1: heads on a frozen target."""
+
+    method: ClassVar[str] = "medusa"
+    about: ClassVar[str] = (
+        "Medusa: several heads on the target's last feature guess several tokens ahead and fill a static tree, whose "
+        "shape was measured, with the target's own output head (arXiv 2401.10774)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = Medusa
+    loss_class: ClassVar[type[Any]] = MedusaLoss
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> MedusaHeads:
+        """See `HeadRecipe`."""
+        return MedusaHeads(head_config(target), self.levels, self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HydraRecipe(ManyHeads):
+    """Hydra: heads that know what was drafted before them."""
+
+    layers: int = 2
+
+    method: ClassVar[str] = "hydra"
+    about: ClassVar[str] = (
+        "Hydra: heads on the target's last feature, each told the tokens before its own, fill a static tree, whose "
+        "shape was measured, with the target's own embeddings and output head (arXiv 2402.05109)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = Hydra
+    loss_class: ClassVar[type[Any]] = HydraLoss
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> HydraHeads:
+        """See `HeadRecipe`."""
+        return HydraHeads(head_config(target), self.levels, self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HydraPlusRecipe(HydraRecipe):
+    """Hydra++: with a decoder layer before the heads."""
+
+    method: ClassVar[str] = "hydra++"
+    about: ClassVar[str] = (
+        "Hydra++: heads behind one decoder layer over the target's features, each told the tokens before its own, fill "
+        "a static tree, whose shape was measured (arXiv 2402.05109)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = HydraPlus
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> PrefixedHeads:
+        """See `HeadRecipe`."""
+        return PrefixedHeads(head_config(target), self.levels, self.layers)

@@ -1,0 +1,147 @@
+"""What the training of drafters on the target's features has in common: several guesses per place, each judged by the
+target's law of the token that it drafts.
+
+Slot t holds the token x_{t+1}, which is given, and what is estimated for it stands for the target's feature f_{t+1},
+whose law is that of x_{t+2}. Step s of a loss is level s of the draft: its estimate in slot t was made when nothing
+after slot t - s, its root, was known to be true. The loss of a step is averaged over the slots that draft a token of an
+answer, and the steps are added with weights that fall as levels are reached less often.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from mmspec.drafters.heads import HeadDrafter, HeadNet
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.features import Features
+from mmspec.training.recipe import Loss, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(Recipe):
+    """How a drafter on the target's features is trained.
+
+    decay: weight of a level relative to the one before.
+    """
+
+    steps: int = 500
+    batch: int = 32
+    rate: float = 0.02
+    decay: float = 0.8
+
+    drafter_class: ClassVar[type[HeadDrafter]]
+    loss_class: ClassVar[type[Any]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.decay <= 1:
+            raise InputError(f"the decay of a level's weight lies in (0, 1], got {self.decay}")
+
+    @abstractmethod
+    def network(self, target: Any, rows: Sequence[Answered]) -> HeadNet:
+        """The network, made with the global generator."""
+
+    def build(self, target: Any, rows: Sequence[Answered] = ()) -> Any:
+        """A network with new weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self.network(target, rows)
+
+    def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
+        """The method's loss; there is none without features."""
+        if features is None:
+            raise InputError(f"{self.method} learns from the target's features: it has no warm-up")
+        return self.loss_class(net, target, features, self)
+
+    def drafter(self, net: Any) -> HeadDrafter:
+        """With the default tree."""
+        return self.drafter_class(net)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Answers as slots, right-padded.
+
+    features: [B, slots + 2, H] f_0 .. of all positions. embeddings: [B, slots, H] of the slots' tokens x_1 ..
+    first: slots before it draft no answer. position: of the batch in the training run, the source of randomness.
+    """
+
+    rows: list[Answered]
+    features: Tensor
+    embeddings: Tensor
+    first: int
+    position: int
+
+    @property
+    def slots(self) -> int:
+        """Slot t needs the token x_{t+2}: the last two positions have none."""
+        return self.embeddings.shape[1]
+
+    def shifted(self, states: Tensor, step: int) -> Tensor:
+        """[B, slots - first, H]: in every slot the state of the slot `step` places before, its root in that step."""
+        return pad(states, (0, 0, step, 0))[:, self.first : self.slots]
+
+
+class StepLoss(ABC):
+    """The loss of a batch, step by step.
+
+    Args: net: to be trained. target: whose embeddings and head it shares, frozen. features: where the target's hidden
+    states come from.
+    """
+
+    def __init__(self, net: Any, target: Any, features: Features, recipe: Any) -> None:
+        self.net, self.target, self.features, self.recipe = net, target, features, recipe
+
+    @abstractmethod
+    def estimates(self, batch: Batch) -> Iterable[Tensor]:
+        """[B, slots - first, H] per step, for the slots from `first` on; slots without a root may hold anything."""
+
+    def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
+        """A scalar. position: [B] of the samples in the training run."""
+        true = self.features(rows)  # [B, n, H]
+        tokens = pad_sequence([torch.tensor(row.ids, device=true.device) for row in rows], batch_first=True)
+        with torch.no_grad():
+            embeddings = self.target.embed(tokens[:, 1:-1]).float()
+        first = max(1, min(row.start for row in rows) - 1)
+        batch = Batch(rows, true, embeddings, first, int(position[0]))
+        goal = true[:, first + 1 : batch.slots + 1]
+        roots = drafted_slots(rows, first, batch.slots, 0).to(true.device)
+        with torch.no_grad():
+            laws = self.target_logits(goal[roots]).softmax(-1)
+        total, weights = true.new_zeros(()), 0.0
+        for step, estimate in enumerate(self.estimates(batch)):
+            drafted = drafted_slots(rows, first, batch.slots, step).to(true.device)  # fewer than the roots, among them
+            if drafted.any():
+                weight = self.recipe.decay**step
+                total = total + weight * self.judge(estimate[drafted], goal[drafted], laws[drafted[roots]])
+                weights += weight
+        return total / weights
+
+    def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
+        """The loss of estimates [M, H] of the features `goal` [M, H], whose laws are `law` [M, V]."""
+        return cross_entropy(self.target_logits(estimate), law)
+
+    def target_logits(self, features: Tensor) -> Tensor:
+        """[M, V] float32, by the target's own head."""
+        head = self.target.head
+        return head(features.to(head.weight.dtype)).float()
+
+
+def drafted_slots(rows: list[Answered], first: int, slots: int, step: int) -> Tensor:
+    """[B, slots - first] bool: slots from `first` on whose estimate drafts an answer token in step `step`.
+
+    The first root is the slot that holds the first answer token; step s drafts from s slots behind a root.
+    """
+    slot = torch.arange(first, slots)
+    start = torch.tensor([row.start - 1 + step for row in rows])[:, None]
+    stop = torch.tensor([len(row.ids) - 2 for row in rows])[:, None]
+    return (slot >= start) & (slot < stop)

@@ -1,0 +1,59 @@
+"""The target's hidden states on disk, within a limit of bytes: what does not fit is computed again in every epoch.
+
+One safetensors file per answer, written whole or not at all, so a run that was killed finds what it had. Once full, the
+store takes nothing more; the first answers keep their place, and no file is ever written twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mmspec.training.answers import Answered
+
+logger = logging.getLogger(__name__)
+
+
+class Store:
+    """Hidden states by the index of their answer.
+
+    Args: folder: of this target, these answers and these taps alone. limit: bytes.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        self.size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+    def get(self, index: int) -> Tensor | None:
+        """[T, taps, H] of an answer, or None if it is not there."""
+        file = self.folder / f"{index}.safetensors"
+        return load_file(file)["states"] if file.exists() else None
+
+    def put(self, index: int, states: Tensor) -> None:
+        """Keep the states [T, taps, H] of an answer that is not there, if there is room."""
+        if self.size + states.nbytes > self.limit:
+            return
+        file = self.folder / f"{index}.safetensors"
+        temporary = file.with_suffix(".tmp")
+        save_file({"states": states.contiguous().cpu()}, temporary)
+        os.replace(temporary, file)
+        self.size += file.stat().st_size
+
+
+def states_size(rows: list[Answered], taps: int, width: int, item: int) -> int:
+    """Bytes of the hidden states of all rows. taps: how many per position, each of `width` numbers of `item` bytes."""
+    return sum(len(row.ids) for row in rows) * taps * width * item
+
+
+def say_what_is_kept(size: int, memory: int, disk: int) -> None:
+    """Warn if what is computed once cannot all be kept. size: of all hidden states. memory, disk: the limits."""
+    if size > max(memory, disk):
+        logger.warning(
+            "the hidden states of all answers take %.1f GB, %.1f GB may be kept in memory and %.1f GB on disk; "
+            "the rest is computed again in every epoch (see --memory and --disk)",
+            *(part / 2**30 for part in (size, memory, disk)),
+        )

@@ -1,0 +1,520 @@
+"""How the drafters on the target's features are trained: what a loss estimates is what drafting estimates, a loss
+falls, several drafters learn from one forward of the target, and a killed run resumes.
+"""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import taught
+import test_equality
+import test_training
+import tiny
+import torch
+import toys
+from taught import METHODS, RECIPE_OF, Given
+from test_training import COURSE, made_up
+from torch import Tensor
+
+import mmspec
+from mmspec.checkpoints import read_json
+from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.static import TYPICAL, checked
+from mmspec.errors import InputError
+from mmspec.sampling import Sampling
+from mmspec.targets import CausalTarget
+from mmspec.training.acceptance import PRIOR, Counting, measured_shares
+from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.card import model_card
+from mmspec.training.data import Miniworld
+from mmspec.training.dflash import DFlashLoss, DFlashRecipe, several_blocks
+from mmspec.training.drafter import train_drafters
+from mmspec.training.eagle import EagleRecipe, HassRecipe
+from mmspec.training.eagle3 import Eagle3Recipe, common_words
+from mmspec.training.features import Features
+from mmspec.training.kangaroo import KangarooRecipe
+from mmspec.training.medusa import HydraRecipe, MedusaRecipe
+from mmspec.training.spd import SpdRecipe
+from mmspec.training.steps import Batch, drafted_slots
+from mmspec.training.store import Store, say_what_is_kept, states_size
+from mmspec.training.unroll import unroll
+
+STEPPED = [method for method in METHODS if method != "dflash"]
+SMALL = {"steps": 6, "batch": 4}
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return mmspec.load(tiny.smolvlm_model(), drafter="none", processor=tiny.processor())
+
+
+# The losses
+
+
+@pytest.mark.parametrize("method", STEPPED)
+def test_what_a_loss_estimates_is_what_drafting_estimates(method: str) -> None:
+    """Every step in every slot against the whole text, read from scratch up to the slot's root."""
+    model, target = test_equality.make("qwen2")
+    inputs = toys.prompts(9, 6)
+    answers = toys.answer(target, NoDrafter(), inputs, 7).rows
+    rows, features = taught.studied(target, inputs, answers)
+    net = taught.network(method, target)
+    recipe = taught.recipe_of(method, **({"noise": 0.0} if method in ("eagle", "eagle2", "hass") else {}))
+    loss = recipe.loss(net, target, features)
+    features.kept = {index: states.double() for index, states in features.kept.items()}
+    true = torch.nn.utils.rnn.pad_sequence([features.kept[row.index][:, -1] for row in rows], batch_first=True)
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.ids) for row in rows], batch_first=True)
+    first = min(row.start for row in rows) - 1
+    looked = 0
+    with torch.no_grad():
+        batch = Batch(rows, true, target.embed(tokens[:, 1:-1]), first, 0)
+        as_double(loss)
+        for step, estimate in enumerate(loss.estimates(batch)):
+            drafted = drafted_slots(rows, first, batch.slots, step)
+            for row, place in drafted.nonzero().tolist():
+                root = first + place - step
+                ids, path = rows[row].ids[: root + 2], rows[row].ids[root + 2 : root + 2 + step]
+                want = taught.expected(method, net, target, toys.row_of(inputs, row), ids, path)
+                got = net.logits(estimate[row, place], target.head) if hasattr(net, "logits") else None
+                got = target.head(estimate[row, place]) if got is None else got
+                assert torch.allclose(got, want, atol=1e-5), (step, row, place)
+                looked += 1
+    assert looked >= 6 * 2 - 2
+
+
+def as_double(loss: Any) -> None:
+    """Hidden states as they are, instead of in float32."""
+    features = loss.features
+
+    def states(rows: list[Answered], taps: Any = ()) -> Tensor:
+        columns = [features.taps.index(tap) for tap in taps] or [len(features.taps) - 1]
+        found = [features.kept[row.index][:, columns].flatten(1) for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+
+    loss.features = states
+
+
+def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:
+    """Anchors in one forward, of rows of different lengths, each against a block of its own; and nothing leaks."""
+    _, target = test_equality.make("llama")
+    inputs = toys.prompts(9, 6)
+    answers = toys.answer(target, NoDrafter(), inputs, 8).rows
+    rows, features = taught.studied(target, inputs, answers)
+    net = taught.network("dflash", target)
+    taps = net.settings["taps"]
+    states = torch.nn.utils.rnn.pad_sequence(
+        [features.kept[row][:, list(taps)].flatten(1) for row in range(2)], batch_first=True
+    )
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.ids) for row in rows], batch_first=True)
+    anchors = torch.tensor([[10, 13, 9], [11, 6, 7]])
+    with torch.no_grad():
+        embeddings = target.embed(tokens.gather(1, anchors))
+        hidden = several_blocks(net, net.fuse(list(states.chunk(len(taps), -1))), embeddings, anchors)
+        for row, place in itertools.product(range(2), range(3)):
+            ids = rows[row].ids[: int(anchors[row, place]) + 1]
+            for level in range(5):
+                want = taught.expected("dflash", net, target, toys.row_of(inputs, row), ids, [0] * level)
+                assert torch.allclose(target.head(hidden[row, place, level + 1]), want, atol=1e-8)
+        later = states.clone()
+        later[0, 10:] += 1.0  # what stands at the anchor or behind it
+        again = several_blocks(net, net.fuse(list(later.chunk(len(taps), -1))), embeddings, anchors)
+        assert torch.equal(again[0, 0], hidden[0, 0])
+        assert not torch.equal(again[0, 1], hidden[0, 1])
+        other = embeddings.clone()
+        other[0, 0] += 1.0
+        moved = several_blocks(net, net.fuse(list(states.chunk(len(taps), -1))), other, anchors)
+        assert bool((moved[0, 0] != hidden[0, 0]).any(-1).all())  # slots of a block see each other, in both directions
+        assert torch.equal(moved[0, 1:], hidden[0, 1:])
+
+
+def test_anchors_lie_in_answers_and_depend_on_the_place_in_the_run_only(pipe: Any) -> None:
+    rows = [made_up(5, 9)[0], made_up(7, 3, 1)[0]]
+    recipe = DFlashRecipe(anchors=4)
+    loss = DFlashLoss(recipe.build(pipe.target), pipe.target, Given({}), recipe)
+    found = [loss._anchors(position, rows) for position in (3, 4, 3)]
+    assert torch.equal(found[0][0], found[2][0])
+    assert not torch.equal(found[0][0], found[1][0])
+    anchors, real = found[0]
+    assert real.tolist() == [[True] * 4, [True, True, False, False]]
+    assert set(anchors[0].tolist()) <= set(range(5, 13))
+    assert set(anchors[1, :2].tolist()) == {7, 8}  # the last token of an answer has nothing behind it
+
+
+def test_a_block_s_loss_is_the_weighted_mean_over_its_slots(pipe: Any) -> None:
+    row, states = made_up(6, 3, hidden=32)  # two anchors; two slots behind the first one, one behind the second
+    recipe = DFlashRecipe(anchors=8, decay=0.5, block=4)
+    net = recipe.build(pipe.target)
+    given = Given({0: states[:, None].expand(-1, 3, -1)}, (0, 1, 2))
+    loss = recipe.loss(net, pipe.target, given)(torch.zeros(1), [row])
+    taps, head = net.settings["taps"], pipe.target.head
+    context = net.fuse([states[None]] * len(taps))
+    total, weights = 0.0, 0.0
+    for anchor, slot in ((6, 0), (6, 1), (7, 0)):
+        one = torch.tensor([[anchor]])
+        embedding = pipe.target.embed(torch.tensor([[row.ids[anchor]]]))
+        hidden = several_blocks(net, context, embedding, one)[0, 0, slot + 1]
+        law = head(states[anchor + slot]).softmax(-1)
+        total -= 0.5**slot * float((law * head(hidden).log_softmax(-1)).sum().detach())
+        weights += 0.5**slot
+    assert float(loss.detach()) == pytest.approx(total / weights, rel=1e-4)
+
+
+def test_medusa_s_loss_weighs_its_heads(pipe: Any) -> None:
+    row, states = made_up(5, 6)
+    recipe = MedusaRecipe(levels=3, decay=0.5)
+    net = recipe.build(pipe.target)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    value = recipe.loss(net, pipe.target, Given({0: states[:, None]}))(position=torch.zeros(1), rows=[row])
+    head, steps = pipe.target.head, []
+    for level in range(3):
+        roots = range(4, 9 - level)  # positions before tokens of the answer that have `level` more and another behind
+        losses = [
+            torch.nn.functional.cross_entropy(
+                head(net.heads[level](states[t])), head(states[t + 1 + level]).softmax(-1)
+            )
+            for t in roots
+        ]
+        steps.append(0.5**level * torch.stack(losses).mean())
+    torch.testing.assert_close(value, sum(steps) / 1.75)
+
+
+def test_hass_counts_the_likeliest_tokens_once_more_and_stops_gradients(pipe: Any) -> None:
+    rows, states = zip(*(made_up(6, 8, index) for index in range(2)), strict=True)
+    given = Given({index: one[:, None] for index, one in enumerate(states)})
+    recipe = HassRecipe(noise=0.0, top=4, top_weight=0.0, unroll=2)
+    net = recipe.build(pipe.target)
+    plain = recipe.loss(net, pipe.target, given)(torch.zeros(1), list(rows))
+    more = replace(recipe, top_weight=2.0).loss(net, pipe.target, given)(torch.zeros(1), list(rows))
+    eagle = EagleRecipe(noise=0.0, feature_weight=1.0, law_weight=0.1, unroll=2, decay=1.0)
+    flowing = eagle.loss(net, pipe.target, given)(torch.zeros(1), list(rows))
+    torch.testing.assert_close(plain, flowing)
+    stopped, whole = (torch.autograd.grad(loss, net.fc.weight)[0] for loss in (plain, flowing))
+    assert not torch.allclose(stopped, whole, rtol=1e-2)
+    law = torch.tensor([[0.5, 0.3, 0.2]])
+
+    loss = HassRecipe(feature_weight=0.0, law_weight=1.0, top=2, top_weight=2.0).loss(net, pipe.target, given)
+    loss.target_logits = lambda features: features  # type: ignore[attr-defined]
+    logits = torch.tensor([[0.1, 0.7, -0.2]])
+    log_q = logits.log_softmax(-1)[0]
+    want = -(law[0] * log_q).sum() - 2 * (0.5 * log_q[0] + 0.3 * log_q[1])
+    torch.testing.assert_close(loss.judge(logits, logits, law), want)  # type: ignore[attr-defined]
+    assert float(more.detach()) > float(plain.detach())
+
+    torch.manual_seed(0)
+    embeddings, features = torch.randn(2, 1, 8, 32)
+    for fed, reaches in ((torch.Tensor.detach, False), (lambda estimate: estimate, True)):
+        seen: list[Tensor] = []
+
+        def recorded(*arguments: Any, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(net(*arguments))
+            seen[-1].retain_grad()
+            return seen[-1]
+
+        unroll(recorded, embeddings, features, 3, 2, fed)[1].sum().backward()
+        assert (seen[0].grad is not None and bool(seen[0].grad.any())) == reaches
+
+
+def test_eagle3_learns_the_words_it_has() -> None:
+    target = CausalTarget(toys.llama())
+    rows = [Answered(0, [1, 2], [50, 60, 50, 70, 50, 60], 0.0)]
+    assert common_words(rows, 3, 97).tolist() == [50, 60, 70]
+    assert common_words(rows, 2, 97).tolist() == [50, 60]
+    assert common_words(rows, 5, 97).tolist() == [0, 1, 50, 60, 70]
+    assert common_words(rows, 500, 97).tolist() == list(range(97))
+    net = Eagle3Recipe(words=8).build(target, rows)
+    assert net.ids.tolist() == [0, 1, 2, 3, 4, 50, 60, 70]
+    assert torch.equal(net.words.weight, target.head.weight[net.ids].float())
+
+    loss = Eagle3Recipe(words=8).loss(net, target, Given({}))
+    estimate = torch.randn(2, 32)
+    law = torch.zeros(2, 97)
+    law[0, [50, 60, 80]] = torch.tensor([0.6, 0.2, 0.2])
+    law[1, [50, 80]] = torch.tensor([0.3, 0.7])  # its likeliest token is not a word of the draft vocabulary
+    log_q = net.own_logits(estimate[0]).log_softmax(-1)
+    want = -(0.75 * log_q[5] + 0.25 * log_q[6])
+    torch.testing.assert_close(loss.judge(estimate, estimate, law), want)  # type: ignore[attr-defined]
+    logits = net.logits(estimate, target.head)
+    assert logits.isfinite().sum(-1).tolist() == [8, 8]
+    torch.testing.assert_close(logits[0, net.ids], net.own_logits(estimate)[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_few_steps_lower_the_loss(method: str) -> None:
+    target = CausalTarget(toys.llama())
+    inputs = toys.prompts(9, 6, 12)
+    answers = toys.answer(target, NoDrafter(), inputs, 10, Sampling(temperature=1.0, seed=2)).rows
+    rows, features = taught.studied(target, inputs, answers)
+    recipe = taught.recipe_of(method)
+    net = recipe.build(target, rows)
+    loss = recipe.loss(net, taught.Single(target.head, target.embed), features)
+    optimizer = taught.build_optimizer(net, 0.02)
+    values = []
+    for _ in range(30):
+        value = loss(position=torch.zeros(1), rows=rows)
+        values.append(float(value.detach()))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert values[-1] < values[0] - 0.2
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in net.parameters())
+
+
+# Features, shares
+
+
+def test_taps_are_the_hidden_states_of_the_prompt_s_forward(pipe: Any, tmp_path: Path) -> None:
+    questions = Miniworld("test", 4)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    features = Features(pipe, questions, (0, 1), memory=0)
+    final, pair = features(rows), features(rows, (1, 0))
+    assert pair.shape == (*final.shape[:2], 2 * final.shape[2])
+    row = rows[0]
+    inputs = pipe.prepare([questions[row.index].image], [questions[row.index].prompt])
+    ids = torch.tensor([row.ids])
+    with torch.no_grad():
+        heard = pipe.target.model(
+            input_ids=ids, pixel_values=inputs["pixel_values"], output_hidden_states=True
+        ).hidden_states
+    for state, found in ((heard[2], final), (torch.cat([heard[1], heard[0]], -1), pair)):
+        torch.testing.assert_close(found[:1, : len(row.ids)], state, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+    questions = Miniworld("test", 4)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    want = Features(pipe, questions, (1,), memory=0)(rows, (1, 2))
+    one = states_size(rows[:1], 2, 32, 4)
+    (tmp_path / "states").mkdir()
+
+    def features(limit: int) -> Features:
+        return Features(pipe, questions, (1,), memory=0, store=Store(tmp_path / "states", limit))
+
+    computed: list[int] = []
+    monkeypatch.setattr(
+        Features,
+        "_compute",
+        lambda self, asked, compute=Features._compute: computed.append(len(asked)) or compute(self, asked),
+    )
+    torch.testing.assert_close(features(one + 500)(rows, (1, 2)), want)  # room for one of them
+    assert computed == [len(rows)]
+    torch.testing.assert_close(features(10**9)(rows, (1, 2)), want)
+    assert computed == [len(rows), len(rows) - 1]
+    (tmp_path / "states" / "9.tmp").write_bytes(b"half")  # killed while it was written
+    again = features(10**9)
+    torch.testing.assert_close(again(rows[::-1], (1, 2)), want.flip(0))
+    assert computed == [len(rows), len(rows) - 1]
+    assert again.store is not None
+    assert again.store.get(9) is None
+
+    say_what_is_kept(3 << 30, 2 << 30, 3 << 30)
+    assert not caplog.records
+    say_what_is_kept(4 << 30, 2 << 30, 3 << 30)
+    assert "take 4.0 GB, 2.0 GB may be kept in memory and 3.0 GB on disk" in caplog.text
+
+
+def test_ranks_are_counted_where_their_parent_was_accepted() -> None:
+    counting = Counting(NoDrafter(), levels=2, ranks=2)
+    parents = [-1, 0, 0, 1, 1, 2]
+    counting.count(parents, [0, 2, 5])  # second child, then its first
+    counting.count(parents, [0, 1])  # first child, then none of two
+    counting.count(parents, [0])
+    assert counting.tries == [[3, 3], [2, 1]]
+    assert counting.hits == [[1, 1], [1, 0]]
+
+
+def test_measured_shares_are_those_of_decoding(pipe: Any) -> None:
+    """A drafter that knows nothing keeps next to none of its assumed shares."""
+    inputs = pipe.prepare(None, ["what is the value?", "there are four bars"])
+    made = MedusaRecipe(levels=3).drafter(MedusaRecipe(levels=3, seed=1).build(pipe.target))
+    shares = measured_shares(pipe, made, inputs, 16, 0)
+    assert len(shares) == 3
+    assert all(len(row) == len(TYPICAL[0]) for row in shares)
+    checked(shares)
+    assert shares[0][0] < TYPICAL[0][0] / 2
+    assert shares == measured_shares(pipe, made, inputs, 16, 0)
+    unseen = [0.7 * PRIOR / PRIOR, *TYPICAL[0][1:]]
+    assert shares[2][7] == pytest.approx(unseen[7])  # no tree of this size has such a node
+
+
+# Runs
+
+
+TOGETHER = [
+    taught.recipe_of(method, **SMALL)
+    for method in ("medusa", "hydra", "hydra++", "kangaroo", "eagle", "eagle3", "hass")
+]
+
+
+def test_drafters_that_learn_together_read_the_target_once(pipe: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    read, calls = pipe.target.read, []
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        calls.append(len(arguments))
+        return read(*arguments, **more)
+
+    counts = []
+    for recipes in ([TOGETHER[0]], TOGETHER[:4]):
+        calls.clear()
+        features = Features(pipe, Miniworld("drafter/0", 12), (1,), memory=0)
+        losses = [recipe.loss(recipe.build(pipe.target), pipe.target, features) for recipe in recipes]
+        rows = collect(pipe, Miniworld("drafter/0", 12), COURSE.answers, tmp_path, "it")
+        monkeypatch.setattr(pipe.target, "read", noted)
+        for start in (0, 4):
+            for loss in losses:
+                loss(position=torch.zeros(1), rows=rows[start : start + 4])
+        monkeypatch.undo()
+        counts.append(len(calls))
+    assert counts == [2, 2]
+
+
+def test_runs_together_resume_to_the_same_drafters(pipe: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    course = replace(COURSE, validate_every=6, save_every=2, questions=8)
+    recipes = [*TOGETHER, taught.recipe_of("dflash", **SMALL)]
+    names = [recipe.method for recipe in recipes]
+    whole = [tmp_path / "whole" / name for name in names]
+    figures = train_drafters(pipe, recipes, course, whole, tmp_path / "run", "tiny")
+    assert list(figures) == names
+    assert all({"tau_t0", "tau_t1"} <= set(one) for one in figures.values())
+    call, calls = DFlashLoss.__call__, itertools.count(1)
+
+    def killed(self: Any, **batch: Any) -> Tensor:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return call(self, **batch)
+
+    monkeypatch.setattr(DFlashLoss, "__call__", killed)
+    cut = [tmp_path / "cut" / name for name in names]
+    with pytest.raises(KeyboardInterrupt):
+        train_drafters(pipe, recipes, course, cut, tmp_path / "again", "tiny")
+    assert not (tmp_path / "cut").exists()
+    again = train_drafters(pipe, recipes, course, cut, tmp_path / "again", "tiny")
+    monkeypatch.undo()
+    assert again.keys() == figures.keys()
+    together = "+".join(names)
+    unbroken, resumed = (test_training.losses(tmp_path / run, together) for run in ("run", "again"))
+    assert [step for step, _ in resumed] == [1, 2, 3, 4, 5, 6]
+    for (_, one), (_, other) in zip(unbroken, resumed, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    for name, one, other in zip(names, whole, cut, strict=True):
+        first, second = (
+            mmspec.load(pipe.target.model, folder, processor=pipe.processor).drafter for folder in (one, other)
+        )
+        assert first.method == name
+        for left, right in zip(first.net.parameters(), second.net.parameters(), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-2, atol=1e-3)  # stored in bfloat16
+        assert (
+            f"| 6 | {figures[name]['tau_t0']:.2f} | {figures[name]['tau_t1']:.2f} |" in (one / "README.md").read_text()
+        )
+        options = read_json(one / "drafter.json")["options"]
+        assert (options["shares"] != [list(TYPICAL[0])]) == first.static
+
+
+def test_gradients_of_a_drafter_do_not_depend_on_its_company(pipe: Any) -> None:
+    rows, states = zip(*(made_up(6, 8, index) for index in range(2)), strict=True)
+    given = Given({index: one[:, None].expand(-1, 3, -1) for index, one in enumerate(states)}, (0, 1, 2))
+    recipes = [taught.recipe_of(method) for method in ("medusa", "eagle3", "kangaroo", "dflash")]
+    nets = [recipe.build(pipe.target, rows) for recipe in recipes]
+    losses = [recipe.loss(net, pipe.target, given) for recipe, net in zip(recipes, nets, strict=True)]
+    alone = []
+    for loss, net in zip(losses, nets, strict=True):
+        loss(position=torch.zeros(1), rows=list(rows)).backward()
+        alone.append([weight.grad.clone() for weight in net.parameters()])
+        net.zero_grad()
+    sum(loss(position=torch.zeros(1), rows=list(rows)) for loss in losses).backward()
+    for net, gradients in zip(nets, alone, strict=True):
+        for weight, gradient in zip(net.parameters(), gradients, strict=True):
+            torch.testing.assert_close(weight.grad, gradient)
+
+
+def test_several_batches_per_update_in_mixed_precision(pipe: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    call, seen = DFlashLoss.__call__, []
+
+    def noted(self: Any, **batch: Any) -> Tensor:
+        seen.append((batch["position"].tolist(), torch.is_autocast_enabled("cpu")))
+        return call(self, **batch)
+
+    monkeypatch.setattr(DFlashLoss, "__call__", noted)
+    course = replace(COURSE, questions=6, accumulate=3, bf16=True, validate_every=100, memory=0, disk=0.1)
+    recipes = [taught.recipe_of(method, steps=2, batch=2) for method in ("dflash", "eagle3", "hass")]
+    outs = [tmp_path / recipe.method for recipe in recipes]
+    train_drafters(pipe, recipes, course, outs, tmp_path / "run", "tiny")
+    assert seen == [([2 * step, 2 * step + 1], True) for step in range(6)]
+    assert len(list(tmp_path.glob("run/features-*/*.safetensors"))) > 3
+    steps = test_training.losses(tmp_path / "run", "dflash+eagle3+hass")
+    assert [step for step, _ in steps] == [1, 2]
+    assert all(0 < loss < 100 for _, loss in steps)
+    for out in outs:
+        assert (
+            next(mmspec.load(pipe.target.model, out, processor=pipe.processor).drafter.net.parameters())
+            .isfinite()
+            .all()
+        )
+
+
+@pytest.mark.parametrize(
+    ("recipes", "words"),
+    [
+        ([MedusaRecipe(), MedusaRecipe(steps=3)], "name each of them once"),
+        ([MedusaRecipe(), HydraRecipe(steps=3)], "the same steps"),
+        ([MedusaRecipe(), HydraRecipe(batch=3)], "the same batch"),
+        ([MedusaRecipe(), SpdRecipe()], "spd does not learn from the target's features"),
+    ],
+)
+def test_what_cannot_learn_together_is_refused(recipes: Any, words: str, pipe: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        train_drafters(pipe, recipes, COURSE, [tmp_path / "a", tmp_path / "b"], tmp_path / "run", "tiny")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MedusaRecipe(levels=0),
+        lambda: MedusaRecipe(layers=0),
+        lambda: MedusaRecipe(decay=0),
+        lambda: HydraRecipe(levels=17),
+        lambda: HassRecipe(top=0),
+        lambda: HassRecipe(top_weight=-1),
+        lambda: Eagle3Recipe(unroll=0),
+        lambda: Eagle3Recipe(words=2),
+        lambda: Eagle3Recipe(intermediate=0),
+        lambda: KangarooRecipe(exit_layer=0).build(CausalTarget(toys.llama())),
+        lambda: DFlashRecipe(block=1),
+        lambda: DFlashRecipe(anchors=0),
+        lambda: DFlashRecipe(layers=0),
+        lambda: MedusaRecipe().loss(None, None, None),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Any) -> None:
+    with pytest.raises(InputError):
+        make()
+
+
+def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tiny.tiny_smolvlm(tmp_path / "target")
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --levels 2 --words 40"
+    arguments = ["drafter", "--target", str(folder), "--method", "eagle3, medusa", "--out", "mine", *small.split()]
+    assert test_training.command(monkeypatch, *arguments) == 0
+    said = capfd.readouterr().err
+    assert "mine/eagle3: tau " in said
+    assert "mine/medusa: tau " in said
+    medusa = mmspec.load(folder, drafter="mine/medusa").drafter
+    assert medusa.most == 2
+    assert json.loads((tmp_path / "mine/eagle3/drafter.json").read_text())["settings"]["words"] == 40
+    wrong = ["drafter", "--target", str(folder), "--method", "eagle3,medusa", "--exit-layer", "1"]
+    assert test_training.command(monkeypatch, *wrong) == 2
+    assert "--exit-layer: not an option of the method eagle3 or medusa" in capfd.readouterr().err
+
+
+def test_every_method_has_a_card_with_its_settings() -> None:
+    for method, kind in RECIPE_OF.items():
+        card = model_card("target", kind(), COURSE, [], [], 7)
+        assert kind.drafter_class.source.split("arXiv ")[1] in card
+        assert f"| decay | {kind().decay} |" in card
+        assert method in card
