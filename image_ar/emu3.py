@@ -1,0 +1,130 @@
+"""Emu3 as target (arXiv 2409.18869), on the stock class: one vocabulary, pictures of several sizes, a line end per row.
+
+The second row of guidance reads a negative prompt, of another length than the first. A picture is `rows` lines of
+`columns` codes and a line end, then end of frame, end of image and end of sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mmspec.errors import InputError, UnsupportedError, one_line, shorten
+from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.target import ImageTarget
+from mmspec.image_ar.words import ImageLogits, ImageWords
+from mmspec.prompts import check_plain
+from mmspec.targets import unpad
+
+NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
+"""The negative prompt that Emu3's authors give."""
+USUAL_SIDE = 90
+
+
+class Emu3(ImageTarget):
+    """An Emu3 checkpoint that draws. See `mmspec.loading.Family`.
+
+    Beside `input_ids`, a request may have `image_sizes` [B, 2], rows and columns of codes, the same for all, and
+    `negative_prompt_ids` [B, T'] with `negative_prompt_attention_mask`, which guidance needs.
+    """
+
+    usual_guidance = 3.0
+    pictures = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        self.mapping = model.model.vocabulary_mapping
+        names = self.mapping.vocab_map or {}
+        ends = [names.get(name) for name in ("<|extra_200|>", "<|extra_201|>", "<|image end|>")]
+        codes = [self.mapping.img2bpe[code] for code in range(len(self.mapping.img2bpe))]
+        if None in ends or len(codes) != model.config.vq_config.codebook_size:
+            raise UnsupportedError(
+                f"the checkpoint's vocabulary_map names {len(codes)} visual tokens, its codebook has "
+                f"{model.config.vq_config.codebook_size} codes; line ends, end of frame and of image are needed, too"
+            )
+        last = model.config.text_config.eos_token_id
+        words = [*codes, *ends, last if isinstance(last, int) else last[0]]
+        self.codes = len(codes)
+        embed, head = ImageWords(model.get_input_embeddings(), words), ImageLogits(model.lm_head, words)
+        super().__init__(model, embed, head, self._layout(USUAL_SIDE, USUAL_SIDE))
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of Emu3 with its picture tokenizer."""
+        return config.model_type == "emu3"
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        from transformers.models.emu3.modeling_emu3 import Emu3ForConditionalGeneration
+
+        return Emu3ForConditionalGeneration
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The HF class of the processor."""
+        from transformers.models.emu3.processing_emu3 import Emu3Processor
+
+        return Emu3Processor
+
+    def _layout(self, rows: int, columns: int) -> Layout:
+        end = self.codes
+        return Layout(rows, columns, self.codes, newline=end, tail=(end + 1, end + 2, end + 3))
+
+    @property
+    def codebook(self) -> Tensor:
+        """[codes, d]."""
+        return self.model.model.vqmodel.quantize.embedding.weight.detach()
+
+    @property
+    def budget(self) -> int:
+        """The request's size decides; no picture is larger than the context."""
+        return self.decoder.max_length
+
+    def layout_of(self, inputs: dict[str, Any]) -> Layout:
+        """The size that the request asks for, or the usual one."""
+        if inputs.get("image_sizes") is None:
+            return self.layout
+        sizes = torch.as_tensor(inputs["image_sizes"])
+        if sizes.ndim != 2 or sizes.shape[1] != 2 or int(sizes.min()) < 1 or len(sizes.unique(dim=0)) != 1:
+            raise InputError(
+                f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same "
+                "for every picture of a batch"
+            )
+        return self._layout(*sizes[0].tolist())
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch of captions and of the negative prompt, padded on the left."""
+        if any(images):
+            raise InputError("Emu3 draws from a text here: leave image out")
+        check_plain(texts, processor.tokenizer)
+        how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
+        try:
+            inputs = dict(processor(text=texts, padding=len(texts) > 1, **how))
+            negative = processor(text=[NEGATIVE] * len(texts), **how)
+        except ValueError as error:  # such as a tokenizer without padding
+            raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
+        return {
+            **inputs,
+            "negative_prompt_ids": negative["input_ids"],
+            "negative_prompt_attention_mask": negative["attention_mask"],
+        }
+
+    def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
+        """The negative prompts."""
+        ids, mask = inputs.get("negative_prompt_ids"), inputs.get("negative_prompt_attention_mask")
+        if ids is None or len(ids) != len(rows):
+            raise InputError(
+                f"guidance needs negative_prompt_ids for {len(rows)} prompts: pass them, or guidance=1 to draw without"
+            )
+        return unpad({"input_ids": ids, "attention_mask": mask})
+
+    def pixels(self, codes: Tensor) -> Tensor:
+        """See `ImageTarget.pixels`."""
+        return self.model.model.vqmodel.decode(codes)[0]

@@ -1,0 +1,99 @@
+"""Janus and Janus-Pro as target (arXiv 2410.13848, 2501.17811), on the stock class.
+
+Codes have embeddings, an aligner and a head of their own beside the language model's. The second row of guidance reads
+the prompt with every token but the first and the start of the image replaced by padding, as in `generate`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mmspec.errors import InputError, UnsupportedError, shorten
+from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.target import ImageTarget
+from mmspec.prompts import check_plain
+
+
+class Janus(ImageTarget):
+    """A Janus checkpoint that draws. See `mmspec.loading.Family`."""
+
+    usual_guidance = 5.0
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        inner, side = model.model, model.config.vq_config.num_patches
+        if side * side != model.config.vision_config.num_image_tokens:
+            raise UnsupportedError(
+                f"the picture decoder takes {side} x {side} codes, the model emits "
+                f"{model.config.vision_config.num_image_tokens}: they must be as many"
+            )
+        embed = nn.Sequential(inner.generation_embeddings, inner.generation_aligner)
+        layout = Layout(side, side, model.config.vq_config.num_embeddings)
+        super().__init__(model, embed, inner.generation_head, layout)
+        config, text = model.generation_config, model.config.text_config
+        start = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
+        if start is None and tokenizer is not None:
+            start = tokenizer.convert_tokens_to_ids(tokenizer.boi_token)
+        first = text.bos_token_id if config.bos_token_id is None else config.bos_token_id
+        self.kept = {first, start} - {None}
+        self.padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of Janus."""
+        return config.model_type == "janus"
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        from transformers.models.janus.modeling_janus import JanusForConditionalGeneration
+
+        return JanusForConditionalGeneration
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The HF class of the processor."""
+        from transformers.models.janus.processing_janus import JanusProcessor
+
+        return JanusProcessor
+
+    @property
+    def codebook(self) -> Tensor:
+        """[codes, d], unit vectors, as the picture decoder takes them."""
+        return torch.nn.functional.normalize(
+            self.model.model.vqmodel.quantize.embedding.weight.detach().float(), dim=-1
+        )
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
+        if any(images):
+            raise InputError("Janus draws from a text here: leave image out")
+        check_plain(texts, processor.tokenizer)
+        if processor.chat_template:
+            chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
+            prompts = processor.apply_chat_template(chats, add_generation_prompt=True)
+        else:
+            prompts = texts
+        inputs = dict(processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1))
+        unknown = processor.tokenizer.unk_token_id
+        for text, ids in zip(texts, inputs["input_ids"], strict=True):
+            if unknown is not None and (ids == unknown).any():
+                known = processor.tokenizer.get_vocab()
+                strange = [word for word in re.findall(r"\w+|[^\w\s]", text) if word not in known]
+                raise InputError(f"the prompt has words that the model was never told: {shorten(strange)}")
+        return inputs
+
+    def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
+        """Padding in the place of all that describes the picture."""
+        if self.padding is None:
+            raise UnsupportedError("guidance needs a pad_token_id in the checkpoint's generation config")
+        return [[token if token in self.kept else self.padding for token in row] for row in rows]
+
+    def pixels(self, codes: Tensor) -> Tensor:
+        """See `ImageTarget.pixels`."""
+        return self.model.decode_image_tokens(codes.flatten(1))[0].permute(2, 0, 1)

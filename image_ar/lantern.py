@@ -1,0 +1,112 @@
+"""LANTERN (arXiv 2410.03355) and LANTERN++ (2502.06352): a drafted code borrows the mass of codes that look alike.
+
+The neighbours n_1, n_2, ... of x lend to it as long as they lend no more than a bound in all: delta (LANTERN), or
+(lambda - 1) p(x) (LANTERN++), so that a token that the target rules out stays ruled out. The bound holds for every x by
+itself, not for what is emitted (see `mmspec.image_ar.relaxed.drift`). At temperature 0 a code is kept if, with what it
+borrows, it is the best.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft
+from mmspec.errors import InputError, MismatchError
+from mmspec.image_ar.neighbours import Neighbours
+from mmspec.image_ar.relaxed import Relaxed
+from mmspec.sampling import Sampler
+from mmspec.tree import path_to
+
+
+class Lantern(Relaxed):
+    """Args: k: neighbours that may lend, 0 is the ratio rule. delta: what they lend at most, in [0, 1], 0 likewise.
+
+    neighbours: the codebook's table; None computes it. residual: see `Relaxed`.
+    """
+
+    def __init__(
+        self, k: int = 1000, delta: float = 0.1, neighbours: Neighbours | None = None, residual: str = "plain"
+    ) -> None:
+        super().__init__(residual)
+        if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
+            raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
+        self.k, self.delta, self.neighbours = k, delta, neighbours
+
+    def bind(self, target: Any) -> None:
+        """Take the table of the target's codebook."""
+        if not hasattr(target, "codebook"):
+            raise MismatchError(f"{type(self).__name__} needs a codebook of images, {type(target).__name__} has none")
+        if self.neighbours is not None:
+            self.neighbours.fit(target.codebook)
+        elif self.k:
+            self.neighbours = target.neighbours(self.k)
+
+    def bound(self, own: Tensor) -> Tensor:
+        """What neighbours may lend to tokens with probabilities `own` [B, K]."""
+        return torch.full_like(own, self.delta)
+
+    def raised(self, law: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Relaxed.raised`."""
+        own = law.gather(1, tokens)
+        return own + self.borrowed(law, tokens, own)[0], q.gather(1, tokens)
+
+    def borrowed(self, law: Tensor, tokens: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What neighbours lend to tokens [B, K].
+
+        Returns: [B, K] mass, [B, K, k] the neighbours, and [B, K, k] bool, which of them lend.
+        """
+        if self.neighbours is None:
+            empty = tokens.new_zeros(*tokens.shape, 0)
+            return torch.zeros_like(own), empty, empty.bool()
+        table = self.neighbours.nearest.to(tokens.device)
+        codes = len(table)
+        near = table[tokens.clamp(max=codes - 1), : self.k].long()  # [B, K, k]
+        mass = law.gather(1, near.flatten(1)).view(near.shape)
+        lends = mass.cumsum(-1) <= self.bound(own)[..., None]
+        lends &= (tokens < codes)[..., None]  # layout tokens look like nothing
+        return torch.where(lends, mass, 0.0).sum(-1), near, lends
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """See `mmspec.contract.Rule`."""
+        return self._best(draft, scores) if sampler.greedy else super().__call__(draft, scores, sampler, emitted)
+
+    def _best(self, draft: Draft, scores: Tensor) -> Accepted:
+        """Temperature 0: the deepest path of tokens that are the best, or are it with what they borrow."""
+        batch, size = draft.tokens.shape
+        rows, above = torch.arange(batch, device=scores.device)[:, None], draft.parents.clamp(min=0)
+        choice = scores.argmax(-1)  # [B, N]
+        law = scores.softmax(-1)[rows, above].flatten(0, 1)  # [B N, V], of every node's parent
+        tokens = draft.tokens.flatten()[:, None]
+        own = law.gather(1, tokens)
+        mass, near, lends = self.borrowed(law, tokens, own)
+        others = law.scatter(1, tokens, -1.0)
+        others = others.scatter_reduce(1, near[:, 0], torch.where(lends[:, 0], -1.0, 2.0), "amin")
+        wins = (mass > 0) & (own + mass > others.amax(-1, keepdim=True))
+        taken = (draft.tokens == choice[rows, above]) | wins.view(batch, size)
+        if draft.valid is not None:
+            taken &= draft.valid
+        taken[:, 0] = True
+        on_path = ~(draft.ancestors & ~taken[:, None, :]).any(-1)
+        last = torch.where(on_path, draft.depth, -1).argmax(-1)
+        return path_to(draft, last, choice[rows[:, 0], last])
+
+
+class LanternPlus(Lantern):
+    """Args: k: neighbours that may lend. bound: lambda; a token is granted at most lambda times its probability, 1 is
+    the ratio rule. neighbours, residual: as for `Lantern`.
+    """
+
+    def __init__(
+        self, k: int = 1000, bound: float = 2.0, neighbours: Neighbours | None = None, residual: str = "plain"
+    ) -> None:
+        super().__init__(k, 0.0, neighbours, residual)
+        if not bound >= 1:
+            raise InputError(f"LANTERN++ needs a bound of 1 or more, got {bound!r}")
+        self.times = bound
+
+    def bound(self, own: Tensor) -> Tensor:
+        """See `Lantern.bound`."""
+        return (self.times - 1) * own

@@ -1,0 +1,78 @@
+"""How the emitted tokens of a picture lie: rows of codes, and tokens that the layout forces between and after them.
+
+Ids are those of the image vocabulary: codes 0 to `codes` - 1 of the codebook, then the layout's own tokens (line ends,
+end of image). Places count emitted tokens, line ends included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A grid of codes, row by row.
+
+    rows, columns: of codes. codes: size of the codebook. newline: id that ends every row, or None. tail: ids after the
+    last row. forced: [length] the id that must stand at each place, or -1 where a code is chosen.
+    """
+
+    rows: int
+    columns: int
+    codes: int
+    newline: int | None = None
+    tail: tuple[int, ...] = ()
+    forced: Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        row = [UNKNOWN] * self.columns + ([] if self.newline is None else [self.newline])
+        object.__setattr__(self, "forced", torch.tensor(row * self.rows + list(self.tail)))
+
+    @property
+    def width(self) -> int:
+        """Places per row, the line end included."""
+        return self.columns + (self.newline is not None)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a whole picture."""
+        return self.rows * self.width + len(self.tail)
+
+    @property
+    def vocab_size(self) -> int:
+        """Codes and layout tokens."""
+        return 1 + max(self.codes - 1, *self.tail, -1 if self.newline is None else self.newline)
+
+    def at(self, places: Tensor) -> Tensor:
+        """The forced ids at places [..], -1 where a code is chosen; behind the end the last place counts."""
+        return self.forced.to(places.device)[places.clamp(max=self.length - 1)]
+
+    def force(self, logits: Tensor, places: Tensor) -> Tensor:
+        """Logits [B, N, V] of the tokens at places [B, N], with nothing but the forced id where there is one.
+
+        Where a code is chosen, layout tokens are ruled out.
+        """
+        if self.vocab_size == self.codes:
+            return logits
+        forced = self.at(places)[..., None]
+        ids = torch.arange(logits.shape[-1], device=logits.device)
+        chosen = logits.masked_fill(ids >= self.codes, -torch.inf)
+        point = torch.where(ids == forced, 0.0, -torch.inf).to(logits.dtype)
+        return torch.where(forced < 0, chosen, point)
+
+    def left(self, places: Tensor) -> Tensor:
+        """The place of the code to the left, -1 in the first column."""
+        return torch.where(places % self.width > 0, places - 1, UNKNOWN)
+
+    def above(self, places: Tensor) -> Tensor:
+        """The place of the code above, -1 (or less) in the first row."""
+        return places - self.width
+
+    def grid(self, ids: list[int]) -> list[int]:
+        """The codes among emitted ids, in reading order."""
+        return [token for token, forced in zip(ids, self.forced.tolist(), strict=False) if forced == UNKNOWN]

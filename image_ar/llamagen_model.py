@@ -1,0 +1,184 @@
+"""LlamaGen (arXiv 2406.06525), class-conditional: a Llama over codes with two-dimensional rotary positions.
+
+Half of a head's dimensions turn with the row of a code, half with its column. The class takes one slot before the
+codes, whose queries and keys are set to zero, as the published weights were trained. The picture decoder is the VQ
+model that Janus took over from it, on the stock class.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+from transformers import GenerationMixin, JanusVQVAEConfig, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.janus.modeling_janus import JanusVQVAE
+
+
+class LlamaGenConfig(PreTrainedConfig):
+    """grid: rows and columns of codes. classes: of the condition, the empty one not counted. vq_config: the picture
+    decoder, of `JanusVQVAE`. The other names are those of a Llama.
+    """
+
+    model_type = "mmspec-llamagen"
+    sub_configs_defaults = {"vq_config": JanusVQVAEConfig}  # noqa: RUF012
+
+    vq_config: dict | PreTrainedConfig | None = None
+    grid: int = 16
+    classes: int = 1000
+    vocab_size: int = 16384
+    hidden_size: int = 768
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    num_key_value_heads: int = 12
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    max_position_embeddings: int = 257
+
+
+def rotations(config: LlamaGenConfig) -> Tensor:
+    """[1 + grid * grid, head size / 2, 2] cosines and sines: zeros for the class, then the codes in reading order."""
+    half = config.hidden_size // config.num_attention_heads // 2
+    rates = config.rope_theta ** -(torch.arange(0, half, 2).float() / half)
+    angles = torch.arange(config.grid).float()[:, None] * rates  # [grid, half / 2]
+    side = config.grid
+    both = torch.cat([angles[:, None].expand(-1, side, -1), angles[None].expand(side, -1, -1)], -1).flatten(0, 1)
+    return torch.cat([torch.zeros(1, half, 2), torch.stack([both.cos(), both.sin()], -1)])
+
+
+def rotate(states: Tensor, turns: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of [B, heads, N, size] by [B, N, size / 2, 2]."""
+    first, second = states.unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = turns[:, None].to(states.dtype).unbind(-1)
+    return torch.stack([first * cosine - second * sine, second * cosine + first * sine], -1).flatten(-2)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention."""
+
+    def __init__(self, config: LlamaGenConfig, index: int) -> None:
+        super().__init__()
+        self.index, self.heads, self.groups = index, config.num_attention_heads, config.num_key_value_heads
+        size = config.hidden_size // self.heads
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, self.groups * size, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, self.groups * size, bias=False)
+        self.o_proj = nn.Linear(self.heads * size, config.hidden_size, bias=False)
+
+    def forward(self, states: Tensor, turns: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
+        """states: [B, N, H]. mask: additive [B, 1, N, past + N]; None is causal."""
+        q, k, v = (
+            part(states).unflatten(-1, (count, -1)).transpose(1, 2)
+            for part, count in ((self.q_proj, self.heads), (self.k_proj, self.groups), (self.v_proj, self.groups))
+        )
+        q, k = rotate(q, turns), rotate(k, turns)
+        if cache is not None:
+            k, v = cache.update(k, v, self.index)
+        causal = mask is None and q.shape[2] > 1
+        out = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=self.heads != self.groups)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Attention and a gated MLP, each behind a norm."""
+
+    def __init__(self, config: LlamaGenConfig, index: int) -> None:
+        super().__init__()
+        size, inner = config.hidden_size, config.intermediate_size
+        self.self_attn = Attention(config, index)
+        self.gate_proj = nn.Linear(size, inner, bias=False)
+        self.up_proj = nn.Linear(size, inner, bias=False)
+        self.down_proj = nn.Linear(inner, size, bias=False)
+        self.input_norm = nn.RMSNorm(size, config.rms_norm_eps)
+        self.output_norm = nn.RMSNorm(size, config.rms_norm_eps)
+
+    def forward(self, states: Tensor, turns: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
+        """See `Attention`."""
+        states = states + self.self_attn(self.input_norm(states), turns, mask, cache)
+        inner = self.output_norm(states)
+        return states + self.down_proj(silu(self.gate_proj(inner)) * self.up_proj(inner))
+
+
+class LlamaGenModel(nn.Module):
+    """The decoder: `input_ids` are classes, `inputs_embeds` are embedded codes."""
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__()
+        self.classes = nn.Embedding(config.classes + 1, config.hidden_size)
+        self.codes = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.register_buffer("turns", rotations(config), persistent=False)
+        self.turns: Tensor
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        output_hidden_states: Any = (),
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Hidden states [B, N, H] of a class or of codes. position_ids: [B, N], 0 the class; None goes on from there.
+
+        attention_mask: additive [B, 1, N, past + N].
+        """
+        states = self.classes(input_ids) if inputs_embeds is None else inputs_embeds
+        assert states is not None
+        if position_ids is None:
+            start = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = start + torch.arange(states.shape[1], device=states.device)[None]
+        turns = self.turns[position_ids.clamp(max=len(self.turns) - 1)].expand(len(states), -1, -1, -1)
+        seen = [states]
+        for layer in self.layers:
+            states = layer(states, turns, attention_mask, past_key_values)
+            seen.append(states)
+        states = self.norm(states)
+        hidden = (*seen[:-1], states) if output_hidden_states else None
+        return BaseModelOutputWithPast(last_hidden_state=states, past_key_values=past_key_values, hidden_states=hidden)
+
+
+class LlamaGen(PreTrainedModel, GenerationMixin):
+    """Decoder, output head and picture decoder."""
+
+    config_class = LlamaGenConfig
+    _supports_sdpa = True
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__(config)
+        self.model = LlamaGenModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.vqmodel = JanusVQVAE(config.vq_config)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, LlamaGenModel):
+            module.turns.copy_(rotations(self.config))  # not stored, so it must be made anew after loading
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Classes: what a prompt holds."""
+        return self.model.classes
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output head."""
+        return self.lm_head
+
+    def forward(self, input_ids: Tensor | None = None, position_ids: Tensor | None = None, **kwargs: Any) -> Any:
+        """Logits [B, N, V] of the next codes, see `LlamaGenModel.forward`."""
+        out = self.model(input_ids=input_ids, position_ids=position_ids, **kwargs)
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.lm_head(out.last_hidden_state), past_key_values=out.past_key_values
+        )
+
+
+def usual_intermediate(hidden: int) -> int:
+    """The width of the MLP in the published sizes: two thirds of four times `hidden`, up to a multiple of 256."""
+    return 256 * math.ceil(int(8 * hidden / 3) / 256)

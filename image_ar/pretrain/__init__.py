@@ -1,0 +1,1 @@
+"""How the bundled image checkpoints were trained: captions, picture tokenizer, drawing, export."""

@@ -1,0 +1,68 @@
+"""Stage 1: the picture tokenizer, a VQ autoencoder on the stock `JanusVQVAE`.
+
+Codes are unit vectors. The stock class looks for the nearest code of raw vectors and decodes normalised ones; with a
+normalised codebook both are the same. Codes that no patch uses any more are put where patches are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss, mse_loss, normalize
+from transformers.models.janus.modeling_janus import JanusVQVAE
+
+from mmspec.image_ar.pretrain.world import normalized
+
+COMMITMENT = 0.25
+MEMORY = 0.98  # of how often each code is used
+UNUSED = 0.03  # share of an even use below which a code is moved
+
+
+class Autoencoder(nn.Module):
+    """A picture tokenizer in training: pixels to their reconstruction loss."""
+
+    def __init__(self, vq: JanusVQVAE) -> None:
+        super().__init__()
+        self.vq = vq.requires_grad_(True)
+        codes = vq.quantize.embedding
+        with torch.no_grad():
+            codes.weight.copy_(normalize(torch.randn_like(codes.weight), dim=-1))
+        self.register_buffer("use", torch.ones(codes.num_embeddings))
+        self.use: Tensor
+
+    def forward(self, pixels: Tensor, captions: Any = None) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
+        wanted = normalized(pixels)
+        states = self.vq.quant_conv(self.vq.encoder(wanted)).permute(0, 2, 3, 1)  # [B, side, side, d]
+        states = normalize(states, dim=-1)
+        book = normalize(self.vq.quantize.embedding.weight, dim=-1)
+        nearest = (states.detach().flatten(0, 2) @ book.detach().T).argmax(-1)
+        chosen = book[nearest].view(states.shape)
+        fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
+        if self.training:
+            self._tend(nearest, states.detach().flatten(0, 2))
+        passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
+        made = self.vq.decoder(self.vq.post_quant_conv(passed))
+        edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
+        return {"loss": l1_loss(made, wanted) + mse_loss(made, wanted) + edges + fit, "made": made}
+
+    @torch.no_grad()
+    def _tend(self, nearest: Tensor, states: Tensor) -> None:
+        """Remember which codes are used; move those that are not onto states of this batch."""
+        weight = self.vq.quantize.embedding.weight
+        counts = torch.bincount(nearest, minlength=len(weight)).float()
+        self.use.lerp_(counts * (len(weight) / len(nearest)), 1 - MEMORY)
+        lost = self.use < UNUSED
+        count = int(lost.sum())
+        if count:
+            weight[lost] = states[torch.randint(len(states), (count,), device=states.device)]
+            self.use[lost] = 1.0
+
+    @torch.no_grad()
+    def finish(self) -> JanusVQVAE:
+        """The tokenizer with a normalised codebook, as the stock class wants it."""
+        weight = self.vq.quantize.embedding.weight
+        weight.copy_(normalize(weight, dim=-1))
+        return self.vq.eval()

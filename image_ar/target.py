@@ -1,0 +1,213 @@
+"""What all image targets on causal decoders share: guidance inside the target, laws over image codes alone, a picture.
+
+Classifier-free guidance runs two rows per picture, one that reads the prompt and one that reads the family's empty (or
+negative) prompt; what leaves the target is the guided logits l_u + s (l_c - l_u), so drafters and rules need not know.
+Tokens are ids of the image vocabulary (`mmspec.image_ar.layout`); no tensor spans the text vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mmspec.cache import RowCache
+from mmspec.contract import Draft, Needs, State, Verified
+from mmspec.decoder import Decoder, Heard
+from mmspec.errors import InputError
+from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.neighbours import Neighbours
+from mmspec.image_ar.pictures import to_picture
+from mmspec.sampling import Sampler
+from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
+from mmspec.tree import root
+
+
+class CodeDecoder(Decoder):
+    """A stock model that reads text ids at prefill and image codes afterwards.
+
+    Args: embed: codes [..] -> [.., H]. head: final hidden states [.., H] -> [.., V] logits of the image vocabulary.
+    """
+
+    def __init__(self, model: PreTrainedModel, embed: nn.Module, head: nn.Module) -> None:
+        super().__init__(model)
+        self.embed, self.head = embed, head
+        self.keeps_logits = True
+
+    def inputs(self, tokens: Tensor) -> dict[str, Any]:
+        """Embedded codes."""
+        return {"inputs_embeds": self.embed(tokens)}
+
+    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+        keep = extra.pop("logits_to_keep", slice(None))
+        if taps:
+            extra["output_hidden_states"] = sorted(taps)
+        out = self.model.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)
+        logits = self.head(out.last_hidden_state[:, keep])
+        return Heard(logits, {tap: out.hidden_states[tap] for tap in taps})
+
+
+@dataclass
+class GuidedState(CausalState):
+    """A request whose cache has two rows per picture, the guided ones first; one row where guidance is off (scale 1).
+
+    `ids` holds what was emitted, without the prompt: its ids are of another vocabulary.
+    """
+
+    scale: float = field(kw_only=True)
+    layout: Layout = field(kw_only=True)
+
+
+class ImageTarget(CausalTarget):
+    """Base of the families. They add which checkpoints they serve, the second row's prompt, and the picture decoder.
+
+    Args: embed, head: see `CodeDecoder`. layout: how the codes lie. codebook: [V, d] of the picture decoder.
+    """
+
+    modality = "image"
+    usual_drafter = "scd-gs"
+    settings = ("guidance",)
+    applies = ("guidance_scale",)
+    usual_guidance = 1.0
+    """The scale where neither the request nor the checkpoint's generation config names one."""
+
+    def __init__(self, model: PreTrainedModel, embed: nn.Module, head: nn.Module, layout: Layout) -> None:
+        self.decoder: CodeDecoder = CodeDecoder(model, embed, head)
+        self.model, self.layout, self.tokenizer = model, layout, None
+        self.vocab_size = layout.vocab_size
+        self.hidden_size = self.decoder.config.hidden_size
+        self.num_layers = self.decoder.num_layers
+        self._neighbours: Neighbours | None = None
+
+    @property
+    def embed(self) -> nn.Module:
+        """Embeddings of the image vocabulary: [..] ids -> [.., H]."""
+        return self.decoder.embed
+
+    @property
+    def head(self) -> nn.Module:
+        """Output head: [.., H] final hidden states -> [.., V] logits of the image vocabulary."""
+        return self.decoder.head
+
+    @property
+    def codebook(self) -> Tensor:
+        """[codes, d] what the codes stand for in the picture decoder."""
+        raise NotImplementedError
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        """How many ids a prompt may use: those of the text vocabulary."""
+        return self.model.get_input_embeddings().weight.shape[0]
+
+    @property
+    def budget(self) -> int:
+        """A whole picture."""
+        return self.layout.length
+
+    def neighbours(self, count: int) -> Neighbours:
+        """The table of the codebook with `count` columns or more, computed at most once for each larger count."""
+        if self._neighbours is None or self._neighbours.nearest.shape[1] < min(count, len(self.codebook) - 1):
+            self._neighbours = Neighbours.of(self.codebook, count)
+        return self._neighbours
+
+    def ends(self) -> list[int]:
+        """The layout ends a picture, no token does."""
+        return []
+
+    def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
+        """The prompts of the second rows."""
+        raise NotImplementedError
+
+    def pixels(self, codes: Tensor) -> Tensor:
+        """Codes [1, rows, columns] -> [3, H, W] colours in [-1, 1]."""
+        raise NotImplementedError
+
+    def layout_of(self, inputs: dict[str, Any]) -> Layout:
+        """How the codes of a request lie; most models draw one size only."""
+        return self.layout
+
+    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
+        """The picture; what is not yet known of it is grey."""
+        return {"image": self.picture(ids, self.layout_of(inputs))}
+
+    @torch.inference_mode()
+    def picture(self, ids: list[int], layout: Layout) -> Image.Image:
+        """The picture of emitted ids, the first ones of it or all; places without a code yet are grey."""
+        codes = layout.grid(ids)
+        size = layout.rows, layout.columns
+        filled = torch.tensor(codes + [codes[-1]] * (math.prod(size) - len(codes)), device=self.model.device)
+        return to_picture(self.pixels(filled.view(1, *size)), len(codes), size)
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> GuidedState:
+        """Read the prompts, both rows of each, and draw the first code.
+
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`.
+        """
+        inputs = dict(inputs)
+        layout = self.layout_of(inputs)
+        budget = min(inputs.pop("max_new_tokens"), layout.length)
+        scale = self._scale(inputs.pop("guidance", None))
+        told = unpad(inputs)
+        rows = told if scale == 1 else told + self.unguided(told, inputs)
+        lengths = [len(row) for row in rows]
+        if max(lengths) + layout.length > self.decoder.max_length:
+            raise InputError(
+                f"the prompt has {max(lengths)} tokens and the picture {layout.length}, the model's context is "
+                f"{self.decoder.max_length}: shorten the prompt"
+            )
+        width, device, batch = max(lengths), self.decoder.device, len(told)
+        ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in rows], device=device)
+        cache, heard = self.decoder.read([{"input_ids": ids}], lengths, needs.taps)
+        zeros = torch.zeros(batch, dtype=torch.long, device=device)
+        logits = layout.force(guide(heard.logits, batch, scale), zeros[:, None])
+        check_finite(logits, "the prompt")
+        pending = sampler.draw(sampler.warp(root(zeros), logits), zeros[:, None])[:, 0]
+        sampler.see(pending[:, None].tolist(), self.vocab_size)
+        return GuidedState(
+            ids=[[] for _ in told],
+            done=[False] * batch,
+            emitted=zeros,
+            prompt_length=torch.tensor(lengths[:batch], device=device),
+            limits=[budget] * batch,
+            pending=pending,
+            room=budget - 2,
+            prompt_taps={tap: states[:batch] for tap, states in heard.taps.items()},
+            cache=cache,
+            taps=needs.taps,
+            sampler=sampler,
+            lengths=[0] * batch,
+            scale=scale,
+            layout=layout,
+        )
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """One forward over the tree, in both rows of each picture."""
+        assert isinstance(state, GuidedState)
+        batch = len(draft.tokens)
+        pairs = len(state.cache.lengths) // batch
+        tokens, depth, ancestors = draft.tokens.repeat(pairs, 1), draft.depth.repeat(pairs, 1), draft.ancestors
+        heard = self.decoder.extend(state.cache, tokens, depth, ancestors.repeat(pairs, 1, 1), state.taps)
+        logits = state.layout.force(guide(heard.logits, batch, state.scale), state.emitted[:, None] + draft.depth)
+        check_finite(logits, f"output position {max(map(len, state.ids))}")
+        return Verified(logits, {tap: states[:batch] for tap, states in heard.taps.items()})
+
+    def _scale(self, asked: Any) -> float:
+        scale = asked if asked is not None else getattr(self.model.generation_config, "guidance_scale", None)
+        scale = self.usual_guidance if scale is None else scale
+        number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not number or not math.isfinite(scale) or scale <= 0:
+            raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
+        return float(scale)
+
+
+def guide(logits: Tensor, batch: int, scale: float) -> Tensor:
+    """Guided logits [B, N, V] from those of the told rows and, behind them, of the free ones: l_u + s (l_c - l_u)."""
+    if scale == 1:
+        return logits
+    told, free = logits[:batch], logits[batch:]
+    return free + (told - free) * scale

@@ -1,0 +1,47 @@
+"""Image tokens of a language model with one vocabulary for texts and pictures: its rows, in the order of the codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class ImageWords(nn.Module):
+    """Embeds ids of the image vocabulary by the language model's own embedding: [..] -> [.., H].
+
+    Args: words: the language model's id of every id of the image vocabulary.
+    """
+
+    def __init__(self, embedding: nn.Module, words: Sequence[int]) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.register_buffer("words", torch.tensor(words), persistent=False)
+        self.words: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """See the class."""
+        return self.embedding(self.words.to(ids.device)[ids])
+
+
+class ImageLogits(nn.Module):
+    """The language model's output head, for the image vocabulary alone: [.., H] -> [.., V].
+
+    Where the model's ids are a run, its weights are used as they lie; else their rows are copied once.
+    """
+
+    def __init__(self, head: nn.Linear, words: Sequence[int]) -> None:
+        super().__init__()
+        self.head, self.words = head, list(words)
+        self.run = self.words == list(range(self.words[0], self.words[0] + len(self.words)))
+        self.rows: Tensor | None = None
+
+    def forward(self, states: Tensor) -> Tensor:
+        """See the class."""
+        weight = self.head.weight
+        if self.run:
+            return nn.functional.linear(states, weight[self.words[0] : self.words[0] + len(self.words)])
+        if self.rows is None or self.rows.device != weight.device or self.rows.dtype != weight.dtype:
+            self.rows = weight[torch.tensor(self.words, device=weight.device)].detach()
+        return nn.functional.linear(states, self.rows)

@@ -1,0 +1,141 @@
+"""Emu3 draws: line ends inside windows, negative prompts of another length, sizes that a request chooses."""
+
+from typing import Any
+
+import pytest
+import tiny_images
+import torch
+import toys
+from test_image_janus import Replay
+
+import mmspec
+from mmspec.acceptance.ratio import Ratio
+from mmspec.drafters.none import NoDrafter
+from mmspec.image_ar.emu3 import Emu3
+from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
+from mmspec.image_ar.pac import Proactive
+from mmspec.sampling import Sampling
+
+ROWS, COLUMNS = 3, 4
+LENGTH = ROWS * (COLUMNS + 1) + 3
+SCALE = 2.5
+
+
+def request(batch: int = 2) -> dict[str, Any]:
+    """Prompts of 6 words, and negative ones of 4."""
+    ids = torch.randint(10, 90, (2, 6), generator=torch.Generator().manual_seed(2))[:batch]
+    negative = torch.randint(10, 90, (1, 4), generator=torch.Generator().manual_seed(3)).repeat(batch, 1)
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "image_sizes": torch.tensor([[ROWS, COLUMNS]] * batch),
+        "negative_prompt_ids": negative,
+        "negative_prompt_attention_mask": torch.ones_like(negative),
+        "guidance": SCALE,
+    }
+
+
+def allowed(model: Any, start: int) -> Any:
+    """What transformers may emit at each place, as its documentation constrains Emu3."""
+    ends = [tiny_images.EMU3_ENDS[name] for name in ("<|extra_201|>", "<|image end|>")] + [2]
+
+    def choose(row: int, ids: torch.Tensor) -> list[int]:
+        place = len(ids) - start
+        if place >= ROWS * (COLUMNS + 1):
+            return [ends[min(place - ROWS * (COLUMNS + 1), 2)]]
+        line_end = place % (COLUMNS + 1) == COLUMNS
+        return [tiny_images.EMU3_ENDS["<|extra_200|>"]] if line_end else model.model.vocabulary_mapping.image_tokens
+
+    return choose
+
+
+def stock(model: Any, inputs: dict[str, Any]) -> list[list[int]]:
+    """The ids of the language model that transformers emits, greedily, with guidance."""
+    rest = {name: value for name, value in inputs.items() if name not in ("image_sizes", "guidance")}
+    width = inputs["input_ids"].shape[1]
+    out = model.generate(
+        **rest,
+        do_sample=False,
+        guidance_scale=SCALE,
+        max_new_tokens=LENGTH,
+        prefix_allowed_tokens_fn=allowed(model, width),
+    )
+    return out[:, width:].tolist()
+
+
+@pytest.fixture(scope="module")
+def target() -> Emu3:
+    return Emu3(tiny_images.emu3_model())
+
+
+@pytest.fixture(scope="module")
+def greedy(target: Emu3) -> list[list[int]]:
+    return draw(target, NoDrafter()).rows
+
+
+def draw(target: Emu3, drafter: Any, sampling: Any = None, rule: Any = None, batch: int = 2) -> toys.Answer:
+    return toys.answer(target, drafter, request(batch), LENGTH, sampling, rule)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_greedy_pictures_equal_those_of_transformers(scattered: bool) -> None:
+    target = Emu3(tiny_images.emu3_model(scattered=scattered))
+    words = target.embed.words.tolist()
+    got = [[words[token] for token in row] for row in draw(target, NoDrafter()).rows]
+    assert got == stock(target.model, request())
+
+
+@pytest.mark.parametrize("window", [3, 7, 20])
+def test_windows_that_cross_line_ends_draw_the_same(target: Emu3, greedy: list[list[int]], window: int) -> None:
+    for drafter in (Jacobi(window, "repeat-left"), SJD(window, "repeat-above"), GumbelSharing(window, "sample-left")):
+        got = draw(target, drafter)
+        assert got.rows == greedy
+        assert sum(got.accepted) >= 4  # what is forced is never guessed
+    for wrong, most in ((0, 5), (1, 0)):
+        assert max(draw(target, Replay(greedy, wrong)).accepted) == most
+
+
+def test_the_layout_holds_and_seeds_decide_whatever_drafts(target: Emu3) -> None:
+    sampled = Sampling(temperature=1.0, seed=5)
+    want = draw(target, NoDrafter(), sampled).rows
+    for drafter in (GumbelSharing(6), MaximalCoupling(9, "sample-above"), Proactive(8)):
+        assert draw(target, drafter, sampled).rows == want
+        rows = [*draw(target, drafter, sampled, Ratio()).rows, *want]
+        for row in rows:
+            assert row[COLUMNS :: COLUMNS + 1][:ROWS] == [32] * ROWS
+            assert row[-3:] == [33, 34, 35]
+            assert sum(token < 32 for token in row) == ROWS * COLUMNS
+
+
+def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
+    pipe = mmspec.load(target.model, drafter="scd-gs")
+    out = pipe.generate(**{**request(1), "image_sizes": [[2, 5]]})
+    assert len(out.token_ids) == 2 * 6 + 3
+    assert out.image.size == (10, 4)
+    whole = pipe.generate(**request(1))
+    assert whole.token_ids == greedy[0]
+    codes = torch.tensor([[token for token in whole.token_ids if token < 32]]).view(1, ROWS, COLUMNS)
+    with torch.no_grad():
+        pixels = target.model.model.vqmodel.decode(codes)[0]
+    want = ((pixels.float() * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    assert whole.image.tobytes() == want.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_sizes": [[3, 4], [2, 5]]}, "the same for every picture"),
+        ({"image_sizes": [[0, 4]] * 2}, "is not valid: rows and columns"),
+        ({"image_sizes": [[9, 40]] * 2}, "the picture 372, the model's context is 96"),
+        ({"image_sizes": None}, "the picture 8193"),
+        ({"negative_prompt_ids": None}, "guidance needs negative_prompt_ids for 2 prompts"),
+    ],
+)
+def test_bad_requests_are_named(target: Emu3, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(mmspec.Error, match=message):
+        mmspec.load(target.model).generate(**{**request(), **changes})
+
+
+def test_without_guidance_no_negative_prompt_is_needed(target: Emu3) -> None:
+    plain = {**request(), "guidance": 1, "negative_prompt_ids": None, "negative_prompt_attention_mask": None}
+    assert all(len(out.token_ids) == LENGTH for out in mmspec.load(target.model).generate(**plain))

@@ -1,0 +1,243 @@
+"""Relaxed rules: neutral knobs are the ratio rule bit for bit, and what is emitted is what is computed."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tables
+import tiny_images
+import torch
+import toys
+from torch import Tensor
+
+import mmspec
+from mmspec.acceptance.ratio import Ratio
+from mmspec.contract import Draft
+from mmspec.image_ar.clusters import CoolSD, Grouped
+from mmspec.image_ar.jacobi import MaximalCoupling
+from mmspec.image_ar.janus import Janus
+from mmspec.image_ar.lantern import Lantern, LanternPlus
+from mmspec.image_ar.neighbours import Neighbours
+from mmspec.image_ar.pac import Proactive
+from mmspec.image_ar.relaxed import drift, emitted
+from mmspec.sampling import Sampler, Sampling
+from mmspec.tree import chain
+
+VOCAB = 12
+CODEBOOK = torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(0))
+TABLE = Neighbours.of(CODEBOOK, VOCAB)
+SAMPLED = Sampling(temperature=1.0, seed=1)
+
+
+class Coded(tables.TableTarget):
+    """A table over a codebook."""
+
+    codebook = CODEBOOK
+    model = torch.nn.Linear(1, 1)
+    model.device = torch.device("cpu")  # type: ignore[assignment]
+    embed = torch.nn.Embedding.from_pretrained(CODEBOOK)
+
+    def neighbours(self, count: int) -> Neighbours:
+        return Neighbours.of(self.codebook, count)
+
+
+TARGET = Coded(tables.random_table(VOCAB, 1))
+NEUTRAL: dict[str, Any] = {
+    "lantern k": lambda residual: Lantern(k=0, residual=residual),
+    "lantern delta": lambda residual: Lantern(k=5, delta=0.0, residual=residual),
+    "lantern++": lambda residual: LanternPlus(k=5, bound=1.0, residual=residual),
+    "gsd": lambda residual: Grouped(size=1, residual=residual),
+    "cool-sd": lambda residual: CoolSD(delta=1.0, residual=residual),
+}
+RELAXED: dict[str, Any] = {
+    "lantern": lambda residual: Lantern(k=5, delta=0.3, residual=residual),
+    "lantern++": lambda residual: LanternPlus(k=5, bound=3.0, residual=residual),
+    "gsd": lambda residual: Grouped(size=5, near=0.5, distance=6.0, residual=residual),
+    "cool-sd": lambda residual: CoolSD(delta=1.8, residual=residual),
+}
+
+
+def bound(rule: Any) -> Any:
+    if hasattr(rule, "bind"):
+        rule.bind(TARGET)
+    return rule
+
+
+def laws(count: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    p, q = (spread * torch.randn(2, count, VOCAB, generator=generator)).softmax(-1)
+    p[0, :4], q[1, 3:7] = 0.0, 0.0
+    return p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("residual", ["plain", "optimal"])
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_at_its_neutral_knob_a_rule_is_the_ratio_rule_bit_for_bit(name: str, residual: str) -> None:
+    rule, prompts = bound(NEUTRAL[name](residual)), {"input_ids": torch.tensor([[1, 2]]).repeat(200, 1)}
+    for drafter in (tables.TableDrafter(tables.random_table(VOCAB, 2), (3, 2)), MaximalCoupling(4), Proactive(5)):
+        want = toys.answer(TARGET, drafter, prompts, 12, SAMPLED, Ratio())
+        got = toys.answer(TARGET, drafter, prompts, 12, SAMPLED, rule)
+        assert got.rows == want.rows
+        assert got.accepted == want.accepted
+    p, q = laws(20)
+    zeros, ids = torch.zeros(20, dtype=torch.long), torch.arange(VOCAB).expand(20, -1)
+    granted, taken = rule.raised(p, q, ids, zeros)
+    assert torch.equal(granted, p)
+    assert torch.equal(taken, q)
+    assert torch.equal(rule.rest(p, q, zeros), Ratio().rest(p, q, zeros))
+    assert float(drift(rule, p, q).max()) < 1e-6
+
+
+@pytest.mark.parametrize("residual", ["plain", "optimal"])
+@pytest.mark.parametrize("name", RELAXED)
+def test_what_a_rule_emits_is_what_is_computed(name: str, residual: str) -> None:
+    rows, rule = 20_000, bound(RELAXED[name](residual))
+    p, q = (law[2:3] for law in laws(3))
+    tokens = q.repeat(rows, 1).multinomial(1, generator=torch.Generator().manual_seed(0))
+    draft = chain(torch.cat([torch.zeros_like(tokens), tokens], 1), "sampled", q.repeat(rows, 2, 1).view(rows, 2, -1))
+    sampler = Sampler(SAMPLED, rows, torch.device("cpu"))
+    accepted = rule(draft, p.log().repeat(rows, 2).view(rows, 2, -1), sampler, torch.ones(rows, dtype=torch.long))
+    first = torch.where(accepted.count > 1, tokens[:, 0], accepted.next)
+    law = {(token,): float(mass) for token, mass in enumerate(emitted(rule, p, q)[0])}
+    assert tables.p_value(Counter((token,) for token in first.tolist()), law) > 1e-6
+    exact = {(token,): float(mass) for token, mass in enumerate(p[0])}
+    assert tables.p_value(Counter((token,) for token in first.tolist()), exact) < 1e-6  # lossy indeed
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_relaxing_accepts_more_and_the_optimal_residual_stays_closest(name: str) -> None:
+    p, q = laws(50)
+    zeros = torch.zeros(50, dtype=torch.long)
+    plain, optimal = bound(RELAXED[name]("plain")), bound(RELAXED[name]("optimal"))
+    least = torch.minimum(p, q)
+    assert not plain.lossless
+    assert plain.kept(p, q, zeros).sum() > least.sum()
+    assert drift(optimal, p, q).sum() <= drift(plain, p, q).sum() + 1e-6
+    if name != "gsd":  # clusters overlap, so a token that the ratio rule would keep may fall with its cluster
+        assert (plain.kept(p, q, zeros) >= least - 1e-6).all()
+        assert (drift(optimal, p, q) <= drift(plain, p, q) + 1e-6).all()
+    assert float(drift(plain, p, q).max()) > 0.01
+
+
+def test_acceptance_grows_with_every_knob() -> None:
+    p, q = laws(50)
+    zeros = torch.zeros(50, dtype=torch.long)
+
+    def kept(rule: Any) -> float:
+        return float(bound(rule).kept(p, q, zeros).sum())
+
+    for make, knobs in (
+        (lambda delta: Lantern(5, delta), (0.0, 0.1, 0.3, 1.0)),
+        (lambda k: Lantern(k, 0.4), (0, 1, 3, 11)),
+        (lambda times: LanternPlus(5, times), (1.0, 1.5, 3.0, 8.0)),
+        (CoolSD, (1.0, 1.2, 2.0)),
+    ):
+        masses = [kept(make(knob)) for knob in knobs]
+        assert masses == sorted(masses)
+        assert masses[0] < masses[-1]
+
+
+def test_what_neighbours_lend_is_within_the_bound() -> None:
+    """The distance of the raised vector from p is what is borrowed: TV(p, p') = c_m <= delta."""
+    p, _ = laws(30)
+    ids = torch.arange(VOCAB).expand(30, -1)
+    own = p.gather(1, ids)
+    for rule, most in ((Lantern(7, 0.2), torch.full_like(own, 0.2)), (LanternPlus(7, 2.5), 1.5 * own)):
+        mass, near, lends = bound(rule).borrowed(p, ids, own)
+        assert (mass <= most + 1e-6).all()
+        assert (mass > 0).any()
+        assert torch.equal(lends, lends.cumprod(-1).bool())  # the nearest ones, without a gap
+        assert torch.allclose(mass, (p.gather(1, near.flatten(1)).view(near.shape) * lends).sum(-1))
+
+
+def test_cool_sd_weights_fall_along_the_draft() -> None:
+    p, q = laws(3)
+    chances = [
+        CoolSD(2.0, 0.7).raised(p, q, torch.arange(VOCAB).expand(3, -1), torch.full((3,), i))[0] for i in (0, 1, 9)
+    ]
+    assert torch.allclose(chances[0], 2 * p)
+    assert (chances[0] >= chances[1]).all()
+    assert torch.allclose(chances[2], p, rtol=0.01)
+
+
+def test_clusters_of_the_likeliest_and_the_least_likely_token_are_whole() -> None:
+    """The window of ranks is shifted, not cut, at both ends."""
+    p = torch.tensor([[0.4, 0.3, 0.2, 0.06, 0.04]])
+    q = torch.full((1, 5), 0.2)
+    rule = Grouped(size=3, near=1.0, distance=None)
+    granted, taken = rule.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))
+    assert torch.allclose(granted, torch.tensor([[0.9, 0.9, 0.56, 0.3, 0.3]]))
+    assert torch.allclose(taken, torch.full((1, 5), 0.6))
+    alone = Grouped(size=3, near=0.01, distance=None)
+    assert torch.equal(alone.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))[0], p)
+
+
+def greedy(rule: Any, draft: Draft, scores: Tensor) -> list[int]:
+    sampler = Sampler(Sampling(), len(scores), torch.device("cpu"))
+    accepted = rule(draft, scores, sampler, torch.ones(len(scores), dtype=torch.long))
+    return [int(accepted.count[0]), int(accepted.next[0])]
+
+
+def test_at_temperature_0_a_code_is_kept_if_what_it_borrows_makes_it_the_best() -> None:
+    near = int(TABLE.nearest[3, 0])
+    p = torch.full((VOCAB,), 0.01)
+    p[3], p[near], p[(near + 1) % VOCAB if (near + 1) % VOCAB != 3 else (near + 2) % VOCAB] = 0.2, 0.25, 0.3
+    scores = (p / p.sum()).log().repeat(1, 2, 1)
+    draft = chain(torch.tensor([[0, 3]]))
+    best = int(p.argmax())
+    assert greedy(bound(Lantern(k=1, delta=0.5)), draft, scores) == [2, best]
+    assert greedy(bound(Lantern(k=1, delta=0.1)), draft, scores) == [1, best]
+    assert greedy(bound(LanternPlus(k=1, bound=3.0)), draft, scores) == [2, best]
+    for name in NEUTRAL:
+        assert greedy(bound(NEUTRAL[name]("plain")), draft, scores) == greedy(Ratio(), draft, scores) == [1, best]
+
+
+def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Path) -> None:
+    distance = (CODEBOOK[:, None] - CODEBOOK).norm(dim=-1).fill_diagonal_(torch.inf)
+    assert torch.equal(TABLE.nearest, distance.argsort(-1)[:, :-1].int())
+    few = Neighbours.of(CODEBOOK, 3)
+    assert torch.equal(few.nearest, TABLE.nearest[:, :3])
+    few.save(tmp_path / "table.safetensors")
+    again = Neighbours.load(tmp_path / "table.safetensors")
+    assert torch.equal(again.nearest, few.nearest)
+    Lantern(2, neighbours=again).bind(TARGET)
+    with pytest.raises(mmspec.Error, match="belongs to another codebook: it has 12 codes"):
+        Lantern(2, neighbours=Neighbours.of(CODEBOOK + 1, 3)).bind(TARGET)
+    (tmp_path / "text").write_text("hello")
+    for name in ("text", "missing"):
+        with pytest.raises(mmspec.Error, match="no table of neighbours"):
+            Neighbours.load(tmp_path / name)
+    with pytest.raises(mmspec.Error, match="needs a codebook of images"):
+        Lantern().bind(tables.TableTarget(TARGET.table))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Lantern(-1),
+        lambda: Lantern(delta=1.5),
+        lambda: LanternPlus(bound=0.5),
+        lambda: LanternPlus(bound=float("nan")),
+        lambda: Grouped(size=0),
+        lambda: Grouped(near=0),
+        lambda: CoolSD(delta=0.9),
+        lambda: CoolSD(decay=-1),
+        lambda: Lantern(residual="best"),
+    ],
+)
+def test_bad_knobs_are_named(make: Any) -> None:
+    with pytest.raises(mmspec.Error):
+        make()
+
+
+def test_rules_are_found_by_name_and_say_that_they_are_lossy() -> None:
+    model, processor = tiny_images.janus_model(), tiny_images.janus_processor()
+    for name in ("lantern", "lantern++", "gsd", "cool-sd"):
+        pipe = mmspec.load(model, drafter="scd-mc", acceptance=name, processor=processor)
+        out = pipe(prompt="a red circle", temperature=1.0)
+        assert len(out.token_ids) == 16
+        assert out.stats.lossless is False
+    target = Janus(model)
+    assert target.neighbours(5) is target.neighbours(3)
+    assert len(target.neighbours(100).nearest[0]) == tiny_images.CODES - 1
