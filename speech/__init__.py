@@ -1,1 +1,1 @@
-"""Speech models: targets, drafters and rules for codec tokens."""
+"""Speech models: targets that speak, their drafters and tolerant rules, a codec, how the bundled checkpoint is made."""

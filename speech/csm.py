@@ -1,0 +1,236 @@
+"""CSM as target: a backbone writes the first code of a frame, a small depth decoder the other K - 1, one by one.
+
+For the loop it is one stream of codes, K to a frame. A round whose pending token completes a frame is a pass of the
+backbone, every other round a pass of the depth decoder; drafts never reach beyond the frame's last but one code, since
+what follows the last one needs the backbone. So a depth pass can be saved by drafting (`mmspec.speech.depth`), and the
+same seed gives the same codes with every drafter. The depth decoder takes its positions from the order of its inputs:
+drafts are chains, and each row of a batch is forwarded by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import CsmForConditionalGeneration, DynamicCache, PreTrainedConfig, PreTrainedModel
+
+from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.speech.audio import Audio
+from mmspec.speech.speaking import LONGEST_S, Speaking
+from mmspec.stopping import TextStop
+from mmspec.targets import check_finite, unpad
+from mmspec.tree import root
+
+
+@dataclass
+class Frame:
+    """Where a row is. hidden: [1, H] of the backbone, from which the frame's first code was drawn.
+
+    codes: of the frame, before the pending one. depth: the depth decoder's cache of this frame.
+    """
+
+    backbone: DynamicCache
+    hidden: Tensor
+    codes: list[int] = field(default_factory=list)
+    depth: DynamicCache = field(default_factory=DynamicCache)
+
+
+@dataclass
+class CsmState(State):
+    """A request: a frame per row, and the sampling."""
+
+    frames: list[Frame] = field(kw_only=True)
+    sampler: Sampler = field(kw_only=True)
+    heard: list[Tensor] = field(default_factory=list, kw_only=True)  # of this round: backbone states of rows that ended
+
+
+class Csm(Speaking):
+    """A CSM checkpoint. See `mmspec.loading.Family`."""
+
+    usual_drafter = "depth"
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of CSM."""
+        return config.model_type == "csm"
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        return CsmForConditionalGeneration
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The HF class of the processor."""
+        from transformers import CsmProcessor
+
+        return CsmProcessor
+
+    @property
+    def codebooks(self) -> int:
+        """K."""
+        return self.model.config.num_codebooks
+
+    @property
+    def budget(self) -> int:
+        """Codes of LONGEST_S seconds."""
+        return int(LONGEST_S * self.model.config.codec_config.frame_rate) * self.codebooks
+
+    def ends(self) -> list[int]:
+        """No single code ends an utterance, a frame does: see `FrameStop`."""
+        return []
+
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+        """Stops after a frame that says so."""
+        return FrameStop(self.codebooks, self.model.config.codebook_eos_token_id, budget)
+
+    def head_at(self, hidden: Tensor, code: int) -> Tensor:
+        """Logits [B, V] of code `code` (1 to K - 1) from hidden states [B, D] of the depth decoder."""
+        return self.model.depth_decoder.codebooks_head(hidden[:, None], torch.tensor([code]))[:, 0]
+
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """Model inputs of a batch, said by the model's speaker 0: `input_ids` and `attention_mask` [B, T]."""
+        if any(images) or voice is not None:
+            raise InputError("CSM is served with texts alone: leave image and voice out")
+        rows = [processor.tokenizer(f"[0]{text}")["input_ids"] for text in texts]
+        return self.padded(rows)
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
+        """Read the prompts and draw the first code of the first frame."""
+        if sampler.sampling.ras_window or sampler.sampling.repetition_penalty != 1:
+            raise InputError("codes of different codebooks share their ids: repetition cannot be penalised in CSM")
+        rows, budget = unpad(inputs), inputs["max_new_tokens"]
+        most, longest = self.decoder.max_length, max(map(len, rows))
+        left = most - longest
+        if left < 1:
+            raise InputError(f"the prompt has {longest} tokens, the model's context is {most}: shorten it")
+        frames, logits = [], []
+        for row in rows:
+            cache = DynamicCache()
+            heard, states = self._backbone(torch.tensor([row], device=self.model.device), cache)
+            frames.append(Frame(cache, states))
+            logits.append(heard)
+        scores = torch.stack(logits, 0)
+        check_finite(scores, "the prompt")
+        zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
+        pending = sampler.draw(sampler.warp(root(zeros), scores), zeros[:, None])[:, 0]
+        limit = min(budget, left * self.codebooks)
+        return CsmState(
+            ids=rows,
+            done=[False] * len(rows),
+            emitted=zeros,
+            prompt_length=torch.tensor([len(row) for row in rows], device=self.model.device),
+            limits=[limit] * len(rows),
+            pending=pending,
+            room=0,
+            frames=frames,
+            sampler=sampler,
+        )
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """For every row a pass of the depth decoder over the chain, or one of the backbone."""
+        assert isinstance(state, CsmState)
+        if not torch.equal(
+            draft.parents, torch.arange(-1, draft.size - 1, device=draft.parents.device).expand_as(draft.parents)
+        ):
+            raise MismatchError(
+                "CSM takes chains, and this draft is a tree: use drafter='depth', or shape=Shape(depth)"
+            )
+        logits, taps, state.heard = [], [], []
+        width = self.model.depth_decoder.config.hidden_size
+        for frame, tokens in zip(state.frames, draft.tokens, strict=True):
+            if len(frame.codes) == self.codebooks - 1:
+                codes = torch.tensor([[[*frame.codes, int(tokens[0])]]], device=tokens.device)
+                heard, hidden = self._backbone(codes, frame.backbone)
+                state.heard.append(hidden)
+                taps.append(hidden.new_zeros(draft.size, width))
+                logits.append(heard.expand(draft.size, -1))
+            else:
+                state.heard.append(frame.hidden)
+                states = self._depth(frame, tokens)
+                place = 1 + len(frame.codes) + torch.arange(draft.size, device=tokens.device)
+                logits.append(self.model.depth_decoder.codebooks_head(states[None], place)[0])
+                taps.append(states)
+        found = torch.stack(logits)
+        check_finite(found, "a frame")
+        return Verified(found, {0: torch.stack(taps)})
+
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Keep the accepted codes of each frame; begin a new one where it is complete."""
+        assert isinstance(state, CsmState)
+        rooms = []
+        for row, frame in enumerate(state.frames):
+            path = accepted.paths[row]
+            if len(frame.codes) == self.codebooks - 1:
+                state.frames[row] = frame = Frame(frame.backbone, state.heard[row])
+            else:
+                frame.codes += draft.tokens[row, path].tolist()
+                if draft.size > len(path):
+                    frame.depth.crop(len(path) - draft.size)
+            if not state.done[row]:
+                rooms.append(max(0, self.codebooks - 2 - len(frame.codes)))
+        state.pending, state.emitted = accepted.next, state.emitted + accepted.count
+        state.room = min(rooms, default=0)
+
+    def _backbone(self, ids: Tensor, cache: DynamicCache) -> tuple[Tensor, Tensor]:
+        """Text [1, T] or a frame [1, 1, K] -> logits [1, V] of the next first code, hidden states [1, H]."""
+        out = self.model(
+            input_ids=ids, past_key_values=cache, use_cache=True, output_hidden_states=True, logits_to_keep=1
+        )
+        return out.logits[0, -1:], out.hidden_states[-1][:, -1]
+
+    def _depth(self, frame: Frame, tokens: Tensor) -> Tensor:
+        """Read the pending code and a chain after it; tokens [N] -> states [N, D]."""
+        first = not frame.codes
+        ids = (
+            torch.cat([tokens.new_zeros(1), tokens]) if first else tokens
+        )  # the backbone's state takes the first place
+        more = {"backbone_last_hidden_state": frame.hidden} if first else {}
+        out = self.model.depth_decoder.model(input_ids=ids[None], past_key_values=frame.depth, use_cache=True, **more)
+        return out.last_hidden_state[0, -len(tokens) :]
+
+    @torch.no_grad()
+    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
+        """The sound of whole frames; the one that ends an utterance is silent."""
+        count, end = self.codebooks, self.model.config.codebook_eos_token_id
+        frames = [ids[start : start + count] for start in range(0, len(ids) - count + 1, count)]
+        if frames and all(code == end for code in frames[-1][:-1]):
+            frames.pop()
+        if not frames:
+            return {"audio": None}
+        codes = torch.tensor(frames, device=self.model.device).T[None]  # [1, K, F]
+        codec = self.model.codec_model
+        codes = codes.clamp(max=codec.config.codebook_size - 1)  # the model has ids for padding that the codec has not
+        samples = codec.decode(codes).audio_values[0, 0].float().clamp(-1, 1).cpu().numpy()
+        return {"audio": Audio(samples, codec.config.sampling_rate)}
+
+    def sounding(self, inputs: dict[str, Any], row: int) -> None:
+        """Sound is made at the end."""
+
+
+class FrameStop(TextStop):
+    """Ends a row after a frame whose codes, all but the last, are `end`. See `TextStop`."""
+
+    def __init__(self, codebooks: int, end: int, budget: int) -> None:
+        super().__init__([], budget)
+        self.codebooks, self.end = codebooks, end
+
+    def _emit(self, state: State, row: int, run: list[int]) -> list[int]:
+        kept: list[int] = []
+        for token in run:
+            kept += super()._emit(state, row, [token])
+            output = self.outputs[row]
+            whole = len(output) % self.codebooks == 0
+            if whole and all(code == self.end for code in output[-self.codebooks : -1]):
+                self.finish[row], state.done[row] = "stop", True
+            if self.finish[row]:
+                break
+        return kept

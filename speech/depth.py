@@ -1,0 +1,84 @@
+"""Depth-axis speculation: the depth decoder's own heads draft the codes that follow in a frame. No training.
+
+The heads of all codes read one residual stream, so the head of a later code, applied to the state that has just been
+computed, is a free guess of that code. It knows nothing of the codes in between; what is verified decides. (As in
+NVIDIA's TensorRT Edge-LLM; the window there has 2 to 8 codes, 3 or 4 being useful.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.control import CHAINS
+from mmspec.drafters.growing import Choice
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.tree import chain, root
+
+
+class Depth:
+    """Drafts a chain inside a frame. Args: length: codes drafted per pass of the depth decoder."""
+
+    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
+    needs = Needs()
+    shapes = CHAINS
+    trained = False
+    source = "depth-axis speculation with the model's own heads"
+
+    def __init__(self, length: int = 3) -> None:
+        if not isinstance(length, int) or length < 1:
+            raise InputError(f"depth speculation needs length >= 1, got {length!r}")
+        self.length = length
+        self.target: Any = None
+
+    def bind(self, target: Any) -> None:
+        """Take the heads of a target that has them."""
+        if not hasattr(target, "head_at"):
+            raise MismatchError(
+                f"depth speculation needs a model with a depth decoder (CSM); {type(target.model).__name__} has none"
+            )
+        self.target = target
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:
+        """There is no state of the depth decoder before its first pass."""
+        return Guessing(self, Choice(sampler, kind))
+
+
+@dataclass
+class Guessing:
+    """Depth speculation on one request. states: [B, D] of the last pass; None after a pass of the backbone."""
+
+    drafter: Depth
+    choice: Choice
+    states: Tensor | None = None
+
+    def propose(self, state: State) -> Draft:
+        """A chain that ends with the last but one code of the frame; rows that cannot go so far limit it for all."""
+        assert state.pending is not None
+        levels = state.levels(self.drafter.length)
+        if self.states is None or levels < 1:
+            return root(state.pending)
+        target = self.drafter.target
+        tokens, laws = [state.pending], []
+        for level in range(levels):
+            rows = [
+                target.head_at(self.states[row : row + 1], min(len(frame.codes) + 1 + level, target.codebooks - 1))
+                for row, frame in enumerate(state.frames)  # type: ignore[attr-defined]
+            ]
+            children, _, scores = self.choice.children(torch.stack(rows), state.emitted, level, 1)
+            tokens.append(children[:, 0, 0])
+            laws.append(scores[:, 0].softmax(-1))
+        q = torch.stack([*laws, laws[-1]], 1) if self.choice.draws else None  # the leaf's row is never read
+        return chain(torch.stack(tokens, 1), self.choice.kind, q)
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Take the state of the last accepted code, unless some row begins a frame."""
+        last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
+        begun = [not frame.codes for frame, done in zip(state.frames, state.done, strict=True) if not done]  # type: ignore[attr-defined]
+        states = verified.taps[0]
+        self.states = None if any(begun) else states[torch.arange(len(last), device=last.device), last]

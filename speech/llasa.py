@@ -1,0 +1,154 @@
+"""Llasa as target: a stock Llama whose vocabulary goes on with the codes of X-codec 2 (arXiv 2502.04128).
+
+One codebook, 50 codes per second: what the loop decodes is the whole utterance. The codec is a model of its own: it is
+read from the folder codec/ of a checkpoint, or passed as `processor=LlasaProcessor(tokenizer, codec)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from mmspec.checkpoints import read_model
+from mmspec.errors import InputError, UnsupportedError, shorten
+from mmspec.prompts import check_plain
+from mmspec.speech.audio import Audio
+from mmspec.speech.chunks import single_codebook
+from mmspec.speech.speaking import Speaking
+from mmspec.speech.text import code_token
+
+logger = logging.getLogger(__name__)
+
+VOCABULARY = 193_800
+"""Ids of the published checkpoints: Llama's 128 256, 65 536 codes, eight control tokens. Nothing else tells them apart
+from a Llama that writes; a checkpoint of another size says `speech_codes` in its configuration."""
+ASK, TEXT, TEXT_END = "Convert the text to speech:", "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"
+SPEECH, SPEECH_END = "<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>"
+
+
+class LlasaProcessor:
+    """A tokenizer, and the codec that makes sound of codes (`Xcodec2Model`; None: there will be codes and no sound)."""
+
+    def __init__(self, tokenizer: Any, codec: PreTrainedModel | None = None) -> None:
+        self.tokenizer, self.codec = tokenizer, None if codec is None else codec.eval()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], **_: Any) -> LlasaProcessor:
+        """Read a folder."""
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        place = Path(folder) / "codec"
+        if not (place / "config.json").exists():
+            return cls(tokenizer)
+        from transformers import Xcodec2Model
+
+        return cls(tokenizer, read_model(Xcodec2Model, place, torch.float32))
+
+    @property
+    def frames_per_second(self) -> float:
+        """Codes per second."""
+        return 50.0 if self.codec is None else self.codec.config.sampling_rate / self.codec.hop_length
+
+    @torch.no_grad()
+    def audio(self, codes: Tensor) -> Audio:
+        """Sound from codes [1, F]."""
+        assert self.codec is not None
+        values = self.codec.decode(codes[None].to(self.codec.device)).audio_values
+        return Audio(values[0, 0].float().clamp(-1, 1).cpu().numpy(), self.codec.config.sampling_rate)
+
+
+class Llasa(Speaking):
+    """A Llasa checkpoint. See `mmspec.loading.Family`."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        self.first_code = self.end = -1
+        self.count = getattr(model.config, "speech_codes", None) or 65_536
+        if tokenizer is not None:
+            self.first_code, last = tokenizer.convert_tokens_to_ids([code_token(0), code_token(self.count - 1)])
+            self.end = tokenizer.convert_tokens_to_ids(SPEECH_END)
+            if None in (self.first_code, last, self.end) or last - self.first_code != self.count - 1:
+                raise UnsupportedError(
+                    f"the tokenizer is not Llasa's: it needs {code_token(0)} to {code_token(self.count - 1)} in a row, "
+                    f"and {SPEECH_END}"
+                )
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is that of a Llama that speaks."""
+        return config.model_type == "llama" and (config.vocab_size == VOCABULARY or hasattr(config, "speech_codes"))
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        return LlamaForCausalLM
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The class of tokenizer and codec together."""
+        return LlasaProcessor
+
+    def adopt(self, processor: Any) -> None:
+        """Take a processor that makes sound; a tokenizer alone does not."""
+        speaks = isinstance(processor, LlasaProcessor) and processor.codec is not None
+        if processor is not None and not speaks:
+            logger.warning(
+                "no codec came with this model: there will be codes and no audio (load(..., processor="
+                "LlasaProcessor(tokenizer, codec)) with an Xcodec2Model gives both)"
+            )
+        super().adopt(processor if speaks else None)
+
+    def ends(self) -> list[int]:
+        """The end of the speech, and what the generation config says."""
+        return sorted({*super().ends(), *([self.end] if self.end >= 0 else [])})
+
+    @property
+    def speaker(self) -> LlamaForCausalLM:
+        """The model itself."""
+        return self.model
+
+    def code_ids(self) -> list[int]:
+        """All codes."""
+        return list(range(self.first_code, self.first_code + self.count))
+
+    def codes(self, ids: list[int]) -> list[int]:
+        """Those among emitted ids."""
+        return [i - self.first_code for i in ids if 0 <= i - self.first_code < self.count]
+
+    def complete(self, prompt: list[int], voice: Any, first: list[int], known: Tensor | None = None) -> Tensor:
+        """One codebook is all there is."""
+        return single_codebook(first, known)
+
+    def written(self, text: str) -> str:
+        """The text as it is. Raises InputError if it has nothing to pronounce."""
+        if not any(character.isalnum() for character in text):
+            raise InputError(f"the text {shorten(text)} has nothing to pronounce: write a word or a number")
+        return " ".join(text.split())
+
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
+
+        Raises: InputError: pictures; a voice; a text that cannot be used; a tokenizer without a chat template.
+        """
+        if any(images):
+            raise InputError(f"{type(self.model).__name__} speaks and does not see: leave image out")
+        if voice is not None:
+            raise InputError("voices are not served for Llasa, which needs what they say in writing: leave voice out")
+        tokenizer = self.tokenizer
+        check_plain(texts, tokenizer, [TEXT, TEXT_END, SPEECH, SPEECH_END])
+        if not tokenizer.chat_template:
+            raise InputError("the tokenizer has no chat template: set tokenizer.chat_template")
+        rows = []
+        for text in texts:
+            asked = {"role": "user", "content": f"{ASK}{TEXT}{self.written(text)}{TEXT_END}"}
+            begun = {"role": "assistant", "content": SPEECH}
+            rows.append(tokenizer.apply_chat_template([asked, begun], continue_final_message=True, return_dict=False))
+        return self.padded(rows)

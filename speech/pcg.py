@@ -1,0 +1,95 @@
+"""Principled coarse-grained acceptance: exact for groups of tokens that sound alike, not for tokens (arXiv 2511.13732).
+
+A drafted token t ~ q is given an owner k, drawn evenly from the groups that hold t. It stays with the chance
+min(1, P(k) / Q(k)), P and Q being the laws of groups that p and q make. After a rejection a group is drawn from
+norm(max(P - Q, 0)), and a token of it by its part of p. The group of what is emitted then has the law P, exactly;
+inside a group the token follows q where it was drafted. No rule that keeps a drafted token more often than the ratio
+rule can be exact for tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec import noise
+from mmspec.acceptance.block import check_chain
+from mmspec.acceptance.ratio import residual
+from mmspec.contract import Accepted, Draft, Kind
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler
+from mmspec.speech.groups import Groups, by_size
+from mmspec.tree import follow, path_to
+
+
+class PCG:
+    """Law: that of the target for groups, none for tokens, unless every group is one token: then it is the ratio rule.
+
+    Chains only, of tokens sampled from a known q. At temperature 0 the greedy comparison.
+    Args: size: mean tokens of a group, as a share of the vocabulary of codes; 0 makes every token a group of its own.
+        groups: given, they are used instead.
+    """
+
+    invariant = False
+    takes: tuple[Kind, ...] = ("sampled",)
+
+    def __init__(self, size: float = 0.004, groups: Groups | None = None) -> None:
+        if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < 1:
+            raise InputError(f"pcg acceptance needs a mean group size in [0, 1) of the vocabulary, got {size!r}")
+        self.size, self.groups = size, groups
+        self.lossless = size == 0 if groups is None else groups.mean_size == 1
+
+    def bind(self, target: Any) -> None:
+        """Make the groups from the target's embeddings; only codes have company.
+
+        Raises: MismatchError: given groups are of another vocabulary.
+        """
+        if self.groups is None:
+            codes = set(target.code_ids())
+            alone = [token for token in range(target.vocab_size) if token not in codes]
+            wanted = max(1.0, self.size * len(codes))
+            within = (wanted * len(codes) + len(alone)) / target.vocab_size  # the mean over all tokens
+            self.groups = by_size(target.embed.weight[: target.vocab_size].detach(), within, alone)
+        if len(self.groups.members) != target.vocab_size:
+            raise MismatchError(
+                f"the groups are of {len(self.groups.members)} tokens, the target has {target.vocab_size}"
+            )
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """Walk down the chain while groups are accepted. See `mmspec.contract.Rule`."""
+        if sampler.greedy:
+            return follow(draft, scores.argmax(-1))
+        check_chain(draft)
+        assert self.groups is not None
+        p = scores.softmax(-1)
+        rows = torch.arange(len(p), device=p.device)
+        last, walking = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
+        law = p[:, 0]
+        if draft.q is not None:
+            positions = emitted[:, None] + torch.arange(draft.size - 1, device=p.device)
+            coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, 2)  # [B, levels, 2]
+            for node in range(1, draft.size):
+                own, q, token = p[:, node - 1], draft.q[:, node - 1], draft.tokens[:, node]
+                real = walking if draft.valid is None else walking & draft.valid[:, node]
+                group = owner_of(self.groups, token, coins[:, node - 1, 1])
+                ahead, drafted = self.groups.mass(own, group), self.groups.mass(q, group)
+                accept = real & (q[rows, token] > 0) & (coins[:, node - 1, 0] * drafted < ahead)
+                law = torch.where((real & ~accept)[:, None], rest(self.groups, own, q), law)
+                law = torch.where(accept[:, None], p[:, node], law)
+                last, walking = torch.where(accept, node, last), accept
+        token = sampler.draw(law.log()[:, None], (emitted + last)[:, None])[:, 0]
+        return path_to(draft, last, token)
+
+
+def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
+    """A group of each token [B], drawn evenly from its owners with a uniform number [B]."""
+    count = groups.shares[token]
+    place = (coin * count).long().clamp(max=count - 1)
+    return groups.owners[token, place]
+
+
+def rest(groups: Groups, p: Tensor, q: Tensor) -> Tensor:
+    """The token's law [B, V] after a rejection: a group from norm(max(P - Q, 0)), a token of it by its part of p."""
+    return groups.spread(p, residual(groups.masses(p), groups.masses(q)))

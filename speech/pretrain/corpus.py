@@ -1,0 +1,84 @@
+"""The spoken corpus: who says which sentence, kept in shards of samples, and later as codes.
+
+A shard is written whole or not at all; a run that was killed goes on with the first one that is missing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from mmspec.speech.audio import Audio, resampled
+from mmspec.speech.codec import MelCodec
+from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker, say
+
+SHARD = 250
+Say = Callable[[str, Speaker], Audio]
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """text: as the model reads it. speaker: index in SPEAKERS. pcm: [N] int16, which is half the memory."""
+
+    text: str
+    speaker: int
+    pcm: Tensor
+
+    @property
+    def samples(self) -> Tensor:
+        """[N] float32 in [-1, 1]."""
+        return self.pcm.float() / 32767
+
+
+@dataclass(frozen=True)
+class Coded:
+    """The same as codes [K, F]."""
+
+    text: str
+    speaker: int
+    codes: Tensor
+
+
+def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
+    """Every text, spoken by a speaker that chance (by seed and place) chooses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found: list[Utterance] = []
+    for start in tqdm(range(0, len(texts), SHARD), desc="speaking", unit="shard", disable=None):
+        part = texts[start : start + SHARD]
+        who = [random.Random(f"{seed}/{start + i}").randrange(len(SPEAKERS)) for i in range(len(part))]
+        file = folder / f"{start // SHARD:04d}.npz"
+        if not file.exists():
+            spoken = [resampled(speak(text, SPEAKERS[i]), rate).numpy() for text, i in zip(part, who, strict=True)]
+            _write(file, spoken)
+        pcm, ends = _read(file)
+        for text, i, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
+            found.append(Utterance(text, i, pcm[begin:end]))
+    return found
+
+
+def _write(file: Path, spoken: list[np.ndarray]) -> None:
+    whole = np.concatenate([np.round(np.clip(one, -1, 1) * 32767).astype(np.int16) for one in spoken])
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("wb") as stream:
+        np.savez(stream, pcm=whole, ends=np.cumsum([len(one) for one in spoken]))
+    temporary.replace(file)
+
+
+def _read(file: Path) -> tuple[Tensor, list[int]]:
+    with np.load(file, allow_pickle=False) as shard:
+        return torch.from_numpy(shard["pcm"]), shard["ends"].tolist()
+
+
+def coded(codec: MelCodec, spoken: list[Utterance]) -> list[Coded]:
+    """The corpus in codes."""
+    return [
+        Coded(one.text, one.speaker, codec.encode(one.samples[None])[0])
+        for one in tqdm(spoken, desc="coding", unit="utterance", disable=None)
+    ]

@@ -1,0 +1,74 @@
+"""espeak-ng as the speaker that the model learns from: several voices, rates and pitches. Needed for training only."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from itertools import product
+
+from mmspec.errors import InputError, MissingExtraError
+from mmspec.speech.audio import Audio, read_audio
+
+PROGRAM = "espeak-ng"
+WORDS_PER_MINUTE, PITCH = 165, 50
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """name: of the voice in a checkpoint. variant: of espeak-ng. rate: words per minute. pitch: 0 to 99."""
+
+    name: str
+    variant: str
+    rate: int
+    pitch: int
+
+
+VOICES = {"adam": "en-us+m3", "bella": "en-us+f2", "carl": "en-gb+m7", "dora": "en-gb+f4"}
+SPEAKERS = tuple(
+    Speaker(name, variant, WORDS_PER_MINUTE + faster, PITCH + higher)
+    for (name, variant), faster, higher in product(VOICES.items(), (-25, 0, 25), (-10, 0, 10))
+)
+"""Each voice in nine manners, so that text and voice do not fix what comes next."""
+
+
+def usual(name: str) -> Speaker:
+    """The voice in its middle manner."""
+    return Speaker(name, VOICES[name], WORDS_PER_MINUTE, PITCH)
+
+
+def require_espeak() -> None:
+    """Raises MissingExtraError unless the program is there."""
+    if shutil.which(PROGRAM) is None:
+        raise MissingExtraError(
+            f"{PROGRAM} is not installed, which speaks the training data: apt-get install {PROGRAM}"
+        )
+
+
+def say(text: str, speaker: Speaker) -> Audio:
+    """A sentence, spoken. Raises InputError if the program fails."""
+    command = [
+        PROGRAM,
+        "--stdout",
+        "-v",
+        speaker.variant,
+        "-s",
+        str(speaker.rate),
+        "-p",
+        str(speaker.pitch),
+        "--",
+        text,
+    ]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
+    if done.returncode or not done.stdout:
+        raise InputError(f"{PROGRAM} cannot speak {text!r}: {done.stderr.decode(errors='replace').strip()}")
+    return read_audio(_sized(done.stdout))
+
+
+def _sized(wav: bytes) -> bytes:
+    """The same file with true sizes in its header: a program that writes to a pipe cannot know them in advance."""
+    start = wav.index(b"data") + 8
+    return (
+        wav[:4] + (len(wav) - 8).to_bytes(4, "little") + wav[8 : start - 4] + (len(wav) - start).to_bytes(4, "little")
+        + wav[start:]
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""The folder that ships: model and codec in bfloat16, tokenizer, voices, generation defaults, a model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from mmspec.checkpoints import writing
+from mmspec.speech.processing import SpeechProcessor
+from mmspec.speech.valle import Valle
+
+CARD = """---
+pipeline_tag: text-to-speech
+license: apache-2.0
+---
+# {name}
+
+A text-to-speech model of {millions:.1f} M parameters: a VALL-E-type model (`mmspec.speech.valle`: {layers} decoder
+layers of {width}, {refiner} refiner layers) over a codec of {codebooks} codebooks at {rate:.1f} frames per second, made
+audible by Griffin-Lim. It is made to try speculative decoding with. It sounds like a robot: it learnt from one.
+
+    import mmspec
+    mmspec.generate(prompt="the red bar is the tallest.", model="FOLDER").audio.save("speech.wav")
+
+## Data
+
+{sentences} sentences about the synthetic world `mmspec.miniworld`, spoken by espeak-ng: {voices}, each in three rates
+and three pitches. Nothing else was ever heard: other words, languages and real voices are beyond it.
+
+## Recipe
+
+`mmspec train target {name}` makes it again: {codec_steps} updates of the codec and {steps} of the model, batches of
+{batch}, seed {seed}.
+
+## Measured on held-out sentences
+
+{figures}
+"""
+
+
+def export(
+    model: Valle, processor: SpeechProcessor, out: Path, figures: dict[str, float], settings: dict[str, Any]
+) -> None:
+    """Write the finished checkpoint to `out`."""
+    text, codec = model.config.text_config, processor.codec
+    model = model.to(torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        bos_token_id=text.bos_token_id,
+        eos_token_id=text.eos_token_id,
+        pad_token_id=text.pad_token_id,
+        do_sample=True,
+        temperature=1.0,
+        top_k=50,
+        top_p=0.9,
+        ras_window=10,
+    )
+    parts = (model, codec)
+    card = CARD.format(
+        name=out.name,
+        millions=sum(weight.numel() for part in parts for weight in part.parameters()) / 1e6,
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
+        refiner=model.config.refiner_config.num_hidden_layers,
+        codebooks=codec.config.codebooks,
+        rate=codec.frames_per_second,
+        voices=", ".join(processor.voices),
+        figures="\n".join(f"- {name.replace('_', ' ')}: {value:.3f}" for name, value in figures.items()),
+        **settings,
+    )
+    with writing(out) as folder:
+        model.save_pretrained(folder)
+        SpeechProcessor(processor.tokenizer, codec.to(torch.bfloat16), processor.voices).save_pretrained(folder)
+        (folder / "README.md").write_text(card, encoding="utf-8")

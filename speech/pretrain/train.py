@@ -1,0 +1,172 @@
+"""Trains the bundled speech checkpoint from nothing: `mmspec train target valle-mini --help`.
+
+Sentences about the synthetic world, spoken by espeak-ng; the codec; the model on its codes; the folder that ships. Each
+step is kept, and the same command goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from mmspec.errors import InputError
+from mmspec.speech.codec import MelCodec, MelCodecConfig
+from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
+from mmspec.speech.pretrain.corpus import Coded, Say, Utterance, coded, record
+from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
+from mmspec.speech.pretrain.export import export
+from mmspec.speech.pretrain.texts import sentences
+from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_model
+from mmspec.speech.processing import VOICE_S, SpeechProcessor
+from mmspec.speech.text import make_tokenizer
+from mmspec.speech.valle import Valle
+from mmspec.training.folders import claim, write_whole
+from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
+
+VOICE_LINE = "the red bar is taller than the blue one, and the green one is the tallest."
+
+
+def fit(
+    net: nn.Module, loss: Callable[..., Any], samples: list[Any], folder: Path, options: argparse.Namespace, steps: int,
+    rate: float, **more: Any,
+) -> None:  # fmt: skip
+    """Train `net` in place on `samples`, from where `folder` left off."""
+    trainer = LossTrainer(
+        loss,
+        model=net,
+        args=training_arguments(
+            folder,
+            steps=steps,
+            batch=options.batch,
+            rate=rate,
+            seed=options.seed,
+            use_cpu=not torch.cuda.is_available(),
+            **more,
+        ),
+        train_dataset=Epochs(samples, steps * options.batch, options.seed),
+        data_collator=collate,
+    )
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+
+
+def train_codec(spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace) -> MelCodec:
+    """The codec, of this run if it was finished."""
+    done = options.run / "codec-done"
+    if not done.exists():
+        torch.manual_seed(options.seed)
+        codec = MelCodec(config)
+        scale(codec, spoken)
+        learner = CodecLearner(codec)
+        fit(learner, learner.loss, spoken, options.run / "codec", options, options.codec_steps, 0.02)
+        _keep(codec, done)
+    return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
+
+
+def train_model(corpus: list[Coded], processor: SpeechProcessor, size: Size, options: argparse.Namespace) -> Valle:
+    """The model, of this run if it was finished."""
+    done = options.run / "model-done"
+    if not done.exists():
+        config = processor.codec.config
+        model = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
+        loss = voices_of(model, corpus, processor)
+        fit(model, loss, corpus, options.run / "model", options, options.steps, 0.02, bf16=options.bf16)
+        _keep(model, done)
+    return Valle.from_pretrained(done, dtype=torch.float32).eval()
+
+
+def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> ValleLoss:
+    """The loss, with voices from `corpus`."""
+    frames = max(1, int(VOICE_S * processor.codec.frames_per_second))
+    return ValleLoss(model, processor.tokenizer, corpus, frames)
+
+
+def _keep(model: Any, done: Path) -> None:
+    temporary = done.with_suffix(".tmp")
+    model.save_pretrained(temporary)
+    temporary.rename(done)
+
+
+def codes_of(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Coded]:
+    """The corpus in codes, kept in a file."""
+    if not file.exists():
+        found = coded(codec, spoken)
+        temporary = file.with_suffix(".tmp")
+        save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, temporary)
+        temporary.replace(file)
+    codes = load_file(file)
+    if len(codes) != len(spoken):
+        raise InputError(f"{file} holds {len(codes)} utterances, {len(spoken)} are wanted: remove it")
+    return [Coded(one.text, one.speaker, codes[f"{place:06d}"].long()) for place, one in enumerate(spoken)]
+
+
+def run(
+    options: argparse.Namespace, config: MelCodecConfig | None = None, size: Size | None = None, speak: Say = say
+) -> None:
+    """Everything, from texts to the finished folder. speak: who speaks."""
+    config, size = config or MelCodecConfig(), size or Size()
+    settings = {name: getattr(options, name) for name in ("sentences", "codec_steps", "steps", "batch", "seed")}
+    claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
+    texts = {
+        split: sentences(split, options.sentences if split == "train" else options.held_out)
+        for split in ("train", "dev")
+    }
+    write_texts(options.run / "texts", texts["train"])
+    spoken = {
+        split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
+        for split, lines in texts.items()
+    }
+    codec = train_codec(spoken["train"], config, options)
+    corpora = {
+        split: codes_of(codec, lines, options.run / f"codes-{split}.safetensors") for split, lines in spoken.items()
+    }
+    voices = {name: speak(VOICE_LINE, usual(name)) for name in VOICES}
+    processor = SpeechProcessor(make_tokenizer(config.codebook_size), codec, voices)
+    model = train_model(corpora["train"], processor, size, options)
+    figures = gauge(model, voices_of(model, corpora["dev"], processor), corpora["dev"])
+    figures["codec_mel_distance"] = mel_distance(codec, spoken["dev"])
+    write_whole(options.run / "figures.json", json.dumps(figures, indent=2) + "\n")
+    export(model, processor, options.out, figures, settings)
+
+
+def write_texts(folder: Path, lines: list[str]) -> None:
+    """A folder of prompts from which drafters are trained: `mmspec train drafter --data FOLDER`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "texts.jsonl", "".join(json.dumps({"prompt": line}) + "\n" for line in lines))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; the defaults take about an hour on two CPU cores."""
+    found = argparse.ArgumentParser(prog="mmspec train target valle-mini", description=__doc__)
+    found.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
+    found.add_argument(
+        "--run", type=Path, default=Path("runs/valle-mini"), help="folder of speech, logs and checkpoints"
+    )
+    found.add_argument("--sentences", type=int, default=7000, help="spoken to learn from")
+    found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
+    found.add_argument("--codec-steps", type=int, default=1200, help="updates of the codec")
+    found.add_argument("--steps", type=int, default=2000, help="updates of the model")
+    found.add_argument("--batch", type=int, default=32, help="utterances per update")
+    found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")
+    found.add_argument("--threads", type=int, default=2)
+    found.add_argument("--seed", type=int, default=0)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    options = parser().parse_args(arguments)
+    require_espeak()
+    torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)
+    run(options)
+
+
+if __name__ == "__main__":
+    main()

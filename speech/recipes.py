@@ -1,0 +1,76 @@
+"""How the drafters of speech models are trained (`mmspec train drafter`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from transformers import LlamaForCausalLM
+
+from mmspec.drafters.heads import HeadDrafter
+from mmspec.speech.ssd import SSD, shortened, upper_layers
+from mmspec.speech.vadusa import Vadusa
+from mmspec.speech.viterbi import PairedHeads, Viterbi
+from mmspec.training.answers import Answered
+from mmspec.training.layer import head_config
+from mmspec.training.medusa import MedusaRecipe
+from mmspec.training.spd import SpdRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class VadusaRecipe(MedusaRecipe):
+    """Heads on a frozen target."""
+
+    levels: int = 4
+
+    method: ClassVar[str] = "vadusa"
+    about: ClassVar[str] = (
+        "VADUSA: several heads on the last feature of a text-to-speech model guess several codes ahead and fill a "
+        "sparse tree, whose shape was measured (arXiv 2410.21951)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = Vadusa
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViterbiRecipe(MedusaRecipe):
+    """The same heads, and a table of the token pairs that the target writes."""
+
+    levels: int = 4
+
+    method: ClassVar[str] = "mtp-viterbi"
+    about: ClassVar[str] = (
+        "Multi-token heads on the last feature of a text-to-speech model; a Viterbi search over their candidates and a "
+        "table of token pairs finds the chain to draft (arXiv 2410.13839)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = Viterbi
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> PairedHeads:
+        """See `HeadRecipe`."""
+        net = PairedHeads(head_config(target), self.levels, target.vocab_size, self.layers)
+        net.count([row.ids[row.start - 1 :] for row in rows])
+        return net
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdRecipe(SpdRecipe):
+    """The first layers and the head of a shortened target. layers: its own; the target's upper quarter is above."""
+
+    warm_steps: int = 0
+    warm_questions: int = 0
+    layers: int = 1
+    rate: float = 0.005
+
+    method: ClassVar[str] = "ssd"
+    about: ClassVar[str] = (
+        "A draft model of the target's upper layers below its own first ones; only these and the output head are "
+        "trained (arXiv 2505.15380)."
+    )
+
+    def build(self, target: Any, rows: Sequence[Answered] = ()) -> LlamaForCausalLM:
+        """The shortened target, float32."""
+        return shortened(target.speaker, self.layers, upper_layers(target.num_layers)).float()
+
+    def drafter(self, net: LlamaForCausalLM) -> SSD:
+        """With the default length."""
+        return SSD(net)

@@ -1,0 +1,112 @@
+"""What all targets that speak share: a prompt is text and a voice, and the emitted codes become sound at the end.
+
+Only the codes that were emitted are ever turned into sound: rejected drafts never reach the codec. What an utterance
+sounds like is a function of its prompt and its codes, so an exact rule gives the sound of the autoregressive loop.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from mmspec.errors import InputError
+from mmspec.options import MAX_NEW_TOKENS
+from mmspec.speech.chunks import Chunks
+from mmspec.speech.text import spoken
+from mmspec.targets import CausalTarget
+
+LONGEST_S = 30.0
+"""Seconds of speech after which an utterance is cut where `max_new_tokens` does not say; then `finish` is "length"."""
+
+
+class Speaking(CausalTarget):
+    """Base of the families. They add how a prompt is written, and how codes become sound."""
+
+    modality = "speech"
+    unsaid: tuple[int, ...] = ()
+    """Ids that the model reads and never emits."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model)
+        self.tokenizer = tokenizer
+
+    @property
+    def budget(self) -> int:
+        """Tokens of LONGEST_S seconds."""
+        return MAX_NEW_TOKENS if self.processor is None else int(LONGEST_S * self.processor.frames_per_second)
+
+    @property
+    def speaker(self) -> LlamaForCausalLM:
+        """The Llama that writes the codes."""
+        raise NotImplementedError
+
+    def code_ids(self) -> list[int]:
+        """The ids that stand for codes, in the order of the codes."""
+        raise NotImplementedError
+
+    def written(self, text: str) -> str:
+        """The text as the model reads it. Raises InputError for what cannot be pronounced."""
+        return spoken(text)
+
+    def prompt(self, text: str, voice: Tensor) -> list[int]:
+        """The ids of a prompt, from a text that is `written` and codes [K, P]."""
+        raise NotImplementedError
+
+    def codes(self, ids: list[int]) -> list[int]:
+        """The codes of the first codebook among emitted ids."""
+        raise NotImplementedError
+
+    def complete(self, prompt: list[int], voice: Tensor, first: list[int], known: Tensor | None = None) -> Tensor:
+        """[K, F] all codebooks, from the first one. known: [K, G] frames that are settled already and stay."""
+        raise NotImplementedError
+
+    def sounding(self, inputs: dict[str, Any], row: int) -> Chunks | None:
+        """See `CausalTarget.sounding`."""
+        if self.processor is None or any(name not in inputs for name in self.pictures):
+            return None
+        return Chunks(self.codes, partial(self.complete, *_asked(inputs, row)), self.processor.audio)
+
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """Model inputs of a batch: `input_ids`, `attention_mask` [B, T], padded on the left, `voice_codes` [B, K, P].
+
+        Args: voice: for `SpeechProcessor.voice`; a list has one for each text.
+        Raises: InputError: pictures; a text or a voice that cannot be used.
+        """
+        if any(images):
+            raise InputError(f"{type(self.model).__name__} speaks and does not see: leave image out")
+        voices = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
+        if len(voices) != len(texts):
+            raise InputError(f"{len(texts)} prompts came with {len(voices)} voices: give one, or one for each")
+        codes = [processor.voice(one) for one in voices]
+        rows = [self.prompt(self.written(text), heard) for text, heard in zip(texts, codes, strict=True)]
+        return {**self.padded(rows), "voice_codes": torch.stack([one.cpu() for one in codes])}
+
+    def padded(self, rows: list[list[int]]) -> dict[str, Tensor]:
+        """`input_ids` and `attention_mask` [B, T] of prompts, padded on the left."""
+        width = max(map(len, rows))
+        pad = self.tokenizer.pad_token_id or 0
+        return {
+            "input_ids": torch.tensor([[pad] * (width - len(row)) + row for row in rows]),
+            "attention_mask": torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+        }
+
+    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
+        """The sound of a row, if there is a codec to make it; None if it emitted no code."""
+        if self.processor is None or any(name not in inputs for name in self.pictures):
+            return {}
+        first = self.codes(ids)
+        return {"audio": self.processor.audio(self.complete(*_asked(inputs, row), first)) if first else None}
+
+
+def _asked(inputs: dict[str, Any], row: int) -> tuple[list[int], Any]:
+    """The prompt of a row without its padding, and the codes of its voice, if there is one."""
+    prompt, mask = inputs["input_ids"][row], inputs.get("attention_mask")
+    real = prompt if mask is None else prompt[mask[row].bool()]
+    return real.tolist(), inputs["voice_codes"][row] if "voice_codes" in inputs else None

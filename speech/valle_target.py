@@ -1,0 +1,78 @@
+"""The VALL-E-type model as target: its first codebook is decoded by the core's loop, the others follow once.
+
+Given the first codebook the others are fixed, so exactness of the codes that are decoded is exactness of the sound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from mmspec.speech.processing import SpeechProcessor
+from mmspec.speech.speaking import Speaking
+from mmspec.speech.text import START
+from mmspec.speech.valle import Valle, ValleConfig
+
+
+class ValleTarget(Speaking):
+    """A checkpoint of `mmspec.speech.valle`. See `mmspec.loading.Family`."""
+
+    pictures = ("voice_codes",)
+    """[B, K, P] codes of the voices; the prompt holds their first codebook, the refiner reads all."""
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of `Valle`."""
+        return isinstance(config, ValleConfig)
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The class of the model."""
+        return Valle
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The class of tokenizer, codec and voices together."""
+        return SpeechProcessor
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        self.unsaid = tuple(range(model.config.first_code - 1))
+
+    def adopt(self, processor: Any) -> None:
+        """Take the processor, whose codec must speak the model's codes."""
+        if processor is not None:
+            processor.check(self.model.config.codebooks, self.model.config.codebook_size)
+        super().adopt(processor)
+
+    @property
+    def speaker(self) -> LlamaForCausalLM:
+        """The autoregressive decoder."""
+        return self.model.speaker
+
+    def prompt(self, text: str, voice: Tensor) -> list[int]:
+        """START text VOICE codes SPEAK."""
+        config = self.model.config
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        codes = [config.first_code + code for code in voice[0].tolist()]
+        start = self.tokenizer.convert_tokens_to_ids(START)
+        return [start, *ids, config.voice_token_id, *codes, config.speak_token_id]
+
+    def code_ids(self) -> list[int]:
+        """Those of the first codebook; what follows them is padding of the embeddings."""
+        config = self.model.config
+        return list(range(config.first_code, config.first_code + config.codebook_size))
+
+    def codes(self, ids: list[int]) -> list[int]:
+        """The codes of the first codebook among emitted ids."""
+        config = self.model.config
+        return [i - config.first_code for i in ids if 0 <= i - config.first_code < config.codebook_size]
+
+    def complete(self, prompt: list[int], voice: Tensor, first: list[int], known: Tensor | None = None) -> Tensor:
+        """The other codebooks by the refiner, all frames together. See `Speaking.complete`."""
+        config, device = self.model.config, self.model.device
+        text = torch.tensor(prompt[1 : prompt.index(config.voice_token_id)], device=device)
+        return self.model.refine(text, voice.to(device), torch.tensor(first, device=device), known)

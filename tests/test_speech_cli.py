@@ -1,0 +1,48 @@
+"""Speech on the command line: a sentence becomes a WAV file, mistakes end in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import tiny_speech
+from typer.testing import CliRunner
+
+from mmspec.cli import app
+from mmspec.errors import InputError, UnknownNameError
+from mmspec.speech.audio import read_audio
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_speech.tiny_valle(tmp_path_factory.mktemp("cli") / "valle")
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["generate", *map(str, arguments)], catch_exceptions=True)
+
+
+def test_a_sentence_becomes_a_wav_file(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "speech.wav"
+    done = run("two red circles", "--model", folder, "--voice", "high", "--max-new-tokens", 12, "--out", file)
+    assert done.exit_code == 0, done.output
+    assert read_audio(file).rate == tiny_speech.RATE
+    assert "s of sound" in done.stderr
+    assert "Exact (lossless)" in done.stderr
+
+
+def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "speech.wav"
+    done = run("one", "--model", folder, "--max-new-tokens", 6, "--out", file, "--json", "--acceptance", "tolerance")
+    assert done.exit_code == 0, done.output
+    assert '"lossless": false' in done.stdout
+    assert file.exists()
+
+
+def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
+    assert isinstance(run("one", "--model", folder, "--voice", "nobody").exception, UnknownNameError)
+    silent = tiny.tiny_llama(tmp_path / "llama")
+    done = run("hello", "--model", silent, "--max-new-tokens", 4, "--out", tmp_path / "x.wav")
+    assert isinstance(done.exception, InputError)
+    assert "no sound" in str(done.exception)
+    assert isinstance(run("hello", "--model", silent, "--voice", "low").exception, InputError)

@@ -1,0 +1,240 @@
+"""CSM: depth-axis speculation changes no code, and saves passes of the depth decoder."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import toys
+from transformers import CsmConfig, CsmForConditionalGeneration
+
+import mmspec
+from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.match import Match
+from mmspec.acceptance.ratio import Ratio
+from mmspec.contract import Draft, State
+from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampling
+from mmspec.speech.csm import Csm, FrameStop
+from mmspec.speech.depth import Depth
+from mmspec.stopping import TextStop
+
+CODEBOOKS, CODES = 6, 20
+SAMPLED = Sampling(temperature=1.0, top_p=0.95, seed=3)
+MIMI = {
+    "model_type": "mimi", "hidden_size": 16, "num_filters": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16, "codebook_size": 16, "codebook_dim": 8,
+    "num_quantizers": CODEBOOKS, "num_semantic_quantizers": 1, "vector_quantization_hidden_dimension": 8,
+    "upsampling_ratios": [4, 2], "upsample_groups": 16,
+}  # fmt: skip
+
+
+def model(change: float = 0.15) -> CsmForConditionalGeneration:
+    """Random; `change` is how much the depth decoder's state changes from code to code: little makes drafts good."""
+    shape: dict[str, Any] = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "initializer_range": 0.3, "num_codebooks": CODEBOOKS, "vocab_size": CODES,
+    }  # fmt: skip
+    depth = {**shape, "backbone_hidden_size": 32, "max_position_embeddings": CODEBOOKS + 1}
+    config = CsmConfig(
+        **shape,
+        text_vocab_size=300,
+        max_position_embeddings=128,
+        depth_decoder_config=depth,
+        codec_config=MIMI,
+        codebook_pad_token_id=CODES - 1,
+        codebook_eos_token_id=0,
+        pad_token_id=0,
+        audio_token_id=298,
+        audio_eos_token_id=299,
+        bos_token_id=1,
+    )
+    torch.manual_seed(0)
+    made = CsmForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        made.depth_decoder.codebooks_head.weight.normal_(std=0.3)
+        for layer in made.depth_decoder.model.layers:
+            layer.self_attn.o_proj.weight *= change
+            layer.mlp.down_proj.weight *= change
+        codes = made.depth_decoder.model.embed_tokens.weight
+        codes.copy_(codes[:1] + change * codes)
+    return made.double()
+
+
+@pytest.fixture(scope="module")
+def target() -> Csm:
+    return Csm(model())
+
+
+class Counting(Csm):
+    """Counts passes of the two decoders."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__(made)
+        self.depth_passes = self.backbone_passes = 0
+
+    def _depth(self, frame: Any, tokens: Any) -> Any:
+        self.depth_passes += 1
+        return super()._depth(frame, tokens)
+
+    def _backbone(self, ids: Any, cache: Any) -> Any:
+        self.backbone_passes += 1
+        return super()._backbone(ids, cache)
+
+
+DRAFTERS = {"depth": Depth(3), "long": Depth(8), "short": Depth(1), "prompt-lookup": PromptLookup(length=3)}
+PROMPTS = toys.prompts(5, 9, vocab=250)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("rule", [Exact, Match])
+def test_the_codes_are_those_of_the_loop(target: Csm, name: str, rule: Any, sampling: Sampling) -> None:
+    inputs = toys.row_of(PROMPTS, 0)
+    want = toys.answer(target, NoDrafter(), inputs, 36, sampling)
+    found = toys.answer(target, DRAFTERS[name], inputs, 36, sampling, rule())
+    assert found.rows == want.rows
+    if name == "depth" and rule is Exact:
+        assert sum(found.accepted) > 3
+
+
+def test_rows_of_a_batch_are_those_of_single_calls(target: Csm) -> None:
+    together = toys.answer(target, Depth(3), PROMPTS, 30, SAMPLED)
+    for row in range(2):
+        alone = Sampling(temperature=1.0, top_p=0.95, seed=3 + row)
+        assert toys.answer(target, NoDrafter(), toys.row_of(PROMPTS, row), 30, alone).rows[0] == together.rows[row]
+
+
+def test_greedy_codes_equal_those_of_transformers(target: Csm) -> None:
+    inputs = toys.row_of(PROMPTS, 1)
+    generated = target.model.generate(
+        input_ids=inputs["input_ids"], do_sample=False, depth_decoder_do_sample=False, max_new_tokens=5,
+        output_audio=False,
+    )  # fmt: skip
+    codes = generated[0] if isinstance(generated, list) else generated
+    found = toys.answer(target, Depth(3), inputs, 5 * CODEBOOKS, Sampling())
+    want = codes.reshape(-1).tolist()
+    assert found.rows[0][: len(want)] == want
+    assert len(want) >= CODEBOOKS
+
+
+def test_drafting_saves_passes_of_the_depth_decoder_alone() -> None:
+    counts = {}
+    for name, drafter in (("none", NoDrafter()), ("depth", Depth(3))):
+        counting = Counting(model())
+        rows = toys.answer(counting, drafter, toys.row_of(PROMPTS, 0), 8 * CODEBOOKS, SAMPLED).rows
+        assert len(rows[0]) == 8 * CODEBOOKS
+        counts[name] = (counting.depth_passes, counting.backbone_passes)
+    assert counts["none"] == (8 * (CODEBOOKS - 1), 8)
+    assert counts["depth"][1] == 8
+    assert counts["depth"][0] < 0.85 * counts["none"][0]
+
+
+def test_no_draft_reaches_beyond_the_last_code_but_one(target: Csm) -> None:
+    seen = []
+
+    class Watching(Csm):
+        def verify(self, state: Any, draft: Draft) -> Any:
+            seen.append((len(state.frames[0].codes), draft.size))
+            return super().verify(state, draft)
+
+    toys.answer(Watching(target.model), Depth(8), toys.row_of(PROMPTS, 0), 30, SAMPLED)
+    assert all(codes + size <= CODEBOOKS - 1 for codes, size in seen if codes < CODEBOOKS - 1)
+    assert all(size == 1 for codes, size in seen if codes in (0, CODEBOOKS - 1))
+    assert max(size for _, size in seen) > 2
+
+
+def test_a_sampled_draft_declares_the_law_of_the_heads_it_used(target: Csm) -> None:
+    """The ratio rule accepts by that law; it must be the head of the right code on the state of the last pass."""
+    laws = []
+
+    class Watching(Csm):
+        def verify(self, state: Any, draft: Draft) -> Any:
+            if draft.q is not None:
+                laws.append((len(state.frames[0].codes), draft.q[0]))
+            verified = super().verify(state, draft)
+            states.append(verified.taps[0][0])
+            return verified
+
+    states: list[Any] = []
+    toys.answer(
+        Watching(target.model), Depth(2), toys.row_of(PROMPTS, 0), 18, Sampling(temperature=1.0, seed=2), Ratio()
+    )
+    assert laws
+    code, q = laws[0]
+    for level in range(len(q) - 1):
+        with torch.inference_mode():
+            want = target.head_at(states[0][-1:], code + 1 + level).float().softmax(-1)[0]
+        assert torch.allclose(q[level], want, atol=1e-6)
+
+
+def test_a_committed_frame_leaves_the_caches_as_a_fresh_reading_would(target: Csm) -> None:
+    """Codes after a rejection are those of the model that never saw the rejected ones."""
+    worse = Csm(model(change=1.0))
+    found = toys.answer(worse, Depth(4), toys.row_of(PROMPTS, 0), 30, SAMPLED)
+    assert any(n < r.proposed for r, n in zip(found.rounds[1:], found.accepted, strict=True))
+    assert found.rows == toys.answer(worse, NoDrafter(), toys.row_of(PROMPTS, 0), 30, SAMPLED).rows
+
+
+def test_a_frame_of_end_codes_ends_the_utterance() -> None:
+    state = State(
+        ids=[[1]], done=[False], emitted=torch.zeros(1), prompt_length=torch.ones(1), limits=[99],
+        pending=torch.tensor([0]),
+    )  # fmt: skip
+    stop = FrameStop(3, 0, 30)
+    assert stop.start(state) == [[0]]
+    assert stop._emit(state, 0, [0, 5, 7]) == [0, 5]
+    assert stop.finish == ["stop"]
+    assert stop.outputs == [[0, 0, 5]]
+    other = State(ids=[[1]], done=[False], emitted=torch.zeros(1), prompt_length=torch.ones(1), limits=[99],
+                  pending=torch.tensor([4]))  # fmt: skip
+    stop = FrameStop(3, 0, 30)
+    stop.start(other)
+    assert stop._emit(other, 0, [0, 0, 0, 0]) == [0, 0, 0, 0]  # zeros across two frames
+    assert stop.finish == [""]
+    assert isinstance(stop, TextStop)
+
+
+def test_whole_frames_become_sound() -> None:
+    made = model().float()
+
+    class Tokens:
+        tokenizer = tiny.tokenizer()
+
+    pipe = mmspec.load(made, processor=Tokens())
+    assert isinstance(pipe.drafter, Depth)
+    out = pipe(prompt="two red circles", max_new_tokens=4 * CODEBOOKS + 2, temperature=1.0, seed=1)
+    plain = pipe.with_drafter("none")(
+        prompt="two red circles", max_new_tokens=4 * CODEBOOKS + 2, temperature=1.0, seed=1
+    )
+    assert out.token_ids == plain.token_ids
+    assert np.array_equal(out.audio.samples, plain.audio.samples)
+    assert out.audio.rate == made.config.codec_config.sampling_rate
+    assert np.isfinite(out.audio.samples).all()
+    end = pipe.target.product_of({}, 0, [0] * CODEBOOKS)
+    assert end == {"audio": None}
+    with pytest.raises(InputError, match="texts alone"):
+        pipe(prompt="a", voice="low")
+    with pytest.raises(InputError, match="penalised"):
+        pipe(prompt="a", temperature=1.0, ras_window=4)
+
+
+def test_what_does_not_fit_is_refused(target: Csm) -> None:
+    with pytest.raises(MismatchError, match="depth decoder"):
+        Depth().bind(toys.target_of(toys.llama()))
+    with pytest.raises(InputError, match="length >= 1"):
+        Depth(0)
+    parents = torch.tensor([[-1, 0, 0]])
+    tree = Draft(torch.zeros_like(parents), parents, torch.tensor([[0, 1, 1]]))
+    with pytest.raises(MismatchError, match="takes chains"):
+        target.verify(
+            target.prefill(
+                {**toys.row_of(PROMPTS, 0), "max_new_tokens": 4},
+                NoDrafter.needs,
+                toys.Sampler(Sampling(), 1, torch.device("cpu")),
+            ),
+            tree,
+        )

@@ -1,0 +1,169 @@
+"""Llasa: a stock Llama that speaks codes of X-codec 2, told apart from a Llama that writes."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import toys
+from transformers import LlamaConfig, LlamaForCausalLM, Xcodec2Config, Xcodec2Model
+
+import mmspec
+from mmspec.acceptance.ratio import Ratio
+from mmspec.causal_lm import CausalLM
+from mmspec.drafters.independent import Independent
+from mmspec.errors import InputError, UnsupportedError
+from mmspec.loading import find_family
+from mmspec.sampling import Sampling
+from mmspec.speech.llasa import SPEECH, SPEECH_END, TEXT, TEXT_END, VOCABULARY, Llasa, LlasaProcessor
+from mmspec.speech.pcg import PCG
+from mmspec.speech.ssd import SSD, shortened
+from mmspec.speech.text import code_token
+
+CODES = 16
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+
+
+def tokenizer() -> Any:
+    made = copy.deepcopy(tiny.tokenizer())
+    made.add_tokens([TEXT, TEXT_END, SPEECH, SPEECH_END, *map(code_token, range(CODES))], special_tokens=True)
+    made.chat_template = TEMPLATE
+    return made
+
+
+def codec() -> Xcodec2Model:
+    semantic = {"model_type": "wav2vec2-bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "intermediate_size": 32, "feature_projection_input_dim": 16}  # fmt: skip
+    torch.manual_seed(1)
+    return Xcodec2Model(
+        Xcodec2Config(
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            encoder_hidden_size=4,
+            quantization_dim=48,
+            quantization_levels=[4, 4],
+            semantic_model_config=semantic,
+            sampling_rate=16000,
+        )
+    ).eval()
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(**{**tiny.text_config(), "vocab_size": len(tokenizer()), "speech_codes": CODES})
+    made = LlamaForCausalLM(config).eval()
+    first = tokenizer().convert_tokens_to_ids(code_token(0))
+    with torch.no_grad():  # a model that was trained to speak seldom writes
+        made.lm_head.weight[first:] *= 3
+    made.generation_config.eos_token_id = tokenizer().eos_token_id
+    return made
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return mmspec.load(model().double(), drafter="none", processor=LlasaProcessor(tokenizer(), codec()))
+
+
+def test_a_llama_that_speaks_is_told_from_one_that_writes() -> None:
+    small = {**tiny.text_config(), "hidden_size": 32}
+    assert find_family(LlamaConfig(**small)) is CausalLM
+    assert find_family(LlamaConfig(**{**small, "vocab_size": VOCABULARY})) is Llasa
+    assert find_family(LlamaConfig(**small, speech_codes=16)) is Llasa
+
+
+def test_a_prompt_asks_as_the_checkpoint_was_taught(pipe: Any) -> None:
+    ids = pipe.prepare(None, "two red  circles")["input_ids"][0].tolist()
+    text = pipe.target.tokenizer.decode(ids).replace(" ", "")
+    want = f"<user>Convert the text to speech:{TEXT}two red circles{TEXT_END}<assistant>{SPEECH}"
+    assert text == want.replace(" ", "")
+    assert ids[-1] == pipe.target.tokenizer.convert_tokens_to_ids(SPEECH)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_p": 0.9, "ras_window": 8}])
+def test_every_drafter_gives_the_sound_of_the_loop(pipe: Any, options: Any) -> None:
+    prompts = ["two red circles", "is it nine?"]
+    want = pipe(prompt=prompts, max_new_tokens=30, seed=2, **options)
+    drafters = [
+        Independent(toys.perturbed(pipe.target.model, 0.1)),
+        SSD(shortened(pipe.target.speaker, 1, [1])),
+        "suffix",
+        "recycling",
+    ]
+    for drafter in drafters:
+        got = pipe.with_drafter(drafter)(prompt=prompts, max_new_tokens=30, seed=2, **options)
+        for one, other in zip(got, want, strict=True):
+            assert one.token_ids == other.token_ids
+            assert (one.audio is None) == (other.audio is None)
+            if one.audio is not None:
+                assert np.array_equal(one.audio.samples, other.audio.samples)
+    assert any(one.audio is not None for one in want)
+
+
+def test_codes_are_decoded_and_nothing_else(pipe: Any) -> None:
+    target, rate = pipe.target, pipe.processor.codec.config.sampling_rate
+    first = target.first_code
+    ids = [first + 3, 7, first + 15, target.end]
+    assert target.codes(ids) == [3, 15]
+    audio = target.product_of({"input_ids": torch.tensor([[1]])}, 0, ids)["audio"]
+    assert audio.rate == rate
+    assert len(audio.samples) == round(2 * rate / pipe.processor.frames_per_second)
+    assert target.ends() == sorted({tokenizer().eos_token_id, target.end})
+
+
+def test_a_stream_plays_the_codes(pipe: Any) -> None:
+    stream = pipe.stream(prompt="two red circles", max_new_tokens=60, temperature=1.0, seed=1)
+    played = sum(len(piece.audio.samples) for piece in stream if piece.audio is not None)
+    codes = pipe.target.codes(stream.finish().token_ids)
+    assert played == len(codes) * pipe.processor.codec.hop_length
+
+
+def test_groups_are_made_of_codes_only(pipe: Any) -> None:
+    rule = PCG(0.3)
+    rule.bind(pipe.target)
+    codes = set(pipe.target.code_ids())
+    sizes = (rule.groups.members < pipe.target.vocab_size).sum(-1)
+    assert {int(size) for token, size in enumerate(sizes) if token not in codes} == {1}
+    assert float(sizes[sorted(codes)].float().mean()) > 1.5
+    drafter = Independent(toys.perturbed(pipe.target.model, 0.3))
+    sampling, inputs = Sampling(temperature=1.0, seed=3), pipe.prepare(None, ["two red circles"] * 8)
+    strict = toys.answer(pipe.target, drafter, inputs, 24, sampling, Ratio(), eos=pipe.target.ends())
+    loose = toys.answer(pipe.target, drafter, inputs, 24, sampling, rule, eos=pipe.target.ends())
+    assert strict.rows != loose.rows
+
+
+def test_without_a_codec_there_are_codes_and_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    model().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    pipe = mmspec.load(tmp_path, drafter="none")
+    assert "no codec" in caplog.text
+    out = pipe(prompt="two red circles", max_new_tokens=8)
+    assert out.audio is None
+    assert len(out.token_ids) == 8
+    codec().save_pretrained(tmp_path / "codec")
+    assert mmspec.load(tmp_path, drafter="none")(prompt="two red circles", max_new_tokens=8).audio is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"prompt": "?!"}, "nothing to pronounce"),
+        ({"prompt": f"a {SPEECH} b"}, "control token"),
+        ({"prompt": "a", "voice": "low"}, "leave voice out"),
+        ({"prompt": "a", "image": np.zeros((8, 8, 3), np.uint8)}, "does not see"),
+    ],
+)
+def test_a_mistake_ends_in_one_clear_error(pipe: Any, call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        pipe(**call)
+
+
+def test_a_tokenizer_without_codes_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="not Llasa's"):
+        mmspec.load(model(), drafter="none", processor=tiny.tokenizer())

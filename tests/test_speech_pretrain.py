@@ -1,0 +1,219 @@
+"""Making the bundled speech checkpoint, with tones instead of espeak-ng: splits, losses, resuming, the result."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mmspec
+from mmspec.errors import MissingExtraError
+from mmspec.speech.audio import Audio, read_audio
+from mmspec.speech.codec import MelCodec, MelCodecConfig
+from mmspec.speech.pretrain import espeak, train
+from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
+from mmspec.speech.pretrain.corpus import Coded, Utterance, coded, record
+from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker
+from mmspec.speech.pretrain.texts import LONGEST, sentences
+from mmspec.speech.pretrain.valle_training import Size, ValleLoss, new_model
+from mmspec.speech.text import make_tokenizer, spoken
+from mmspec.training.muon import build_optimizer
+
+RATE = 4000
+TINY = {
+    "rate": RATE,
+    "n_fft": 256,
+    "hop": 64,
+    "mels": 16,
+    "width": 16,
+    "latent": 6,
+    "codebooks": 2,
+    "codebook_size": 12,
+}
+SIZE = Size(layers=2, width=32, heads=4, refiner_layers=1, context=256)
+
+
+def tones(text: str, speaker: Speaker) -> Audio:
+    """A letter is a tone, at another rate than the codec's: something to learn, said by nobody."""
+    time = np.arange(400) / 8000
+    parts = [np.sin(2 * np.pi * (200 + 40 * (ord(letter) - 96) + speaker.pitch) * time) for letter in text]
+    return Audio((0.3 * np.concatenate(parts)).astype(np.float32), 8000)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Utterance]:
+    return record(sentences("train", 40), RATE, tmp_path_factory.mktemp("speech"), speak=tones)
+
+
+def test_sentences_are_short_pronounceable_and_in_one_split_only() -> None:
+    splits = {name: sentences(name, 60) for name in ("train", "dev", "test")}
+    assert splits["train"] == sentences("train", 60)
+    for name, lines in splits.items():
+        assert len(set(lines)) == 60
+        assert all(spoken(line) == line and len(line) <= LONGEST for line in lines), name
+    assert not set(splits["train"]) & (set(splits["dev"]) | set(splits["test"]))
+    assert not set(splits["dev"]) & set(splits["test"])
+
+
+def test_speech_is_kept_in_shards_and_never_made_twice(tmp_path: Path) -> None:
+    said = []
+
+    def counting(text: str, speaker: Speaker) -> Audio:
+        said.append(text)
+        return tones(text, speaker)
+
+    texts = ["one two", "two", "a red bar"]
+    first = record(texts, RATE, tmp_path, speak=counting)
+    again = record(texts, RATE, tmp_path, speak=counting)
+    assert said == texts
+    for one, other in zip(first, again, strict=True):
+        assert (one.text, one.speaker) == (other.text, other.speaker)
+        assert torch.equal(one.pcm, other.pcm)
+    assert [len(one.pcm) for one in first] == [len(text) * 200 for text in texts]
+
+
+def test_every_speaker_is_heard(corpus: list[Utterance]) -> None:
+    assert len(SPEAKERS) == 36
+    assert len({one.speaker for one in corpus}) > 20
+
+
+def test_the_codec_learns_and_uses_its_codebooks(corpus: list[Utterance]) -> None:
+    torch.manual_seed(0)
+    codec = MelCodec(MelCodecConfig(**TINY))
+    scale(codec, corpus)
+    values = torch.cat([codec.log_mel(one.samples[None]).flatten() for one in corpus])
+    assert abs(float(values.mean())) < 0.2
+    assert abs(float(values.std()) - 1) < 0.2
+    learner, before = CodecLearner(codec), mel_distance(codec, corpus[:8])
+    optimizer = build_optimizer(learner, 0.05)
+    for step in range(150):
+        optimizer.zero_grad()
+        learner.loss(torch.arange(8) + 8 * step, corpus[8 * (step % 5) :][:8]).backward()
+        optimizer.step()
+    codec.eval()
+    assert mel_distance(codec, corpus[:8]) < 0.65 * before
+    used = {int(code) for one in coded(codec, corpus) for code in one.codes[0]}
+    assert len(used) >= 8
+
+
+def corpus_of_codes() -> list[Coded]:
+    """Each letter has its code, three frames long; the second codebook is the first one's reverse."""
+    texts = [line for line in sentences("train", 30) if len(line) < 40]
+    found = []
+    for place, text in enumerate(texts):
+        codes = torch.tensor([ord(letter) % 12 for letter in text for _ in range(2)])
+        found.append(Coded(text, place % 2, torch.stack([codes, 11 - codes])))
+    return found
+
+
+def test_both_parts_of_the_model_learn() -> None:
+    corpus, tokenizer = corpus_of_codes(), make_tokenizer(12)
+    model = new_model(tokenizer, 2, 12, SIZE)
+    loss = ValleLoss(model, tokenizer, corpus, frames=8)
+    optimizer = build_optimizer(model, 0.02)
+    first = None
+    for step in range(60):
+        rows = corpus[8 * (step % 2) :][:8]
+        optimizer.zero_grad()
+        value = loss(torch.arange(8) + 8 * step, rows)
+        value.backward()
+        optimizer.step()
+        first = first or value.item()
+    rows = corpus[:8]
+    voices = [loss.voice(row, 1) for row in rows]
+    texts = [torch.tensor(tokenizer(row.text, add_special_tokens=False)["input_ids"]) for row in rows]
+    with torch.no_grad():
+        assert float(loss.refined(texts, voices, rows, 1)) < 0.3  # a plain reversal
+        assert float(loss.spoken(texts, voices, rows)) < 0.6 * first
+
+
+def test_padding_changes_nothing_for_a_shorter_row() -> None:
+    corpus, tokenizer = corpus_of_codes(), make_tokenizer(12)
+    model = new_model(tokenizer, 2, 12, SIZE).double().eval()
+    loss = ValleLoss(model, tokenizer, corpus, frames=8)
+    rows = sorted(corpus[:2], key=lambda row: len(row.text))
+    assert len(rows[0].text) < len(rows[1].text)
+    voices = [loss.voice(row, 3) for row in rows]
+    texts = [torch.tensor(tokenizer(row.text, add_special_tokens=False)["input_ids"]) for row in rows]
+    counts = [row.codes.shape[1] for row in rows]
+    for part in (loss.refined, lambda *given: loss.spoken(*given[:3])):
+        with torch.no_grad():
+            alone = [float(part([t], [v], [r], 1)) for t, v, r in zip(texts, voices, rows, strict=True)]
+            together = float(part(texts, voices, rows, 1))
+        weights = counts if part == loss.refined else [n + 1 for n in counts]
+        want = sum(a * w for a, w in zip(alone, weights, strict=True)) / sum(weights)
+        assert together == pytest.approx(want, abs=1e-9)
+
+
+def test_a_voice_is_of_the_same_speaker_and_of_another_utterance() -> None:
+    corpus = corpus_of_codes()
+    loss = ValleLoss(new_model(make_tokenizer(12), 2, 12, SIZE), make_tokenizer(12), corpus, frames=8)
+    mine = corpus[0]
+    for place in range(40):
+        voice = loss.voice(mine, place)
+        assert voice.shape == (2, 8)
+        windows = [
+            one.codes[:, start : start + 8].tolist()
+            for one in corpus
+            if one.speaker == mine.speaker and one is not mine
+            for start in range(one.codes.shape[1] - 7)
+        ]
+        assert voice.tolist() in windows
+
+
+def options(tmp_path: Path, **changes: Any) -> Any:
+    names = ["--out", str(tmp_path / "valle-mini"), "--run", str(tmp_path / "run"), "--no-bf16"]
+    values = {"sentences": 24, "held-out": 4, "codec-steps": 3, "steps": 3, "batch": 4, **changes}
+    return train.parser().parse_args(names + [f"--{name}={value}" for name, value in values.items()])
+
+
+def test_a_run_makes_a_checkpoint_that_speaks_and_can_be_repeated(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, tones)
+    folder = tmp_path / "valle-mini"
+    assert sorted(path.stem for path in (folder / "voices").iterdir()) == sorted(espeak.VOICES)
+    assert "24 sentences" in (folder / "README.md").read_text()
+    pipe = mmspec.load(folder)
+    config = pipe.target.model.generation_config
+    assert (config.do_sample, config.ras_window, config.top_p) == (True, 10, 0.9)
+    out = pipe(prompt="the red bar is the tallest", max_new_tokens=12, voice="bella")
+    assert len(out.token_ids) <= 12
+    figures = json.loads((tmp_path / "run" / "figures.json").read_text())
+    assert 0 < figures["mean_top_probability"] <= 1
+    assert figures["nats_per_code"] > 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "texts" / "texts.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == sentences("train", 24)
+
+    weights = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder)
+
+    def silent(text: str, speaker: Speaker) -> Audio:
+        assert text == train.VOICE_LINE, "speech is read from the run's shards"
+        return tones(text, speaker)
+
+    train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, silent)
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_without_espeak_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(espeak.shutil, "which", lambda program: None)
+    with pytest.raises(MissingExtraError, match="apt-get install espeak-ng"):
+        train.main(["--out", str(tmp_path / "x")])
+
+
+def test_a_wav_from_a_pipe_gets_its_true_length() -> None:
+    whole = Audio(np.linspace(-0.5, 0.5, 300).astype(np.float32), 8000).wav()
+    start = whole.index(b"data") + 4
+    piped = whole[:4] + b"\xff\xff\xff\x7f" + whole[8:start] + b"\xff\xff\xff\x7f" + whole[start + 4 :]
+    assert espeak._sized(piped) == whole
+    assert len(read_audio(espeak._sized(piped)).samples) == 300
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is needed for training only")
+def test_espeak_speaks_with_every_voice() -> None:
+    lengths = [espeak.say("the red bar is the tallest.", speaker).seconds for speaker in SPEAKERS]
+    assert 0.8 < min(lengths) < max(lengths) < 5
+    assert max(lengths) > 1.2 * min(lengths)

@@ -1,0 +1,372 @@
+"""The lossy rules of speech: with the neutral knob an exact rule, bit for bit; otherwise the law that each one states.
+
+Laws are checked on table targets: the first token after the pending one is enumerated and compared with 40 000 draws by
+a chi-square test that raises a false alarm once in a million. That the check can fail is shown with wrong rules.
+"""
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tables
+import torch
+import toys
+from torch import Tensor
+
+from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.ratio import Ratio, residual
+from mmspec.contract import Draft
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.speech import pcg as pcg_module
+from mmspec.speech.beta import Beta
+from mmspec.speech.groups import Groups, alike, by_size
+from mmspec.speech.pcg import PCG, rest
+from mmspec.speech.relaxed import MaxRatio, Relaxed, Tolerance, TopK, descend
+from mmspec.tree import chain
+
+VOCAB, ROWS, FALSE_ALARM = 5, 40_000, 1e-6
+TABLE, OTHER = tables.random_table(VOCAB, 1), tables.random_table(VOCAB, 2)
+SAMPLING = Sampling(temperature=1.0, seed=17)
+CPU = torch.device("cpu")
+
+
+def draw(rule: Any, drafter: Any, rows: int = 300, budget: int = 12, sampling: Sampling = SAMPLING) -> toys.Answer:
+    inputs = {"input_ids": torch.tensor([[1, 2]]).repeat(rows, 1)}
+    return toys.answer(tables.TableTarget(TABLE), drafter, inputs, budget, sampling, rule, eos=[tables.END])
+
+
+NEUTRAL = {"tolerance": Tolerance(1), "top-k": TopK(0), "max-ratio": MaxRatio(math.inf)}
+TREES = {
+    "chain": tables.TableDrafter(OTHER, (1, 1, 1)),
+    "tree": tables.TableDrafter(OTHER, (3, 2, 1)),
+    "dynamic": tables.TableDrafter(OTHER, (3, 2, 2), total=9),
+}
+
+
+@pytest.mark.parametrize("kind", ["coupled", "point"])
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_the_neutral_knob_is_the_exact_rule_round_by_round(name: str, tree: str, kind: Any) -> None:
+    rule, exact = NEUTRAL[name], Exact()
+    assert rule.lossless
+    assert rule.invariant
+    rule.takes = exact.takes = (kind,)
+    found, want = draw(rule, TREES[tree]), draw(exact, TREES[tree])
+    assert found.rows == want.rows
+    assert [r.drafted for r in found.rounds] == [r.drafted for r in want.rounds]
+
+
+@pytest.mark.parametrize("tree", ["chain", "tree"])
+def test_beta_zero_and_groups_of_one_are_the_ratio_rule_round_by_round(tree: str) -> None:
+    singles = alike(torch.eye(VOCAB), 0.5)
+    rules = [Beta(0.0)] + ([PCG(groups=singles)] if tree == "chain" else [])
+    want = draw(Ratio(), TREES[tree])
+    for rule in rules:
+        assert rule.lossless
+        found = draw(rule, TREES[tree])
+        assert found.rows == want.rows
+        assert [r.drafted for r in found.rounds] == [r.drafted for r in want.rounds]
+
+
+LOSSY = [Tolerance(3), TopK(2), MaxRatio(0.2), Beta(0.4), PCG(groups=alike(torch.ones(VOCAB, 2), 0.5))]
+
+
+@pytest.mark.parametrize("rule", LOSSY, ids=lambda rule: type(rule).__name__)
+def test_a_tolerant_rule_says_that_it_is_lossy_and_accepts_more(rule: Any) -> None:
+    assert not rule.lossless
+    assert not rule.invariant
+    strict = draw(Ratio() if rule.takes[0] == "sampled" else Exact(), TREES["chain"])
+    assert sum(draw(rule, TREES["chain"]).accepted) > 1.1 * sum(strict.accepted)
+
+
+@pytest.mark.parametrize("rule", [*NEUTRAL.values(), *LOSSY], ids=lambda rule: type(rule).__name__)
+def test_at_temperature_zero_every_rule_is_the_greedy_comparison(rule: Any) -> None:
+    greedy = Sampling()
+    assert (
+        draw(rule, TREES["chain"], rows=2, sampling=greedy).rows
+        == draw(Exact(), TREES["chain"], 2, sampling=greedy).rows
+    )
+
+
+def second_tokens(rule: Any, drafter: Any, sampling: Sampling = SAMPLING) -> dict[int, Counter]:
+    """First token -> how often each token came second. Only the second is drafted."""
+    found: dict[int, Counter] = {}
+    for row in draw(rule, drafter, ROWS, 2, sampling).rows:
+        if row[0] != tables.END:
+            found.setdefault(row[0], Counter())[(row[1],)] += 1
+    return found
+
+
+def worst(found: dict[int, Counter], law_after: Any) -> float:
+    """The least p-value over first tokens. law_after: logits of target and drafter -> law of the second token."""
+    values = []
+    for first, counts in found.items():
+        p, q = TABLE[2, first].softmax(-1), OTHER[2, first].softmax(-1)
+        value = tables.p_value(counts, {(t,): float(x) for t, x in enumerate(law_after(p, q))})
+        values.append(1.0 if math.isnan(value) else value)  # one outcome that is certain leaves nothing to test
+    return min(values)
+
+
+def tolerance_law(draws: int) -> Any:
+    def law(p: Tensor, q: Tensor) -> Tensor:
+        child = int(q.argmax())
+        out = p * (1 - p[child]) ** (draws - 1)
+        out[child] = 1 - (1 - p[child]) ** draws
+        return out
+
+    return law
+
+
+ONE = tables.TableDrafter(OTHER, (1,))
+
+
+def with_kind(rule: Any, kind: str) -> Any:
+    rule.takes = (kind,)
+    return rule
+
+
+@pytest.mark.parametrize("draws", [2, 5])
+def test_tolerance_keeps_a_child_that_is_among_its_draws(draws: int) -> None:
+    found = second_tokens(with_kind(Tolerance(draws), "point"), ONE)
+    assert worst(found, tolerance_law(draws)) > FALSE_ALARM
+    assert worst(found, tolerance_law(draws + 1)) < FALSE_ALARM
+
+
+def test_top_k_keeps_a_child_among_the_likeliest() -> None:
+    def law(p: Tensor, q: Tensor) -> Tensor:
+        child = int(q.argmax())
+        return torch.nn.functional.one_hot(torch.tensor(child), VOCAB).float() if (p > p[child]).sum() < 2 else p
+
+    assert worst(second_tokens(with_kind(TopK(2), "point"), ONE), law) > FALSE_ALARM
+
+
+def test_max_ratio_keeps_a_child_that_is_likely_enough() -> None:
+    def law(rho: float) -> Any:
+        def inner(p: Tensor, q: Tensor) -> Tensor:
+            child = int(q.argmax())
+            return torch.nn.functional.one_hot(torch.tensor(child), VOCAB).float() if p[child] >= rho * p.max() else p
+
+        return inner
+
+    ratios = sorted(
+        float(TABLE[2, t].softmax(-1)[OTHER[2, t].argmax()] / TABLE[2, t].softmax(-1).max()) for t in range(1, 5)
+    )
+    rho = (ratios[1] + ratios[2]) / 2  # two of the four first tokens have a child that passes
+    assert worst(second_tokens(with_kind(MaxRatio(rho), "point"), ONE), law(rho)) > FALSE_ALARM
+
+
+def beta_law(beta: float, after: Any = residual) -> Any:
+    def law(p: Tensor, q: Tensor) -> Tensor:
+        keep = ((p / q).clamp(max=1) + beta).clamp(max=1)
+        return q * keep + (q * (1 - keep)).sum() * after(p, q)
+
+    return law
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.2, 0.4])
+def test_beta_keeps_a_draft_with_the_papers_chance(beta: float) -> None:
+    found = second_tokens(Beta(beta), ONE)
+    assert worst(found, beta_law(beta)) > FALSE_ALARM
+    assert worst(found, beta_law(beta + 0.1)) < FALSE_ALARM
+    assert worst(found, beta_law(beta, lambda p, q: p)) < FALSE_ALARM  # a residual that is not one
+
+
+def test_beta_never_keeps_what_the_sampling_rules_out() -> None:
+    narrow = Sampling(temperature=1.0, top_k=2, seed=3)
+    rows = draw(Beta(1.0), tables.TableDrafter(-TABLE, (1,)), 2000, 2, narrow).rows  # drafts the least likely ones
+    for first, second in (row for row in rows if len(row) == 2):
+        assert second in TABLE[2, first].topk(2).indices.tolist()
+
+
+GROUPS = Groups(
+    members=torch.tensor([[0, 5, 5], [1, 2, 5], [1, 2, 3], [2, 3, 5], [4, 5, 5]]),
+    owners=torch.tensor([[0, 5, 5], [1, 2, 5], [1, 2, 3], [2, 3, 5], [4, 5, 5]]),
+)
+"""Overlapping: tokens 1 to 3 sound alike, 0 and 4 are alone."""
+
+
+def owners(token: int) -> list[int]:
+    return [group for group in GROUPS.owners[token].tolist() if group < VOCAB]
+
+
+def laws() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(9)
+    pairs = [torch.randn(2, VOCAB, generator=generator).softmax(-1) for _ in range(4)]
+    one_hot = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    apart = torch.tensor([[0.5, 0.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.3, 0.4, 0.0]])
+    same = torch.full((2, VOCAB), 0.2)
+    return [(pair[0].double(), pair[1].double()) for pair in (*pairs, one_hot, apart, same)]
+
+
+def group_law(p: Tensor, q: Tensor, after: Any) -> Tensor:
+    """The law of the emitted token's group (its drawn owner), by enumeration of drafts, owners and coins.
+
+    after: what follows a rejection: a law of groups.
+    """
+    ahead, drafted = masses(p), masses(q)
+    law, refused = torch.zeros(VOCAB).double(), 0.0
+    for token in range(VOCAB):
+        for group in owners(token):
+            reach = float(q[token]) / len(owners(token))
+            keep = min(1.0, float(ahead[group] / drafted[group])) if reach else 0.0
+            law[group] += reach * keep
+            refused += reach * (1 - keep)
+    return law + refused * after(ahead, drafted)
+
+
+def masses(law: Tensor) -> Tensor:
+    """The definition, token by token."""
+    out = torch.zeros(VOCAB).double()
+    for token in range(VOCAB):
+        for group in owners(token):
+            out[group] += law[token] / len(owners(token))
+    return out
+
+
+@pytest.mark.parametrize("pair", range(7))
+def test_groups_are_emitted_with_exactly_the_targets_law(pair: int) -> None:
+    p, q = laws()[pair]
+    assert torch.allclose(group_law(p, q, residual), masses(p), atol=1e-9)
+    if not torch.allclose(masses(p), masses(q)) and pair < 4:
+        assert not torch.allclose(group_law(p, q, lambda ahead, drafted: ahead), masses(p), atol=1e-6)
+    for law in (p, q):
+        assert torch.allclose(GROUPS.masses(law), masses(law))
+        for group in range(VOCAB):
+            assert torch.allclose(GROUPS.mass(law[None], torch.tensor([group])), masses(law)[group])
+
+
+@pytest.mark.parametrize("pair", range(7))
+def test_the_token_after_a_rejection_has_the_residual_groups_law(pair: int) -> None:
+    p, q = laws()[pair]
+    groups = residual(masses(p), masses(q))
+    want = torch.zeros(VOCAB).double()
+    for token in range(VOCAB):
+        for group in owners(token):
+            if masses(p)[group] > 0:
+                want[token] += groups[group] * p[token] / len(owners(token)) / masses(p)[group]
+    assert torch.allclose(rest(GROUPS, p[None], q[None])[0], want, atol=1e-9)
+    assert torch.allclose(want.sum(), torch.tensor(1.0).double())
+
+
+def pcg_law(p: Tensor, q: Tensor) -> Tensor:
+    ahead, drafted = masses(p), masses(q)
+    law, refused = torch.zeros(VOCAB).double(), 0.0
+    for token in range(VOCAB):
+        for group in owners(token):
+            reach = float(q[token]) / len(owners(token))
+            keep = min(1.0, float(ahead[group] / drafted[group]))
+            law[token] += reach * keep
+            refused += reach * (1 - keep)
+    return law + refused * rest(GROUPS, p[None].double(), q[None].double())[0]
+
+
+def test_the_rule_emits_the_enumerated_law() -> None:
+    assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) > FALSE_ALARM
+
+
+WRONG = {
+    "resamples from p": ("rest", lambda groups, p, q: p),
+    "resamples from the residual of tokens": ("rest", lambda groups, p, q: residual(p, q)),
+    "always takes the first owner": ("owner_of", lambda groups, token, coin: groups.owners[token, 0]),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_the_check_finds_a_wrong_group_rule(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pcg_module, *WRONG[how])
+    assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) < FALSE_ALARM
+
+
+def test_groups_are_what_cosines_say() -> None:
+    vectors = torch.randn(30, 4, generator=torch.Generator().manual_seed(2))
+    groups = alike(vectors, 0.6, alone=(0, 7))
+    cosine = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    for k in range(30):
+        want = {t for t in range(30) if cosine[k, t] > 0.6 and not {k, t} & {0, 7}} | {k}
+        assert {t for t in groups.members[k].tolist() if t < 30} == want
+        assert {t for t in groups.owners[k].tolist() if t < 30} == want  # cosines are symmetric
+    law = torch.rand(3, 30).softmax(-1)
+    assert torch.allclose(groups.masses(law).sum(-1), torch.ones(3))
+
+
+@pytest.mark.parametrize("size", [1, 3, 8.5, 20])
+def test_groups_are_made_of_the_wanted_size(size: float) -> None:
+    groups = by_size(torch.randn(60, 5, generator=torch.Generator().manual_seed(4)), size)
+    assert abs(groups.mean_size - size) < 0.15 * size
+    assert groups.mean_size == 1 or size > 1
+
+
+def one_node_laws(*rows: list[float]) -> Tensor:
+    return torch.tensor([rows]).log()
+
+
+def test_what_ends_an_utterance_is_kept_only_as_the_targets_own_draw() -> None:
+    """Token 0 ends. It is likely and drafted every time; a tolerant rule may not keep it more often than p does."""
+    scores = torch.tensor([0.6, 0.2, 0.2]).log().expand(4000, 2, 3)
+    draft = chain(torch.tensor([[1, 0]]).repeat(4000, 1))
+    sampler, emitted = Sampler(SAMPLING, 4000, CPU), torch.zeros(4000, dtype=torch.long)
+    target = SimpleNamespace(ends=lambda: [0])
+    exact = Exact()(draft, scores, sampler, emitted).count
+    for rule in (Tolerance(4), TopK(3), MaxRatio(0.1)):
+        assert (rule(draft, scores, sampler, emitted).count > exact).any()
+        rule.bind(target)
+        assert torch.equal(rule(draft, scores, sampler, emitted).count, exact)
+    draft.kind, draft.q = "sampled", torch.tensor([0.9, 0.05, 0.05]).expand(4000, 2, 3)
+    beta = Beta(0.4)
+    assert (beta(draft, scores, sampler, emitted).count > Ratio()(draft, scores, sampler, emitted).count).any()
+    beta.bind(target)
+    assert torch.equal(beta(draft, scores, sampler, emitted).count, Ratio()(draft, scores, sampler, emitted).count)
+
+
+def test_the_path_goes_to_the_best_child_at_every_node() -> None:
+    parents = torch.tensor([[-1, 0, 0, 1, 2, 2, 4]])
+    depth = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
+    draft = Draft(torch.zeros_like(parents), parents, depth)
+    inf = math.inf
+    for rank, last in (
+        ([inf, 2, 1, 0, 3, 2, 0], 5),  # the better child at each step, though another path is longer
+        ([inf, inf, 1, 0, 3, inf, 0], 6),
+        ([inf, 1, 1, inf, 0, 0, 0], 1),  # the first of equals
+        ([inf, inf, inf, 0, 0, 0, 0], 0),
+    ):
+        assert descend(draft, torch.tensor([rank]).float()).tolist() == [last]
+    draft.valid = torch.tensor([[True, True, False, True, True, True, True]])
+    assert descend(draft, torch.tensor([[inf, 2, 1, 0, 3, 2, 0]]).float()).tolist() == [3]
+
+
+def test_the_rules_refuse_drafts_that_break_their_law() -> None:
+    scores, sampler, emitted = torch.zeros(1, 3, VOCAB), Sampler(SAMPLING, 1, CPU), torch.zeros(1, dtype=torch.long)
+    point = chain(torch.tensor([[1, 2, 3]]))
+    for rule in (Beta(0.4), PCG(groups=GROUPS)):
+        with pytest.raises(MismatchError, match="needs"):
+            rule(point, scores, sampler, emitted)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Tolerance(0), "got 0"),
+        (lambda: Tolerance(1.5), "got 1.5"),  # type: ignore[arg-type]
+        (lambda: TopK(-1), "got -1"),
+        (lambda: MaxRatio(0.0), "got 0.0"),
+        (lambda: MaxRatio(2.0), "got 2.0"),
+        (lambda: Beta(1.1), "got 1.1"),
+        (lambda: PCG(1.0), "got 1.0"),
+        (lambda: by_size(torch.eye(4), 5), "groups of 5"),
+    ],
+)
+def test_knobs_out_of_range_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_groups_of_another_vocabulary_are_refused() -> None:
+    with pytest.raises(MismatchError, match="of 5 tokens"):
+        PCG(groups=GROUPS).bind(SimpleNamespace(vocab_size=7))
+
+
+def test_every_relaxed_rule_is_one_of_these() -> None:
+    assert {kind.__name__ for kind in Relaxed.__subclasses__()} == {"Tolerance", "TopK", "MaxRatio"}
