@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.tasks.task import TASKS
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
-    from mmspec import Pipeline
-    from mmspec.benchmarks.accuracy import AccuracySettings
-    from mmspec.benchmarks.speed import SpeedSettings
+    from mmspec.benchmarks.plan import Plan
 
 app = typer.Typer(
-    help="Measure speed and accuracy of a model with several drafters, beside what transformers does on its own.",
+    help="Measure speed and accuracy of a model with several drafters, beside what transformers does on its own. "
+    "With --task, --table or --config on official data sets or their stand-ins, else on the bundled world.",
+    epilog="Try: mmspec bench --task chartqa --data ChartQA/test --questions 20 --out bench-chartqa",
     rich_markup_mode=None,
 )
 
 OUT = "Folder for samples, summary, table and plot; the same call goes on where it stopped. Default: nothing is kept."
+DATA = (
+    "Official files of the task; of several tasks a folder with one folder each. Default: stand-ins of the miniworld."
+)
 DRAFTERS = "none,prompt-lookup,spd,eagle2"
 
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model.")]
 Drafters = Annotated[str, typer.Option(help="Names, folders or hub ids, separated by commas; none is our AR loop.")]
 Acceptance = Annotated[str, typer.Option(help="Acceptance rule.")]
 Temperature = Annotated[str, typer.Option(help="Temperatures, separated by commas; 0 is greedy.")]
-Questions = Annotated[int, typer.Option(help="Held-out questions.")]
+Questions = Annotated[int, typer.Option("--questions", "--limit", help="Questions, of each task the most.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
 MinTokens = Annotated[int, typer.Option(help="Shorter replies do not count.")]
 Repeats = Annotated[int, typer.Option(help="Times that each question is answered, with successive seeds.")]
@@ -45,6 +52,11 @@ Out = Annotated[Path | None, typer.Option(help=OUT)]
 Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves torch's choice.")]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of the weights, such as float32. Default: as `load` chooses.")]
 Device = Annotated[str | None, typer.Option(help="Device, such as cpu or cuda. Default: as `load` chooses.")]
+Tasks = Annotated[str, typer.Option("--task", "--tasks", help=f"Data sets, separated by commas: {', '.join(TASKS)}.")]
+Data = Annotated[Path | None, typer.Option(help=DATA)]
+Style = Annotated[str, typer.Option(help="Prompts of tasks: speed asks to explain, score is as published.")]
+Table = Annotated[int | None, typer.Option(help="The survey's table 1 (text) or 2 (vision-language).")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of a run of tasks; options go first.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of the table.")]
 
 
@@ -67,15 +79,25 @@ def speed(
     threads: Threads = 0,
     dtype: Dtype = None,
     device: Device = None,
+    task: Tasks = "",
+    data: Data = None,
+    style: Style = "speed",
+    table: Table = None,
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Speed of every drafter: tau, S with its interval, time split, equality, memory.
+    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score.
 
     Example: mmspec bench --model smolvlm-mini --drafters none,eagle2 --temperature 0 --questions 8 --out bench-eagle2
     """
     if context.invoked_subcommand is not None:
         refuse_misplaced(context)
         return
+    if task or table or config:
+        run_tasks(plan_of(context), out, plot and out is not None, as_json)
+        return
+    if data is not None:
+        raise InputError("--data belongs to a task: add --task, such as --task chartqa")
     from mmspec.benchmarks.memory import peaks
     from mmspec.benchmarks.plot import require_matplotlib
     from mmspec.benchmarks.records import Store
@@ -244,17 +266,56 @@ def gauges(
     show([asdict(each) for each in found], gauge_table(found), as_json)
 
 
-def loaded(settings: SpeedSettings | AccuracySettings, drafter: str) -> Pipeline:
-    """The pipeline that the settings ask for, on their number of threads."""
-    import torch
-    import transformers
+def run_tasks(plan: Plan, out: Path | None, page: bool, as_json: bool) -> None:
+    """Run a plan and print what it found. What failed is told at the end, and by the exit status."""
+    from mmspec.benchmarks.plan_run import run_plan
+    from mmspec.benchmarks.plot import require_matplotlib
 
-    import mmspec
+    if page:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        report = run_plan(plan, folder, f"mmspec {shlex.join(sys.argv[1:])}", page)
+    show(report.summary(), report.text(), as_json)
+    if report.failures:
+        for line in report.failures:
+            typer.echo(f"error: {line}", err=True)
+        raise typer.Exit(2)
 
-    transformers.logging.set_verbosity_error()  # its assisted generation warns about its own calls
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return mmspec.load(settings.model, drafter, settings.acceptance, dtype=settings.dtype, device=settings.device)
+
+def plan_of(context: typer.Context) -> Plan:
+    """The plan of a call: the settings of its file, then the options that were given."""
+    from mmspec.benchmarks.plan import Plan, read_plan
+
+    given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    settings = read_plan(given["config"]) if "config" in given else {}
+    renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
+    readers = {"model": words, "task": words, "drafters": words, "temperature": numbers}
+    same = (
+        "acceptance",
+        "questions",
+        "max_new_tokens",
+        "repeats",
+        "seed",
+        "style",
+        "table",
+        "threads",
+        "dtype",
+        "device",
+    )
+    for name in (*readers, *same):
+        if name in given:
+            settings[renamed.get(name, name)] = readers.get(name, lambda value: value)(given[name])
+    plan = Plan(**settings)
+    if "data" not in given:
+        return plan
+    paths = {task: given["data"] / task if len(plan.tasks) > 1 else given["data"] for task in plan.tasks}
+    return replace(plan, data={**plan.data, **paths})
+
+
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether the user wrote an option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @contextmanager
@@ -283,11 +344,9 @@ def numbers(text: str) -> tuple[float, ...]:
 def refuse_misplaced(context: typer.Context) -> None:
     """Options before a sub-command would be lost."""
     for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        option = name.removeprefix("as_").replace("_", "-")
-        raise InputError(f"--{option} stands before {context.invoked_subcommand!r}: put all options behind it")
+        if was_given(context, name):
+            option = name.removeprefix("as_").replace("_", "-")
+            raise InputError(f"--{option} stands before {context.invoked_subcommand!r}: put all options behind it")
 
 
 def show(summary: Any, text: str, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ def plot(found: Sequence[Figures], title: str, path: Path) -> None:
     figure.savefig(temporary, format="png", dpi=120)
     pyplot.close(figure)
     temporary.replace(path)
+
+
+def drawing(draw: Callable[[Any], None]) -> str:
+    """One panel as the text of an SVG element, to stand in a page."""
+    pyplot = require_matplotlib()
+    figure, panel = pyplot.subplots(figsize=(6, 5), layout="constrained")
+    draw(panel)
+    text = StringIO()
+    figure.savefig(text, format="svg")
+    pyplot.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def label(figures: Figures) -> str:
@@ -79,6 +91,31 @@ def draw_lengths(panel: Any, found: Sequence[Figures]) -> None:
         places = [length + (i - (len(found) - 1) / 2) * width for length in range(len(figures.histogram))]
         panel.bar(places, figures.histogram, width, label=label(figures))
     if found:
+        legend_below(panel)
+
+
+def draw_positions(panel: Any, found: Sequence[Figures]) -> None:
+    """Share of rounds that kept the draft's first, second, ... token."""
+    panel.set(xlabel="position in the draft", ylabel="share of rounds that accept it", title="acceptance by position")
+    for figures in found:
+        shares = [sum(figures.histogram[length:]) for length in range(1, len(figures.histogram))]
+        panel.plot(range(1, len(shares) + 1), shares, marker="o", label=label(figures))
+    if found:
+        panel.set_ylim(0, 1)
+        legend_below(panel)
+
+
+def draw_classes(panel: Any, found: dict[str, dict[str, list[int]]]) -> None:
+    """Share of drafted tokens among the emitted ones, by class; method -> class -> emitted, drafted."""
+    panel.set(ylabel="share of tokens that were drafted", title="drafted tokens by class")
+    width = 0.8 / max(len(found), 1)
+    for i, (method, classes) in enumerate(found.items()):
+        places = [place + (i - (len(found) - 1) / 2) * width for place in range(len(classes))]
+        shares = [drafted / emitted if emitted else 0.0 for emitted, drafted in classes.values()]
+        panel.bar(places, shares, width, label=method)
+        panel.set_xticks(range(len(classes)), list(classes))
+    if found:
+        panel.set_ylim(0, 1)
         legend_below(panel)
 
 

@@ -45,6 +45,11 @@ class Question:
     image: Image.Image
     qa: QA
 
+    @property
+    def prompt(self) -> str:
+        """What is asked."""
+        return self.qa.question
+
 
 def long_questions(number: int, token_count: Callable[[str], int], seed: str = SEED) -> list[Question]:
     """The first `number` questions with a reference answer of at least 60 tokens, at most one per picture.

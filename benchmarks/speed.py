@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from mmspec import Pipeline
 from mmspec.benchmarks.methods import Method, methods
-from mmspec.benchmarks.questions import Question, long_questions
+from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.errors import InputError
 
 WARM_UP_SEED = "bench-warm-up"
+
+
+class Prompt(Protocol):
+    """What can be asked: a text, and what `Pipeline.prepare` takes for its pictures."""
+
+    @property
+    def image(self) -> Any:
+        """Pictures, or None."""
+
+    @property
+    def prompt(self) -> str:
+        """The text."""
 
 
 @dataclass(frozen=True)
@@ -75,34 +87,37 @@ def run(
     pipe: Pipeline,
     settings: SpeedSettings,
     store: Store,
-    ask: Callable[[], list[Question]],
+    ask: Callable[[], Sequence[Prompt]],
     make: Callable[[], dict[str, Method]],
+    warm: Callable[[], Prompt] | None = None,
+    note: Callable[[Sample], dict[str, Any]] = lambda sample: {},
 ) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
-    Args: ask, make: the questions and the methods, if something is missing.
+    Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
+        default one of the miniworld. note: what else to write down about a sample.
     """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
     if missing:
         questions, ready = ask(), make()
-        warm_up(pipe, ready, settings)
+        warm_up(pipe, ready, settings, (warm or (lambda: long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]))())
         # the bar counts from where an earlier run stopped
         bar = tqdm(missing, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
         for plan in bar:
             sample = answer(pipe, ready, questions[plan[0]], plan, settings)
-            store.add(asdict(sample))
+            store.add(asdict(sample) | note(sample))
             done[sample.key] = sample
     return [done[Sample(*plan, runs={}).key] for plan in wanted]
 
 
 def answer(
-    pipe: Pipeline, ready: dict[str, Method], question: Question, plan: tuple[int, float, int], settings: SpeedSettings
+    pipe: Pipeline, ready: dict[str, Method], question: Prompt, plan: tuple[int, float, int], settings: SpeedSettings
 ) -> Sample:
     """All methods on one question; which one begins changes from sample to sample."""
     index, temperature, repeat = plan
-    inputs = pipe.prepare(question.image, question.qa.question)
+    inputs = pipe.prepare(question.image, question.prompt)
     names = list(ready)
     first = (index + repeat) % len(names)
     runs = {}
@@ -111,9 +126,8 @@ def answer(
     return Sample(index, temperature, repeat, {name: runs[name] for name in names})
 
 
-def warm_up(pipe: Pipeline, ready: dict[str, Method], settings: SpeedSettings) -> None:
+def warm_up(pipe: Pipeline, ready: dict[str, Method], settings: SpeedSettings, question: Prompt) -> None:
     """One reply of every method at every temperature on a question that is not measured."""
-    question = next(iter(long_questions(1, token_counter(pipe), WARM_UP_SEED)))
     for temperature in settings.temperatures:
         answer(pipe, ready, question, (0, temperature, 0), settings)
 

@@ -1,0 +1,81 @@
+"""A plan at work: models and tasks one after the other, each in a folder of its own, so that a kill loses nothing.
+
+What is wrong with one model or one task is told, and the others go on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmspec.benchmarks.layouts import layout
+from mmspec.benchmarks.plan import Plan
+from mmspec.benchmarks.records import write_whole
+from mmspec.benchmarks.report import save
+from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.task_report import TaskReport, task_report
+from mmspec.benchmarks.task_run import run_task
+from mmspec.errors import Error, InputError, one_line
+
+
+@dataclass
+class PlanReport:
+    """failures: what could not be run, and why. command: what was called."""
+
+    plan: Plan
+    reports: list[TaskReport]
+    failures: list[str]
+    command: str
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "command": self.command,
+            "reports": [report.summary() for report in self.reports],
+            "failures": self.failures,
+        }
+
+    def text(self) -> str:
+        """Everything, for people: the survey's layout first if there is one."""
+        parts = [layout(self.plan.table, self.reports)] if self.plan.table else []
+        parts += [report.text() for report in self.reports]
+        return "\n\n\n".join([*parts, *(f"failed: {line}" for line in self.failures)])
+
+
+def plain(model: str) -> str:
+    """A model's name as that of a folder."""
+    return re.sub(r"[^\w.-]+", "_", model).strip("_.") or "model"
+
+
+def run_plan(plan: Plan, folder: Path, command: str, page: bool) -> PlanReport:
+    """Run what the folder does not hold yet; writes summary.json, table.txt and, if `page`, report.html there.
+
+    Raises: InputError: nothing at all could be run.
+    """
+    reports, failures = [], []
+    for model in plan.models:
+        try:
+            pipe = loaded(plan.settings(model, plan.tasks[0]).speed, "none")
+        except Error as error:
+            failures.append(f"{model}: {one_line(error)}")
+            continue
+        for task in plan.tasks:
+            place = folder / plain(model) / task
+            try:
+                found = task_report(run_task(pipe, plan.settings(model, task), place))
+            except Error as error:
+                failures.append(f"{model}, {task}: {one_line(error)}")
+                continue
+            save(place, found.summary(), found.text())
+            reports.append(found)
+    if not reports:
+        raise InputError("; ".join(failures))
+    report = PlanReport(plan, reports, failures, command)
+    save(folder, report.summary(), report.text())
+    if page:
+        from mmspec.benchmarks.page import page as draw
+
+        write_whole(folder / "report.html", draw(report))
+    return report

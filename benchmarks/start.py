@@ -1,0 +1,36 @@
+"""How every run gets its pipeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mmspec import Pipeline
+
+
+class Loading(Protocol):
+    """What of a run's settings decides how the model is loaded. threads: 0 leaves torch's choice."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def acceptance(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def dtype(self) -> str | None: ...
+    @property
+    def device(self) -> str | None: ...
+
+
+def loaded(settings: Loading, drafter: str) -> Pipeline:
+    """The pipeline that the settings ask for, on their number of threads."""
+    import torch
+    import transformers
+
+    import mmspec
+
+    transformers.logging.set_verbosity_error()  # its assisted generation warns about its own calls
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return mmspec.load(settings.model, drafter, settings.acceptance, dtype=settings.dtype, device=settings.device)

@@ -1,0 +1,147 @@
+"""What a task run says: speed as always, and the task's score with autoregressive decoding and with every method."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmspec.benchmarks.accuracy import Score, score
+from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.machine import conditions
+from mmspec.benchmarks.tables import aligned, percent, speed_table
+from mmspec.benchmarks.task_run import Answered, TaskRun
+from mmspec.benchmarks.token_classes import Counts, summed
+
+LEAST = 2
+"""Tokens of a reply that is timed: with one, nothing is decoded after the prefill."""
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """How one method did at one temperature. silent: share of replies in which no answer was found; they are wrong.
+
+    groups: breakdown -> value -> score.
+    """
+
+    method: str
+    temperature: float
+    whole: Score
+    silent: float
+    groups: dict[str, list[Score]]
+
+
+@dataclass
+class TaskReport:
+    """The figures of a task run. timed: samples long enough to be timed."""
+
+    run: TaskRun
+    figures: list[Figures]
+    scores: list[TaskScore]
+    timed: int
+
+    def classes(self, temperature: float) -> dict[str, Counts]:
+        """Per method that drafts, tokens by class and how many of them were drafted."""
+        chosen = [each for each in self.run.answered if each.sample.temperature == temperature]
+        found = {
+            method: summed(each.replies[method].classes for each in chosen if method in each.replies)
+            for method in dict.fromkeys(method for each in chosen for method in each.replies)
+        }
+        return {method: each for method, each in found.items() if any(drafted for _, drafted in each.values())}
+
+    @property
+    def name(self) -> str:
+        """Model and task."""
+        return f"{self.run.settings.speed.model}, {self.run.settings.name}"
+
+    def figure(self, method: str, temperature: float) -> Figures | None:
+        """The figures of one method, if it ran."""
+        return next((f for f in self.figures if (f.method, f.temperature) == (method, temperature)), None)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        settings = self.run.settings
+        return {
+            "task": settings.name,
+            "style": settings.style,
+            "metric": self.run.task.metric,
+            "settings": asdict(settings.speed),
+            "data": str(settings.data) if settings.data else None,
+            **conditions(),
+            "samples": len(self.run.answered),
+            "timed": self.timed,
+            "figures": [asdict(figures) for figures in self.figures],
+            "classes": {f"{t:g}": self.classes(t) for t in settings.speed.temperatures},
+            "scores": [asdict(score) for score in self.scores],
+            "refused": self.run.refused,
+        }
+
+    def text(self) -> str:
+        """Everything, for people."""
+        settings, parts = self.run.settings, [self.heading()]
+        if self.figures:
+            parts.append(speed_table(self.figures, {}, None))
+        if self.scores:
+            parts.append(f"{self.metric()}\n{score_table(self.scores)}")
+        parts += [f"refused: {line}" for line in self.run.refused]
+        if settings.style == "score":
+            parts.append("Short answers measure the prefill: for tau and S take --style speed.")
+        return "\n\n".join(parts)
+
+    def heading(self) -> str:
+        """What was measured on what."""
+        settings = self.run.settings
+        data = str(settings.data) if settings.data else f"stand-in data: no score of {self.run.task.title}"
+        timed = f"{self.timed} of {len(self.run.answered)} replies are timed"
+        return f"{self.name} ({data}), {settings.style} prompts: {timed}"
+
+    def metric(self) -> str:
+        """What the score is."""
+        how = "as published" if self.run.settings.style == "score" else "answers found in explanations by rules"
+        return f"{self.run.task.metric}, {how}"
+
+
+def task_report(run: TaskRun) -> TaskReport:
+    """The report of a run. The score counts every reply, the figures those that are long enough."""
+    timed = [s for s in run.samples if all(len(each.tokens) >= LEAST for each in s.runs.values())]
+    return TaskReport(run, figures(timed), task_scores(run.answered) if run.judged else [], len(timed))
+
+
+def task_scores(answered: list[Answered]) -> list[TaskScore]:
+    """The scores of every method at every temperature."""
+    found = []
+    for temperature in dict.fromkeys(each.sample.temperature for each in answered):
+        chosen = [each for each in answered if each.sample.temperature == temperature]
+        for method in dict.fromkeys(method for each in chosen for method in each.replies):
+            found.append(
+                TaskScore(
+                    method,
+                    temperature,
+                    score("all", [each.replies[method].right for each in chosen]),
+                    sum(not each.replies[method].value for each in chosen) / len(chosen),
+                    {
+                        group: grouped(chosen, method, group)
+                        for group in dict.fromkeys(name for each in chosen for name in each.groups)
+                    },
+                )
+            )
+    return found
+
+
+def grouped(chosen: list[Answered], method: str, group: str) -> list[Score]:
+    """The score for every value of a breakdown."""
+    rights: dict[str, list[bool]] = {}
+    for each in chosen:
+        if group in each.groups:
+            rights.setdefault(each.groups[group], []).append(each.replies[method].right)
+    return [score(value, rights[value]) for value in sorted(rights)]
+
+
+def score_table(scores: list[TaskScore]) -> str:
+    """Scores of all methods, a row each."""
+    rows = [["method", "T", "replies", "score", "95 %", "no answer"]]
+    for each in scores:
+        whole = each.whole
+        span = f"{whole.low:.3f}-{whole.high:.3f}"
+        told = [str(whole.questions), f"{whole.accuracy:.3f}", span, percent(each.silent)]
+        rows.append([each.method, f"{each.temperature:g}", *told])
+    return aligned(rows)

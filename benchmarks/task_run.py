@@ -1,0 +1,195 @@
+"""A task run: every method answers the questions of a data set; replies are timed, judged and kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mmspec import Pipeline
+from mmspec.benchmarks.methods import methods
+from mmspec.benchmarks.records import Run, Sample, Store, sample_of
+from mmspec.benchmarks.speed import SpeedSettings, run, tokenizer_of
+from mmspec.benchmarks.tasks.task import Item, Mark, Style, Task, choose, find_task
+from mmspec.benchmarks.tasks.world import SEED
+from mmspec.benchmarks.token_classes import Counts, counts
+from mmspec.errors import Error, InputError
+from mmspec.text import decode_text
+
+WARM_UP_SEED = "tasks-warm-up"
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """One model on one task. data: the official files, None for the stand-in of the miniworld.
+
+    speed: how it is asked; its `questions` is the most, and a data set may have fewer.
+    """
+
+    task: str
+    speed: SpeedSettings
+    style: Style = "speed"
+    data: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What the results are called: a stand-in's are none of the data set's."""
+        return self.task if self.data else f"{self.task}-format/miniworld"
+
+
+@dataclass(frozen=True)
+class TaskQuestion:
+    """A question of a task, as the runner asks it. opened: its pictures, None to open them when they are needed."""
+
+    item: Item
+    prompt: str
+    opened: list[Image.Image] | None = None
+
+    @property
+    def image(self) -> list[Image.Image]:
+        """The pictures."""
+        return [picture.load() for picture in self.item.pictures] if self.opened is None else self.opened
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A judged reply. value: the answer that was found in it, "" if none was. classes: see `token_classes`."""
+
+    text: str
+    value: str
+    right: bool
+    classes: Counts
+
+
+@dataclass
+class Answered:
+    """One question at one temperature, answered and judged: method -> reply."""
+
+    id: str
+    groups: dict[str, str]
+    sample: Sample
+    replies: dict[str, Reply]
+
+    @property
+    def place(self) -> tuple[int, float, int]:
+        """Where it stands among the others."""
+        return self.sample.question, self.sample.temperature, self.sample.repeat
+
+
+@dataclass
+class TaskRun:
+    """What a task run found. refused: questions that could not be asked, each with its reason. judged: whether the task
+    has answers to judge by."""
+
+    settings: TaskSettings
+    task: Task
+    answered: list[Answered]
+    refused: list[str]
+    judged: bool
+
+    @property
+    def samples(self) -> list[Sample]:
+        """What was measured."""
+        return [each.sample for each in self.answered]
+
+
+def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path) -> TaskRun:
+    """Ask what the folder does not hold yet.
+
+    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept.
+    Raises: InputError: the data cannot be used, or none of its questions can be asked.
+    """
+    task = find_task(settings.task)
+    with files(task, settings) as path:
+        chosen = choose(task.items(path), settings.speed.questions, settings.speed.seed)
+        questions, refused = askable(pipe, task, chosen, settings.style)
+        speed = replace(settings.speed, questions=len(questions))
+        kept = {
+            "run": "task",
+            "task": settings.name,
+            "style": settings.style,
+            "data": str(settings.data) if settings.data else None,
+            "ids": sha256("\n".join(question.item.id for question in questions).encode()).hexdigest(),
+            **asdict(speed),
+        }
+        store = Store(folder, kept)
+        tokenizer = tokenizer_of(pipe)
+
+        def note(sample: Sample) -> dict[str, Any]:
+            item = questions[sample.question].item
+            replies = {
+                name: asdict(judged(task, item, each, settings.style, tokenizer)) for name, each in sample.runs.items()
+            }
+            return {"id": item.id, "groups": dict(item.groups), "replies": replies}
+
+        run(
+            pipe,
+            speed,
+            store,
+            lambda: questions,
+            lambda: methods(pipe, list(speed.drafters)),
+            warm=lambda: warm_question(task, settings.style),
+            note=note,
+        )
+    answered = sorted(map(answered_of, store.load()), key=lambda each: each.place)
+    return TaskRun(settings, task, answered, refused, any(question.item.answers for question in questions))
+
+
+@contextmanager
+def files(task: Task, settings: TaskSettings) -> Iterator[Path]:
+    """The data: the user's, or a stand-in that is gone afterwards."""
+    if settings.data is not None:
+        yield settings.data
+        return
+    with tempfile.TemporaryDirectory(prefix="mmspec-task-") as folder:
+        yield task.fixture(Path(folder), settings.speed.questions, SEED)
+
+
+def askable(pipe: Pipeline, task: Task, items: list[Item], style: Style) -> tuple[list[TaskQuestion], list[str]]:
+    """The questions whose pictures and texts the model takes, and why others are refused.
+
+    Raises: InputError if none is left.
+    """
+    questions, refused = [], []
+    for item in items:
+        question = TaskQuestion(item, task.prompt(item, style))
+        try:
+            length = pipe.prepare(question.image, question.prompt)["input_ids"].shape[1]
+            room = pipe.target.decoder.max_length
+            if length >= room:
+                raise InputError(f"the prompt has {length} tokens, the model's context is {room}")
+        except Error as error:
+            refused.append(f"question {item.id!r}: {error}")
+        else:
+            questions.append(question)
+    if not questions:
+        raise InputError(f"none of {len(items)} questions can be asked; the first: {refused[0]}")
+    return questions, refused
+
+
+def warm_question(task: Task, style: Style) -> TaskQuestion:
+    """A question of the task's kind that is never measured."""
+    with tempfile.TemporaryDirectory(prefix="mmspec-task-") as folder:
+        (item,) = task.items(task.fixture(Path(folder), 1, WARM_UP_SEED))
+        # the folder will be gone
+        return TaskQuestion(item, task.prompt(item, style), [picture.load() for picture in item.pictures])
+
+
+def judged(task: Task, item: Item, run: Run, style: Style, tokenizer: Any) -> Reply:
+    """A reply with its mark; where the answers are hidden, nothing is right."""
+    text = decode_text(tokenizer, run.tokens).strip()
+    mark = task.mark(item, text, style) if item.answers else Mark("", False)
+    classes = counts(run.tokens, run.accept_lengths, lambda token: decode_text(tokenizer, [token]))
+    return Reply(text, mark.value, mark.right, classes)
+
+
+def answered_of(record: dict[str, Any]) -> Answered:
+    """What a line of the store holds."""
+    replies = {method: Reply(**reply) for method, reply in record["replies"].items()}
+    return Answered(record["id"], record["groups"], sample_of(record), replies)

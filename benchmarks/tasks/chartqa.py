@@ -1,0 +1,100 @@
+"""ChartQA (arXiv 2203.10244): questions about charts, judged by relaxed accuracy."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmspec.benchmarks.tasks.choices import explained
+from mmspec.benchmarks.tasks.pictures import Picture, inside, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.stated import stated
+from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
+from mmspec.miniworld.scoring import relaxed_match
+
+FILES = (
+    ("test_human.json", "test_augmented.json"),
+    ("test*.parquet",),
+    ("ChartQA_TEST.tsv",),
+    ("test_human.json",),
+    ("test_augmented.json",),
+)
+
+
+class ChartQA:
+    """The official JSON files with their `png` folder, the parquet mirrors, or VLMEvalKit's TSV."""
+
+    name = "chartqa"
+    title = "ChartQA"
+    metric = "relaxed accuracy"
+    paper = "2203.10244"
+    short = "ChartQA"
+
+    def items(self, path: Path) -> Iterator[Item]:
+        """See `Task`."""
+        for file in find_files(path, FILES):
+            for number, row in enumerate(read_rows(file), 1):
+                yield Item(
+                    id=f"{file.stem}/{number}",
+                    question=row.text("query", "question"),
+                    answers=_answers(row),
+                    pictures=_pictures(row),
+                    groups={"split": _split(row)},
+                )
+
+    def prompt(self, item: Item, style: Style) -> str:
+        """See `Task`."""
+        if style == "speed":
+            return explained(item.question)
+        return f"{item.question}\nAnswer the question with a single word."
+
+    def mark(self, item: Item, reply: str, style: Style) -> Mark:
+        """A number may be off by 5 percent of a target that is not zero; else equal, ignoring case."""
+        value = reply.strip() if style == "score" else stated(reply)
+        return Mark(value, any(relaxed_match(value, answer) for answer in item.answers))
+
+    def fixture(self, folder: Path, number: int, seed: str) -> Path:
+        """Charts of the miniworld; shares of pies are percentages, as official labels are."""
+        rows: dict[str, list[dict[str, str]]] = {"human": [], "augmented": []}
+        for index, found in enumerate(asked(number, seed, CHARTS, choices=2)):
+            save_picture(found.image, folder / "png" / f"{index}.png")
+            share = found.facts.family == "pie" and found.topic == "value"
+            label = f"{found.gold}%" if share else found.gold
+            row = {"imgname": f"{index}.png", "query": found.question, "label": label}
+            rows["augmented" if index % 2 else "human"].append(row)
+        for split, found_rows in rows.items():
+            if found_rows:
+                save_json(found_rows, folder / f"test_{split}.json")
+        return folder
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    """The labels: one text, a list, or (in TSV files) the text of a list."""
+    label = row.get("label", "answer")
+    if isinstance(label, str) and label.startswith("["):
+        try:
+            label = ast.literal_eval(label)
+        except (ValueError, SyntaxError) as error:
+            raise row.error(f"the label {label!r} looks like a list and is none") from error
+        return tuple(map(str, label))
+    return row.texts("label", "answer")
+
+
+def _pictures(row: Row) -> tuple[Picture, ...]:
+    root = row.file.parent
+    name = row.get("imgname")
+    if name is None:
+        row.need("image", "imgname")
+        return pictures(row, "image", root)
+    folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
+    return (Picture(row, "imgname", f"{folder}/{name}", root),)
+
+
+def _split(row: Row) -> str:
+    """Human or augmented: the official files tell by their name, the mirrors by a column."""
+    kind = row.get("human_or_machine", "type", "split")
+    if kind is None:
+        return "human" if "human" in row.file.stem else "augmented"
+    return "human" if kind == 0 or str(kind).startswith("human") else "augmented"

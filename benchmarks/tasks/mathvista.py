@@ -1,0 +1,192 @@
+"""MathVista (arXiv 2310.02255): mathematics in pictures, free answers and multiple choice.
+
+The official evaluation lets a judge model extract the answer. Here rules do it in both styles (the last option, number
+or list), so the number is not comparable with the official leaderboard; it is called "rule accuracy".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmspec.benchmarks.tasks.choices import explained, letters, named_letter, options
+from mmspec.benchmarks.tasks.pictures import Picture
+from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.stated import last_list, last_number
+from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
+
+FILES = (("testmini.json",), ("testmini*.parquet",), ("MathVista_MINI.tsv",))
+HINTS = {
+    "text": "the question and provide the correct option letter, e.g., A, B, C, D,",
+    "integer": "the question requiring an integer answer and provide the final value, e.g., 1, 2, 3,",
+    "float1": "the question requiring a floating-point number with one decimal place and provide the final value, "
+    "e.g., 1.2, 1.3, 1.4,",
+    "float2": "the question requiring a floating-point number with two decimal places and provide the final value, "
+    "e.g., 1.23, 1.34, 1.45,",
+    "list": "the question requiring a Python list as an answer and provide the final list, e.g., [1, 2, 3], "
+    "[1.2, 1.3, 1.4],",
+}
+"""What the official prompts ask for, by the type of answer."""
+TYPES = ("text", "integer", "float", "list")
+
+
+class MathVista:
+    """`testmini.json` with its `images` folder, the parquet mirror, or VLMEvalKit's TSV."""
+
+    name = "mathvista"
+    title = "MathVista"
+    metric = "rule accuracy"
+    paper = "2310.02255"
+    short = "MathVista"
+
+    def items(self, path: Path) -> Iterator[Item]:
+        """See `Task`."""
+        for file in find_files(path, FILES):
+            for row in read_rows(file):
+                yield _item(row)
+
+    def prompt(self, item: Item, style: Style) -> str:
+        """See `Task`."""
+        unit = item.facts["unit"]
+        question = f"{item.question} (Unit: {unit})" if unit else item.question
+        if style == "speed":
+            return explained(question, item.choices)
+        kind, precision = item.facts["answer_type"], item.facts["precision"]
+        hint = HINTS[f"float{precision}" if kind == "float" else kind]
+        lines = [f"Hint: Please answer {hint} at the end.", f"Question: {question}"]
+        if item.choices:
+            lines += ["Choices:", options(item.choices, "({letter}) {text}")]
+        return "\n".join(lines)
+
+    def mark(self, item: Item, reply: str, style: Style) -> Mark:
+        """Extract by rule, normalise as the official script does, compare texts."""
+        kind, precision = item.facts["answer_type"], item.facts["precision"]
+        value = normalised(extracted(reply, kind, item.choices), kind, item.choices, precision)
+        return Mark(value, value in item.answers)
+
+    def fixture(self, folder: Path, number: int, seed: str) -> Path:
+        """Pictures of the miniworld with every type of answer: an average for floats, values of a chart for a list."""
+        entries = {}
+        for index, found in enumerate(asked(number, seed, ("bar", "pie", "line"))):
+            pid = str(index + 1)
+            save_picture(found.image, folder / "images" / f"{pid}.png")
+            entries[pid] = {"pid": pid, "image": f"images/{pid}.png", **_stand_in(found, TYPES[index % 4], index // 4)}
+        save_json(entries, folder / "testmini.json")
+        return folder
+
+
+def extracted(reply: str, kind: str, choices: Sequence[str]) -> str:
+    """The answer in a reply, by rules; "" if there is none."""
+    text = reply.strip()
+    quoted = re.search(r'The answer is "(.*)"\.', text)
+    if text in choices or quoted:
+        return quoted[1] if quoted else text
+    if kind == "text":
+        letter = named_letter(text, choices)
+        # what is no longer than an option may be a misspelt one; the official script takes the nearest
+        return letter or (text if text and len(text) <= 2 * max(map(len, choices), default=0) else "")
+    if kind == "list":
+        return last_list(text)
+    return last_number(text).rstrip("%")
+
+
+def normalised(answer: str, kind: str, choices: Sequence[str], precision: int | None) -> str:
+    """An extracted answer in the form of the official ones; "" where that cannot be."""
+    if not answer:
+        return ""
+    if kind == "text":
+        marked = re.findall(r"\(([a-zA-Z])\)", answer)
+        letter = marked[0].upper() if marked else answer.strip()
+        if len(letter) == 1 and letter in letters(choices):
+            return choices[letters(choices).index(letter)]
+        return min(choices, key=lambda choice: distance(letter, choice))
+    try:
+        if kind == "integer":
+            return str(int(float(answer)))
+        return str(round(float(answer), precision)) if kind == "float" else answer
+    except (ValueError, OverflowError):
+        return ""
+
+
+def distance(first: str, second: str) -> int:
+    """Levenshtein's edit distance."""
+    costs = list(range(len(second) + 1))
+    for row, one in enumerate(first, 1):
+        diagonal, costs[0] = costs[0], row
+        for column, other in enumerate(second, 1):
+            diagonal, costs[column] = (
+                costs[column],
+                min(costs[column] + 1, costs[column - 1] + 1, diagonal + (one != other)),
+            )
+    return costs[-1]
+
+
+def _item(row: Row) -> Item:
+    meta = _literal(row, "metadata") or row.values
+    choices = tuple(map(str, _literal(row, "choices") or ()))
+    kind = row.text("answer_type")
+    precision = row.get("precision")
+    if kind not in TYPES:
+        raise row.error(f"answer_type {kind!r} is none of {', '.join(TYPES)}")
+    if kind == "text" and not choices:
+        raise row.error("a multiple-choice question without choices")
+    if kind == "float" and precision not in (1, 2):
+        raise row.error(f"precision {precision!r} of a float answer is neither 1 nor 2")
+    answer = row.note("answer")
+    if kind == "text" and answer and answer not in choices:
+        raise row.error(f"the answer {answer!r} is none of the choices {', '.join(choices)}")
+    column = "decoded_image" if row.get("decoded_image") is not None else "image"
+    return Item(
+        id=row.text("pid", "index", "key"),
+        question=row.text("question"),
+        answers=(answer,) if answer else (),
+        pictures=(Picture(row, column, row.need(column), row.file.parent),),
+        choices=choices,
+        groups={name: str(meta[name]) for name in ("task", "category", "language") if meta.get(name)},
+        facts={
+            "answer_type": kind,
+            "precision": None if precision is None else int(precision),
+            "unit": row.note("unit"),
+        },
+    )
+
+
+def _literal(row: Row, column: str) -> Any:
+    """A column that holds a structure, or (in TSV files) the text of one."""
+    value = row.get(column)
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError) as error:
+        raise row.error(f"column {column!r} holds no list or object: {value[:60]!r}") from error
+
+
+def _stand_in(found: Any, kind: str, turn: int) -> dict[str, Any]:
+    """A question of one type about a chart."""
+    facts = found.facts
+    values = list(facts.values)
+    asks = {
+        "text": (found.question, found.gold),
+        "integer": ("What is the largest value in the chart?", str(max(values))),
+        "float": ("What is the average of all values?", str(round(sum(values) / len(values), 1 + turn % 2))),
+        "list": ("Which are the values, from first to last?", str(values)),
+    }
+    question, answer = asks[kind]
+    choices = list(found.options) if kind == "text" else None
+    return {
+        "question": question,
+        "choices": choices,
+        "unit": "points" if kind == "integer" else None,
+        "precision": 1 + turn % 2 if kind == "float" else None,
+        "answer": answer,
+        "question_type": "multi_choice" if choices else "free_form",
+        "answer_type": kind,
+        "metadata": {"split": "testmini", "language": "english", "source": "miniworld", "category": "general-vqa",
+                     "task": "figure question answering", "context": f"{facts.kind} chart", "grade": "not applicable",
+                     "img_width": 320, "img_height": 320, "skills": ["statistical reasoning"]},
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""OCRBench (arXiv 2305.07895): reading text, judged by whether the reply contains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmspec.benchmarks.tasks.choices import explained
+from mmspec.benchmarks.tasks.pictures import Picture, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
+from mmspec.miniworld.facts import Chart, Sign
+
+FILES = (("OCRBench.json",), ("test*.parquet",), ("OCRBench.tsv",))
+FORMULAS = "HME100k"
+RECOGNITION = "Text Recognition"
+RECOGNISED = (
+    "Regular Text Recognition",
+    "Irregular Text Recognition",
+    "Artistic Text Recognition",
+    "Handwriting Recognition",
+    "Digit String Recognition",
+    "Non-Semantic Text Recognition",
+)
+"""Types that the official report sums up as text recognition."""
+
+
+class OCRBench:
+    """`OCRBench.json` with its picture folder, the parquet mirror, or VLMEvalKit's TSV."""
+
+    name = "ocrbench"
+    title = "OCRBench"
+    metric = "containment"
+    paper = "2305.07895"
+    short = "OCRBench"
+
+    def items(self, path: Path) -> Iterator[Item]:
+        """See `Task`."""
+        for file in find_files(path, FILES):
+            for number, row in enumerate(read_rows(file), 1):
+                kind = row.note("type", "question_type", "category") or "other"
+                yield Item(
+                    id=row.note("id", "index") or f"{file.stem}/{number}",
+                    question=row.text("question"),
+                    answers=row.texts("answers", "answer"),
+                    pictures=_pictures(row),
+                    groups={"type": RECOGNITION if kind in RECOGNISED else kind},
+                    facts={"formula": row.note("dataset_name", "dataset") == FORMULAS},
+                )
+
+    def prompt(self, item: Item, style: Style) -> str:
+        """See `Task`."""
+        return explained(item.question) if style == "speed" else item.question
+
+    def mark(self, item: Item, reply: str, style: Style) -> Mark:
+        """An answer stands in the reply: formulas without spaces and in their own case, all else in lower case."""
+        formula = item.facts["formula"]
+        text = folded(reply, formula)
+        found = next((answer for answer in item.answers if folded(answer, formula) in text), None)
+        return Mark(found or "", found is not None)
+
+    def fixture(self, folder: Path, number: int, seed: str) -> Path:
+        """Signs and charts of the miniworld; answers as a text or a list, and sums as formulas in turn."""
+        entries = []
+        for index, found in enumerate(asked(number, seed, ("text", "bar", "table"), choices=1)):
+            save_picture(found.image, folder / "OCRBench_Images" / f"{index}.png")
+            entries.append({"id": index, "image_path": f"OCRBench_Images/{index}.png", **_stand_in(found, index)})
+        save_json(entries, folder / "OCRBench.json")
+        return folder
+
+
+def folded(text: str, formula: bool) -> str:
+    """What is compared of a text."""
+    if formula:
+        return text.strip().replace("\n", "").replace(" ", "")
+    return text.lower().strip().replace("\n", " ")
+
+
+def _pictures(row: Row) -> tuple[Picture, ...]:
+    path = row.get("image_path")
+    if path is None or row.get("image") is not None:
+        row.need("image", "image_path")
+        return pictures(row, "image", row.file.parent)
+    return (Picture(row, "image_path", path, row.file.parent),)
+
+
+def _stand_in(found: Asked, index: int) -> dict[str, object]:
+    facts = found.facts
+    if isinstance(facts, Sign):
+        text = " ".join(facts.lines)
+        return {"dataset_name": "miniworld", "type": RECOGNISED[index % 6], "question": "What is written in the image?",
+                "answers": text if index % 2 else [text, *facts.lines]}  # fmt: skip
+    if isinstance(facts, Chart):
+        formula = " + ".join(map(str, facts.values[:2]))
+        return {"dataset_name": FORMULAS, "type": "Handwritten Mathematical Expression Recognition",
+                "question": "Write the first two values as a sum.", "answers": [formula]}  # fmt: skip
+    return {"dataset_name": "miniworld", "type": "Scene Text-centric VQA", "question": found.question,
+            "answers": found.gold}  # fmt: skip

@@ -1,0 +1,40 @@
+"""The value that a free answer states, found by rules: the one extraction where no judge model is asked."""
+
+from __future__ import annotations
+
+import re
+
+NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?%?(?![\w])")
+LIST = re.compile(r"\[[^\[\]]*\]")
+_MARKER = re.compile(r"\b(?:answer|result)(?: is|:) *", re.IGNORECASE)
+
+
+def stated(reply: str) -> str:
+    """What an explanation says the answer is: after the last "answer is" or "answer:", else its last number.
+
+    Without either it is the whole reply, less its final full stop. Thousands separators are taken out of numbers.
+    """
+    text = reply.strip()
+    markers = list(_MARKER.finditer(text))
+    if markers:
+        rest = text[markers[-1].end() :]
+        numbers = NUMBER.match(rest)
+        return _plain(numbers[0]) if numbers else re.split(r"[.\n](?:\s|$)", rest)[0].strip("\"' ")
+    numbers_found = NUMBER.findall(text)
+    return _plain(numbers_found[-1]) if numbers_found else text.rstrip(".")
+
+
+def last_number(reply: str) -> str:
+    """The last number of a reply, "" if it has none."""
+    found = NUMBER.findall(reply)
+    return _plain(found[-1]) if found else ""
+
+
+def last_list(reply: str) -> str:
+    """The last bracketed list of a reply, "" if it has none."""
+    found = LIST.findall(reply)
+    return found[-1] if found else ""
+
+
+def _plain(number: str) -> str:
+    return number.replace(",", "")

@@ -1,0 +1,40 @@
+"""Which kinds of token are drafted well: of every class how many were emitted, and how many of these were drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+CLASSES = ("number", "word", "other")
+
+Counts = dict[str, list[int]]
+"""Class -> [tokens emitted by rounds, those of them that were drafted]."""
+
+
+def class_of(text: str) -> str:
+    """number: with a digit; word: with a letter; other: spaces, marks, parts of characters."""
+    if any(letter.isdigit() for letter in text):
+        return "number"
+    return "word" if any(letter.isalpha() for letter in text) else "other"
+
+
+def counts(tokens: Sequence[int], accept_lengths: Sequence[int], text_of: Callable[[int], str]) -> Counts:
+    """Counts of one reply: the first token is the prefill's; a round emits drafted tokens, then one of its own."""
+    found = {name: [0, 0] for name in CLASSES}
+    place = 1
+    for length in accept_lengths:
+        for step, token in enumerate(tokens[place : place + length + 1]):
+            entry = found[class_of(text_of(token))]
+            entry[0] += 1
+            entry[1] += step < length
+        place += length + 1
+    return found
+
+
+def summed(parts: Iterable[Counts]) -> Counts:
+    """Counts of several replies together."""
+    whole = {name: [0, 0] for name in CLASSES}
+    for part in parts:
+        for name, (emitted, drafted) in part.items():
+            whole[name][0] += emitted
+            whole[name][1] += drafted
+    return whole

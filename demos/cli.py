@@ -1,0 +1,42 @@
+"""`mmspec demo`: see drafts being accepted, in a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(epilog="Try: mmspec demo --open   Then click on an example, and on Race.")
+def demo(
+    model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
+    drafters: Annotated[
+        str, typer.Option(help="Drafters to choose from, separated by commas; those that fit the model unless given.")
+    ] = "",
+    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 lets other computers in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port, 1 to 65535; 0 takes a free one from 7860 on.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show speculative decoding in a browser (needs the extra `demo`).
+
+    A question about a picture is answered one token at a time and with drafts, then both are replayed side by side on
+    one clock: accepted draft tokens are underlined, corrected ones marked, tau and speed count along, and the tree of
+    every round can be looked at. Nothing is sent anywhere: no telemetry, no public link, uploads of at most 10 MB that
+    are deleted after ten minutes, one answer at a time with at most 32 waiting.
+    """
+    from mmspec.demos.app import LAUNCH, page, require_gradio
+    from mmspec.demos.studio import Studio
+    from mmspec.errors import InputError
+
+    if not 0 <= port < 2**16:
+        raise InputError(f"port {port} is not valid: 1 to 65535, or 0 for a free one")
+    require_gradio()
+    names = [name.strip() for name in drafters.split(",") if name.strip()]
+    studio = Studio(model, names or None)
+    blocks = page(studio)
+    try:
+        blocks.launch(server_name=host, server_port=port or None, inbrowser=open_browser, **LAUNCH)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}, port {port or '7860 to 7959'}: {error}") from error

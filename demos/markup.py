@@ -1,0 +1,87 @@
+"""HTML of the demos: coloured tokens, counters, messages. Every text that came from outside is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from mmspec.demos.race import Race, read
+from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, Step
+
+LEGEND = {
+    DRAFTED: "accepted as it was",
+    CORRECTED: "the draft was wrong here",
+    BONUS: "the target's own, after a draft that was right to its end",
+}
+CSS = """
+.mm-text { min-height: 9rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; }
+.mm-drafted { background: #cdeccf; color: #12381a; text-decoration: underline; text-underline-offset: 3px; }
+.mm-corrected { background: #ffd9b8; color: #5a2600; font-weight: 600; border-bottom: 2px dotted #b34700; }
+.mm-bonus { background: #d8e4fb; color: #10306b; border-bottom: 2px dashed #2f5fc4; }
+.mm-cards { display: flex; flex-wrap: wrap; gap: 0.5rem; }
+.mm-card { flex: 1 1 6.5rem; border: 1px solid #8884; border-radius: 8px; padding: 0.4rem 0.7rem; }
+.mm-card b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
+.mm-note { padding: 0.5rem 0.7rem; border-left: 4px solid #2f5fc4; }
+.mm-error { padding: 0.5rem 0.7rem; border-left: 4px solid #b00020; background: #b0002018; font-weight: 600; }
+.mm-drawing { overflow-x: auto; }
+.mm-drawing svg { max-width: none; }
+"""
+
+
+def tokens(steps: Sequence[Step]) -> str:
+    """The text of steps, each token in the clothes of how it came about."""
+    spans = []
+    for step in steps:
+        for piece, kind in zip(step.pieces, step.kinds, strict=True):
+            text = escape(piece)
+            spans.append(f'<span class="mm-{kind}" title="{kind}">{text}</span>' if kind in LEGEND and text else text)
+    return f'<div class="mm-text">{"".join(spans).lstrip()}</div>'
+
+
+def legend() -> str:
+    """What the clothes mean."""
+    return " &nbsp; ".join(f'<span class="mm-{kind}">{kind}</span> {escape(text)}' for kind, text in LEGEND.items())
+
+
+def counters(race: Race, until: float) -> str:
+    """The cards of both sides at a time of the race; S and the verdict when it is over."""
+    slow, fast = read(race.slow, until), read(race.fast, until)
+    over = race.finished and until >= max(race.slow.seconds, race.fast.seconds)
+    cards = {
+        "speed-up S": told(race.speedup if over else None, "x"),
+        "tau": told(fast.tau),
+        "tokens/s, one at a time": told(slow.tokens_per_second, digits=1),
+        "tokens/s, drafting": told(fast.tokens_per_second, digits=1),
+        "target calls": f"{1 + slow.verifications} / {1 + fast.verifications}",
+        "same answer": verdict(race) if over else "...",
+    }
+    return f'<div class="mm-cards">{"".join(card(name, value) for name, value in cards.items())}</div>'
+
+
+def card(name: str, value: str) -> str:
+    """One counter."""
+    return f'<div class="mm-card">{escape(name)}<b>{escape(value)}</b></div>'
+
+
+def verdict(race: Race) -> str:
+    """Whether both sides say the same, and whether they had to."""
+    if race.agree:
+        return "yes, lossless" if race.fast.lossless else "yes"
+    if race.invariant:
+        return "NO: an error"
+    return "no, same law" if race.fast.lossless else "no, lossy rule"
+
+
+def told(value: float | None, unit: str = "", digits: int = 2) -> str:
+    """A number, or dots for what is not known yet."""
+    return "..." if value is None else f"{value:.{digits}f}{unit}"
+
+
+def note(text: str) -> str:
+    """What is going on."""
+    return f'<div class="mm-note" role="status">{escape(text)}</div>'
+
+
+def problem(text: str) -> str:
+    """What went wrong, in one line."""
+    return f'<div class="mm-error" role="alert">{escape(" ".join(text.split()))}</div>'

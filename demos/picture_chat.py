@@ -1,0 +1,196 @@
+"""The picture tab: a question about a picture, answered one token at a time and with drafts, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from mmspec.demos import drawings, markup
+from mmspec.demos.examples import examples
+from mmspec.demos.race import Race
+from mmspec.demos.studio import LONGEST_PROMPT, MOST_TOKENS, SHAPES, Question, Studio, opened
+from mmspec.demos.trace import Trace
+from mmspec.errors import Error
+
+TITLE = "Picture chat"
+REFRESH = 0.15
+"""Seconds between two looks at a running request."""
+
+
+def build(studio: Studio, folder: Path) -> None:
+    """Put the tab into the page that is being built. folder: for the examples' files."""
+    gr.Markdown(
+        "Ask about a picture. The model answers twice, **one token at a time** and **with drafts**, one after the "
+        "other; then both are replayed on one clock. The answer is the same, and the colours show where it came from."
+    )
+    with gr.Row():
+        with gr.Column(scale=2, min_width=300):
+            picture = gr.Image(interactive=False, label="Picture", height=280, buttons=[], elem_id="mm-picture")
+            # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
+            upload = gr.UploadButton("Upload a picture", file_types=["image"], type="filepath", elem_id="mm-upload")
+            prompt = gr.Textbox(label="Question", lines=2, max_length=LONGEST_PROMPT, elem_id="mm-question")
+            with gr.Row():
+                go = gr.Button("Race", variant="primary", elem_id="mm-race")
+                stop = gr.Button("Stop")
+        with gr.Column(scale=1, min_width=240):
+            drafter = gr.Dropdown(studio.drafters, value=studio.drafters[0], label="Drafter")
+            temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
+            tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")
+            shape = gr.Dropdown(SHAPES, value="auto", label="Draft size (auto learns it; 5x4x16 is a tree)")
+            seed = gr.Number(0, label="Seed", precision=0)
+    samples = examples(folder)
+    table = gr.Dataset(
+        components=[gr.Image(visible=False, type="filepath")],
+        samples=[[file] for file, _ in samples],
+        type="index",
+        layout="gallery",
+        label="Examples: click on one",
+        elem_id="mm-examples",
+    )
+
+    message = gr.HTML(markup.note("Pick an example, or upload a picture and ask."), elem_id="mm-message")
+    cards = gr.HTML(elem_id="mm-cards")
+    gr.HTML(markup.legend())
+    with gr.Row():
+        with gr.Column(min_width=300):
+            gr.Markdown("#### One token at a time")
+            slow = gr.HTML(elem_id="mm-slow")
+        with gr.Column(min_width=300):
+            gr.Markdown("#### With drafts")
+            fast = gr.HTML(elem_id="mm-fast")
+    with gr.Accordion("What happened, round by round", open=True):
+        chart = gr.HTML(elem_id="mm-chart")
+        number = gr.Slider(1, 2, value=1, step=1, label="Round", interactive=False, elem_id="mm-round")
+        tree = gr.HTML(elem_id="mm-tree")
+
+    chosen = gr.State(None, time_to_live=1800)
+    raced = gr.State(None, time_to_live=1800)
+    views = [message, cards, slow, fast]
+    details = [chart, number, tree]
+    inputs = [chosen, prompt, drafter, temperature, tokens, seed, shape]
+
+    upload.upload(take, upload, [chosen, picture, message], concurrency_limit=4, show_progress="hidden")
+    table.click(
+        lambda index: (*take(samples[index][0]), samples[index][1]), table, [chosen, picture, message, prompt],
+        concurrency_limit=4, show_progress="hidden", api_visibility="private",
+    )  # fmt: skip
+
+    def run(*given: Any) -> Iterator[tuple[Any, ...]]:
+        yield from show_run(studio, *given)
+
+    go.click(None, js="() => { document.querySelector('#mm-message').scrollIntoView({behavior: 'smooth'}) }")
+    running = go.click(
+        run, inputs, [raced, *views, *details], concurrency_limit=1, concurrency_id="model", show_progress="hidden"
+    )
+    replaying = running.success(
+        show_replay, raced, views, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
+        api_visibility="private",
+    )  # fmt: skip
+    stop.click(lambda: markup.note("Stopped."), None, message, cancels=[running, replaying], api_visibility="private")
+    number.change(
+        show_tree, [raced, number], tree, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
+        api_visibility="private",
+    )  # fmt: skip
+
+
+def take(file: str | None) -> tuple[str | None, Any, str]:
+    """What was uploaded or clicked on: its file if it can be used, else None; its picture; a message."""
+    try:
+        picture = opened(Path(file or ""))
+    except Error as error:
+        return None, None, markup.problem(str(error))
+    return file, picture, markup.note("Now ask, and click on Race.")
+
+
+def show_run(
+    studio: Studio,
+    picture: str | None,
+    prompt: str,
+    drafter: str,
+    temperature: float,
+    tokens: int,
+    seed: int,
+    shape: str,
+) -> Iterator[tuple[Any, ...]]:
+    """Both answers as they come: the race once it is finished, message, cards, both texts, chart, slider, tree."""
+    empty = (gr.skip(),) * 3
+    yield None, markup.note("Waiting for the model ..."), "", "", "", *empty
+    try:
+        question = Question(
+            Path(picture) if picture else None,
+            prompt or "",
+            drafter,
+            float(temperature),
+            int(tokens or 0),
+            int(seed or 0),
+            shape,
+        )
+        race, shown = None, 0.0
+        for race in studio.race(question):
+            if race.finished or time.monotonic() - shown > REFRESH:
+                shown = time.monotonic()
+                yield None, *live(race), *empty
+    except Error as error:
+        yield None, markup.problem(str(error)), "", "", "", "", gr.Slider(interactive=False), ""
+        return
+    assert race is not None
+    yield race, *live(race), *details_of(race)
+
+
+def live(race: Race) -> tuple[str, str, str, str]:
+    """Message, cards and both texts while a race is run."""
+    if race.finished:
+        text = "Done."
+    elif race.fast.steps:
+        text = f"Decoding with drafts ({race.fast.method}) ..."
+    else:
+        text = "Decoding one token at a time ..."
+    return markup.note(text), "", markup.tokens(race.slow.steps), markup.tokens(race.fast.steps)
+
+
+def details_of(race: Race) -> tuple[str, Any, str]:
+    """Chart, slider and tree of a finished race; the slider starts at the round that accepted most."""
+    lengths = race.fast.accept_lengths
+    best = 1 + max(range(len(lengths)), key=lengths.__getitem__) if lengths else 1
+    slider = gr.Slider(1, max(len(lengths), 2), value=best, step=1, interactive=len(lengths) > 1)
+    return drawings.bars(lengths), slider, tree_of(race.fast, best)
+
+
+def show_replay(race: Race | None) -> Iterator[tuple[Any, ...]]:
+    """Message, cards and both texts, frame by frame, on one clock."""
+    if race is None:
+        yield (gr.skip(),) * 4  # an empty generator would wipe out what the page says
+        return
+    pace = "in real time" if race.pace == 1 else f"{race.pace:.1f} times as fast as it was"
+    begun = time.monotonic()
+    for moment in race.clock():
+        time.sleep(max(0.0, begun + moment / race.pace - time.monotonic()))
+        yield frame(race, moment, markup.note(f"Replay on one clock, {pace}: {moment:.1f} s"))
+    yield frame(race, race.slow.seconds + race.fast.seconds, markup.note(ending(race)))
+
+
+def frame(race: Race, moment: float, message: str) -> tuple[str, str, str, str]:
+    """What a replay shows at a time of the race."""
+    texts = (markup.tokens(trace.rounds(moment)) for trace in (race.slow, race.fast))
+    return message, markup.counters(race, moment), *texts  # type: ignore[return-value]
+
+
+def ending(race: Race) -> str:
+    """One sentence on how it went."""
+    slow, fast = (f"{trace.seconds:.2f} s" for trace in (race.slow, race.fast))
+    return f"One token at a time: {slow}; with drafts: {fast}; prompt included. One run says little: see mmspec bench."
+
+
+def show_tree(race: Race | None, number: int) -> str:
+    """The draft of a round."""
+    return "" if race is None else tree_of(race.fast, int(number))
+
+
+def tree_of(trace: Trace, number: int) -> str:
+    """The drawing of the draft of round `number`, counted from 1."""
+    rounds = trace.steps[1:]
+    return drawings.tree(rounds[min(max(number, 1), len(rounds)) - 1].nodes) if rounds else drawings.tree(())

@@ -1,0 +1,160 @@
+"""The model behind the demos: loaded when it is first needed, asked within limits that hold for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from mmspec.control import read_shape
+from mmspec.demos.race import Race
+from mmspec.demos.recorder import Recorder
+from mmspec.demos.trace import Trace, follow
+from mmspec.errors import InputError, unknown_name
+from mmspec.media import FORMATS, load_image
+from mmspec.text import decode_text
+
+if TYPE_CHECKING:
+    from mmspec.api import Pipeline
+
+LONGEST_PROMPT = 2000  # characters
+MOST_TOKENS = 256
+MOST_PIXELS = 16_000_000
+SHAPES = ("auto", "own", "2", "4", "8", "3x4x9", "5x4x16", "8x4x32")
+"""Sizes of drafts to choose from, see `mmspec.control.read_shape`."""
+WARM_UP = "What is shown?"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a visitor asks. picture: a file, or None. Raises: InputError for what is beyond the limits."""
+
+    picture: Path | None
+    prompt: str
+    drafter: str
+    temperature: float = 0.0
+    max_new_tokens: int = 96
+    seed: int = 0
+    shape: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.prompt.strip():
+            raise InputError("the question is empty: write one, or click on an example")
+        if len(self.prompt) > LONGEST_PROMPT:
+            raise InputError(f"the question has {len(self.prompt)} characters: at most {LONGEST_PROMPT} are taken")
+        if not 0 <= self.temperature <= 2:
+            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        if not 1 <= self.max_new_tokens <= MOST_TOKENS:
+            raise InputError(f"{self.max_new_tokens} tokens are not valid: 1 to {MOST_TOKENS} are taken")
+        if self.shape not in SHAPES:
+            raise unknown_name("draft size", self.shape, SHAPES)
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
+
+
+class Studio:
+    """A model with its drafters, one request at a time.
+
+    Args: model: bundled name, folder or hub id. drafters: names to choose from, the best first; None finds those that
+        lie beside the model and those that need no training.
+    """
+
+    def __init__(self, model: str, drafters: list[str] | None = None) -> None:
+        self.model = model
+        self._drafters = drafters
+        self._recorders: dict[str, Recorder] = {}
+        self._pipes: dict[tuple[str, str], Pipeline] = {}
+
+    @cached_property
+    def plain(self) -> Pipeline:
+        """The pipeline that decodes one token at a time."""
+        import mmspec
+
+        return self._warm(mmspec.load(self.model, "none"))
+
+    @cached_property
+    def drafters(self) -> list[str]:
+        """The drafters to choose from."""
+        return self._drafters if self._drafters is not None else usable(self.model)
+
+    def drafting(self, drafter: str, shape: str) -> Pipeline:
+        """The pipeline with a drafter and a size of drafts, which are recorded."""
+        if drafter not in self.drafters:
+            raise unknown_name("drafter", drafter, self.drafters)
+        if drafter not in self._recorders:
+            self._recorders[drafter] = Recorder(self.plain.with_drafter(drafter).drafter)
+        if (drafter, shape) not in self._pipes:
+            pipe = self.plain.with_drafter(self._recorders[drafter], shape=read_shape(shape))
+            self._pipes[drafter, shape] = self._warm(pipe)
+        return self._pipes[drafter, shape]
+
+    def race(self, question: Question) -> Iterator[Race]:
+        """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""
+        picture = opened(question.picture) if question.picture else None
+        slow, fast = self.plain, self.drafting(question.drafter, question.shape)
+        recorder: Any = fast.drafter
+        inputs: Any = {
+            "max_new_tokens": question.max_new_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+        }
+        tokenizer = slow.target.tokenizer
+        text_of = partial(text_of_token, tokenizer)
+        race = Race(Trace("none"), Trace(question.drafter))
+        race.invariant = question.temperature == 0 or fast.rule.invariant
+        for race.slow in follow(slow.stream(picture, question.prompt, **inputs), "none", tokenizer, None, text_of):
+            yield race
+        stream = fast.stream(picture, question.prompt, **inputs)
+        for race.fast in follow(stream, question.drafter, tokenizer, recorder.rounds, text_of):
+            yield race
+        race.finished = True
+        yield race
+
+    def _warm(self, pipe: Pipeline) -> Pipeline:
+        """One short answer, so that the first visitor's is not slower than the others'."""
+        pipe(prompt=WARM_UP, max_new_tokens=8)
+        return pipe
+
+
+def usable(model: str) -> list[str]:
+    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files."""
+    from mmspec.checkpoints import drafters_of
+    from mmspec.inventory import drafters
+    from mmspec.loading import PREFERRED, find_model
+    from mmspec.registry import resolve
+
+    beside = drafters_of(find_model(model))
+    first = [name for name in PREFERRED if name in beside]
+    free = [
+        entry["name"]
+        for entry in drafters()
+        if not entry["trained"] and entry["name"] != "none" and {"any", "vlm"} & set(entry["modalities"])
+    ]
+    ready = [name for name in free if not hasattr(resolve("drafters", name, "vlm"), "advice")]
+    return list(dict.fromkeys([*first, *beside, *ready]))
+
+
+def text_of_token(tokenizer: Any, token: int) -> str:
+    """The text of one token, special ones included."""
+    return decode_text(tokenizer, [token], special=True)
+
+
+def opened(path: Path) -> Image.Image:
+    """An uploaded picture. Raises: InputError for what is no picture, or too large a one, without decoding it."""
+    try:
+        with Image.open(path, formats=FORMATS) as picture:
+            width, height = picture.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        width = height = 0  # the message is that of load_image
+    if width * height > MOST_PIXELS:
+        raise InputError(
+            f"the picture has {width} x {height} pixels: at most {MOST_PIXELS // 1_000_000} million are taken"
+        )
+    try:
+        return load_image(path)
+    except InputError as error:
+        raise InputError(str(error).replace(repr(str(path)), "that you uploaded")) from error

@@ -1,0 +1,130 @@
+"""What a request did, round by round, in a form that pages can show: the view model of all demos, without gradio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mmspec.demos.recorder import Recorded
+from mmspec.text import TextStream
+
+if TYPE_CHECKING:
+    from mmspec.answers import Stream
+
+DRAFTED, CORRECTED, BONUS, PLAIN = "drafted", "corrected", "bonus", "plain"
+"""How a token came about: an accepted draft; the target's own where the draft was wrong; the target's own after a draft
+that was right to its end; the target's own where nothing was drafted."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A drafted token. parent: its node, 0 is the pending token. kept: it was accepted."""
+
+    text: str
+    parent: int
+    depth: int
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A round. pieces: text of each emitted token; kinds: how each came about; seconds: since the start of the request,
+    at its end; nodes: the draft, the pending token first, empty where there was none."""
+
+    pieces: tuple[str, ...]
+    kinds: tuple[str, ...]
+    seconds: float
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens accepted."""
+        return self.kinds.count(DRAFTED)
+
+
+@dataclass
+class Trace:
+    """A request so far; the first step is the prefill. token_ids: what was emitted."""
+
+    method: str
+    lossless: bool = True
+    steps: list[Step] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+    def rounds(self, until: float = math.inf) -> list[Step]:
+        """The steps that were done by a time, in seconds."""
+        return [step for step in self.steps if step.seconds <= until]
+
+    @property
+    def seconds(self) -> float:
+        """From the start to the last token."""
+        return self.steps[-1].seconds if self.steps else 0.0
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Decoding only: after the first token."""
+        return per_token(self.steps)
+
+    @property
+    def accept_lengths(self) -> list[int]:
+        """Drafted tokens accepted, per verification."""
+        return [step.accepted for step in self.steps[1:]]
+
+
+def emitted(steps: Sequence[Step]) -> int:
+    """How many tokens steps emitted."""
+    return sum(len(step.pieces) for step in steps)
+
+
+def tau(steps: Sequence[Step]) -> float | None:
+    """Tokens per verification, of steps that begin with the prefill; None where nothing was verified."""
+    return (emitted(steps) - 1) / (len(steps) - 1) if len(steps) > 1 else None
+
+
+def per_token(steps: Sequence[Step]) -> float | None:
+    """Seconds per token after the first, of steps that begin with the prefill."""
+    count = emitted(steps) - 1
+    return (steps[-1].seconds - steps[0].seconds) / count if count > 0 else None
+
+
+def follow(
+    stream: Stream, method: str, tokenizer: object, recorded: Sequence[Recorded] | None, text_of: Callable[[int], str]
+) -> Iterator[Trace]:
+    """Run a request; yields its trace after every round, always the same object.
+
+    Args: recorded: the drafts of the request's rounds, which grow with it; None where nothing is drafted.
+        text_of: the text of one token.
+    """
+    trace, text, stats = Trace(method, stream.stats[0].lossless), TextStream(tokenizer), stream.stats[0]
+    for number, piece in enumerate(stream):
+        draft = recorded[number - 1] if recorded is not None and number else None
+        pieces = tuple(text.add([token]) for token in piece.tokens)
+        nodes = nodes_of(draft, text_of) if draft else ()
+        trace.steps.append(Step(pieces, kinds_of(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
+        trace.token_ids += piece.tokens
+        yield trace
+
+
+def nodes_of(draft: Recorded, text_of: Callable[[int], str]) -> tuple[Node, ...]:
+    """The draft of a round as nodes; empty if nothing was drafted."""
+    tokens, parents, depth, kept = draft.on_host()
+    if len(tokens) < 2:
+        return ()
+    return tuple(
+        Node(text_of(token), parent, level, place in kept)
+        for place, (token, parent, level) in enumerate(zip(tokens, parents, depth, strict=True))
+    )
+
+
+def kinds_of(count: int, drafted: int, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """How each of a round's tokens came about."""
+    if count == drafted:
+        return (DRAFTED,) * count  # the answer ended inside the draft
+    if not nodes:
+        own = PLAIN
+    else:
+        last = max((place for place, node in enumerate(nodes) if node.kept), key=lambda place: nodes[place].depth)
+        own = CORRECTED if any(node.parent == last for node in nodes) else BONUS
+    return (DRAFTED,) * drafted + (own,)

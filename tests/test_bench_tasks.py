@@ -1,0 +1,260 @@
+"""Runs of benchmark tasks with a tiny random model: what is kept, resumed, reported and refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from test_bench import run_of, sample_with
+from tiny import tiny_smolvlm
+from typer.testing import CliRunner, Result
+
+from mmspec.benchmarks import layouts
+from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.plan import Plan, read_plan
+from mmspec.benchmarks.plan_run import plain
+from mmspec.benchmarks.task_report import TaskReport, task_report
+from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
+from mmspec.benchmarks.tasks.task import find_task
+from mmspec.benchmarks.token_classes import counts
+from mmspec.errors import Error, InputError, UnknownNameError
+
+SMALL = ["--drafters", "none,prompt-lookup", "--max-new-tokens", "6", "--temperature", "0", "--repeats", "1"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_smolvlm(tmp_path_factory.mktemp("target"))
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def succeeded(result: Result) -> str:
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def charts(folder: Path, number: int = 3) -> Path:
+    """Official ChartQA files with blank pictures and labels that nothing says."""
+    (folder / "png").mkdir(parents=True)
+    for index in range(number):
+        Image.new("RGB", (20, 20), "red").save(folder / "png" / f"{index}.png")
+    rows = [{"imgname": f"{index}.png", "query": f"How many {index}?", "label": "none"} for index in range(number)]
+    (folder / "test_human.json").write_text(json.dumps(rows))
+    return folder / "test_human.json"
+
+
+# whole runs
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of two tasks on stand-ins."""
+    out = tmp_path_factory.mktemp("run")
+    tasks = ("--model", model, *SMALL, "--task", "chartqa,scienceqa", "--limit", 3, "--out", out)
+    return out, succeeded(call(*tasks, "--table", 2))
+
+
+def lines(out: Path, task: str = "chartqa") -> list[dict[str, Any]]:
+    (file,) = out.glob(f"*/{task}/samples.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_every_reply_is_kept_with_its_text_and_mark(finished: tuple[Path, str]) -> None:
+    records = lines(finished[0])
+    assert [record["question"] for record in records] == [0, 1, 2]
+    assert len({record["id"] for record in records}) == 3
+    for record in records:
+        assert list(record["runs"]) == list(record["replies"]) == ["none", "hf", "prompt-lookup", "hf-prompt-lookup"]
+        assert record["replies"]["prompt-lookup"] == {
+            **record["replies"]["none"], "classes": record["replies"]["prompt-lookup"]["classes"]
+        }  # fmt: skip
+        assert record["groups"]["split"] in ("human", "augmented")
+
+
+def test_the_score_counts_every_reply_with_and_without_drafts(finished: tuple[Path, str]) -> None:
+    summary = json.loads((finished[0] / "summary.json").read_text())
+    chartqa = next(report for report in summary["reports"] if report["task"] == "chartqa-format/miniworld")
+    records = lines(finished[0])
+    for score in chartqa["scores"]:
+        rights = [record["replies"][score["method"]]["right"] for record in records]
+        assert score["whole"]["accuracy"] == sum(rights) / 3
+        assert sum(group["questions"] for group in score["groups"]["split"]) == 3
+    assert chartqa["figures"][0]["tau"] == 1
+    assert {"date", "versions", "hardware", "settings"} <= set(chartqa)
+
+
+def test_stand_ins_are_never_called_the_data_set(finished: tuple[Path, str]) -> None:
+    out, text = finished
+    assert "chartqa-format/miniworld (stand-in data: no score of ChartQA), speed prompts" in text
+    assert "Stand-in data, no results of the data sets: chartqa-format/miniworld" in text
+    assert (out / "table.txt").read_text() == text
+
+
+def test_table_and_page_are_written(finished: tuple[Path, str]) -> None:
+    out, text = finished
+    head = next(line for line in text.splitlines() if line.startswith("model"))
+    assert head.split() == ["model", "method", "ChartQA", "S", "tau", "ScienceQA", "S", "tau", "Average", "S", "tau"]
+    assert any(line.split()[1:2] == ["PLD"] for line in text.splitlines())
+    html = (out / "report.html").read_text()
+    assert html.count("<svg") == 8
+    assert not re.search(r'(src|href)="(?!#)|<link|<script|@import|url\((?!#)', html)  # nothing beside it is needed
+
+
+def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path: Path) -> None:
+    data, out = charts(tmp_path / "data"), tmp_path / "out"
+    arguments = ("--model", model, *SMALL, "--task", "chartqa", "--data", data, "--out", out, "--no-plot")
+    succeeded(call(*arguments))
+    (file,) = out.glob("*/chartqa/samples.jsonl")
+    whole = file.read_text().splitlines(keepends=True)
+    assert len(whole) == 3
+    file.write_text(whole[0] + whole[1][:70])  # killed while it wrote the second
+    text = succeeded(call(*arguments))
+    again = file.read_text().splitlines(keepends=True)
+    assert again[0] == whole[0]
+
+    def untimed(line: str) -> Any:
+        record = json.loads(line)
+        for run in record["runs"].values():
+            run.update({name: 0 for name in run if name.endswith("seconds")})
+        return record
+
+    assert list(map(untimed, again)) == list(map(untimed, whole))
+    assert "stand-in" not in text
+    refused = call(*arguments, "--seed", "7")
+    assert "holds a run with" in refused.output + str(refused.exception)
+
+
+def test_a_broken_picture_is_named_and_the_other_questions_are_asked(model: Path, tmp_path: Path) -> None:
+    data, out = charts(tmp_path / "data"), tmp_path / "out"
+    (data.parent / "png" / "1.png").write_bytes(b"no picture")
+    arguments = ("--model", model, *SMALL, "--task", "chartqa", "--data", data.parent, "--out", out, "--no-plot")
+    text = succeeded(call(*arguments))
+    assert "refused: question 'test_human/2':" in text
+    assert "test_human.json, row 2: column 'imgname'" in text
+    assert [record["id"] for record in lines(out)] == ["test_human/1", "test_human/3"]
+
+
+def test_a_broken_task_does_not_stop_the_others(model: Path, tmp_path: Path) -> None:
+    charts(tmp_path / "data" / "chartqa")
+    arguments = ("--model", model, *SMALL, "--task", "mathvista,chartqa", "--data", tmp_path / "data")
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert "failed: " in result.output
+    assert "mathvista does not exist" in result.output
+    assert "How many" not in result.output
+    assert "3 of 3 replies are timed" in result.output
+
+
+def test_text_tasks_need_no_pictures(model: Path) -> None:
+    text = succeeded(call("--model", model, *SMALL, "--table", 1, "--limit", 6))
+    assert "refused: question '6': the prompt has" in text  # the tiny context does not hold its three passages
+    head = next(line for line in text.splitlines() if line.startswith("model"))
+    assert "conversation" in head
+    assert "Overall S" in head
+    assert "spec-bench-format/miniworld" in text
+    assert "score" not in head
+
+
+# layouts from figures known by hand
+
+
+def report(task: str, seconds: dict[str, float], model: str = "m", group: str = "bar") -> TaskReport:
+    """One reply of 21 tokens: our loop and HF need 20 s, the others what is given, with 10 verifications."""
+    runs = {name: run_of(21, time, rounds=10) for name, time in seconds.items()}
+    sample = sample_with(0, none=run_of(21, 20.0), hf=run_of(21, 20.0), **runs)
+    replies = {name: Reply("text", "text" if name == "eagle2" else "", name == "eagle2", {}) for name in sample.runs}
+    settings = TaskSettings(task, Plan(models=(model,), drafters=("none",)).settings(model, task).speed)
+    answered = [Answered("1", {"category": group}, sample, replies)]
+    return task_report(TaskRun(settings, find_task(task), answered, [], judged=task != "spec-bench"))
+
+
+def test_table_2_has_s_and_tau_per_task_and_their_means() -> None:
+    text = layouts.table_2([report("chartqa", {"eagle2": 10.0, "spd": 20.0}), report("mathvista", {"eagle2": 5.0})])
+    rows = {line.split()[1]: line.split()[2:] for line in text.splitlines() if line.startswith("m ")}
+    assert rows == {"EAGLE-2": ["2.00", "2.00", "4.00", "2.00", "3.00", "2.00"], "SPD": ["1.00", "2.00"] + ["-"] * 4}
+
+
+def test_table_1_has_the_geometric_mean_and_the_best_method_first() -> None:
+    whole = report("spec-bench", {"spd": 10.0, "eagle2": 5.0}, group="conversation")
+    kinds = [report("spec-bench", {"spd": 10.0, "eagle2": 5.0 * 2**i}, group=kind).run.answered[0]
+             for i, kind in enumerate(layouts.KINDS.values())]  # fmt: skip
+    whole.run.answered = kinds
+    text = layouts.table_1([whole])
+    rows = [line.split() for line in text.splitlines() if line.startswith("m ")]
+    assert [row[1] for row in rows] == ["SPD", "EAGLE-2"]
+    assert rows[0][2:] == ["2.00"] * 6 + ["2.00", "2.00"]
+    assert rows[1][2:8] == ["4.00", "2.00", "1.00", "0.50", "0.25", "0.12"]
+    assert rows[1][-1] == f"{2 ** (-0.5):.2f}"
+    assert layouts.geometric([1.0, None]) is None
+
+
+def test_scores_tell_right_wrong_and_silent() -> None:
+    found = {score.method: score for score in report("chartqa", {"eagle2": 10.0}).scores}
+    assert (found["eagle2"].whole.accuracy, found["eagle2"].silent) == (1, 0)
+    assert (found["none"].whole.accuracy, found["none"].silent) == (0, 1)
+    assert not report("spec-bench", {"eagle2": 10.0}).scores
+
+
+def test_tokens_are_counted_by_class_and_origin() -> None:
+    texts = ["The", "bar", "4", "2", ".", "end", "x"]
+    found = counts(range(7), [2, 0, 1], lambda token: texts[token])
+    # the first is the prefill's; then bar and 4 drafted, 2 own; . own; end drafted, x own
+    assert found == {"number": [2, 1], "word": [3, 2], "other": [1, 0]}
+    assert counts(range(3), [2], lambda token: texts[token]) == {"number": [1, 1], "word": [1, 1], "other": [0, 0]}
+
+
+# plans
+
+
+def test_a_file_and_options_make_a_plan(tmp_path: Path) -> None:
+    file = tmp_path / "table.toml"
+    file.write_text('models = ["a", "b"]\ntasks = ["chartqa"]\ntemperatures = [0, 0.5]\n[data]\nchartqa = "charts"\n')
+    plan = Plan(**read_plan(file))
+    assert plan.models == ("a", "b")
+    assert plan.temperatures == (0.0, 0.5)
+    settings = plan.settings("b", "chartqa")
+    assert (settings.data, settings.name, settings.speed.model) == (tmp_path / "charts", "chartqa", "b")
+    assert Plan(table=1).tasks == ("spec-bench",)
+    assert len(Plan(table=2).tasks) == 6
+    assert [plain(name) for name in ("org/model-1.5", "/tmp/x y", "..")] == ["org_model-1.5", "tmp_x_y", "model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("questoins = 3", UnknownNameError, "did you mean 'questions'"),
+        ("questions = 'three'", InputError, "a whole number is needed"),
+        ("questions = true", InputError, "a whole number is needed"),
+        ("tasks = 'chartqa'", InputError, "a list of names is needed"),
+        ("temperatures = ['warm']", InputError, "a list of numbers is needed"),
+        ("data = 'here'", InputError, "a table of task = path"),
+        ("tasks = [", InputError, "is not TOML"),
+        ("style = 'fast'", UnknownNameError, "unknown style 'fast'"),
+        ("table = 3", InputError, "table=3"),
+        ("tasks = ['chartqua']", UnknownNameError, "did you mean 'chartqa'"),
+        ("tasks = ['chartqa', 'chartqa']", InputError, "each once"),
+        ("questions = 0", InputError, "questions=0"),
+    ],
+)
+def test_typos_in_a_plan_are_one_clear_error(text: str, error: type[Error], message: str, tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_text(text)
+    result = call("--config", tmp_path / "table.toml")
+    assert isinstance(result.exception, error)
+    assert message in str(result.exception)
+
+
+def test_mistakes_on_the_command_line_are_one_clear_error(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--data", tmp_path], "--data belongs to a task"),
+        (["--task", "chartqa", "--model", tmp_path / "none"], "unknown model"),
+        (["--config", tmp_path / "none.toml"], "cannot be read"),
+    ):
+        result = call(*arguments)
+        assert isinstance(result.exception, Error)
+        assert message in str(result.exception)

@@ -1,0 +1,341 @@
+"""The demos: what a page shows of a request, limits on what is asked, and the page itself, without a browser."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from tiny import png_header, tiny_llama, tiny_smolvlm, tokenizer
+from typer.testing import CliRunner
+
+import mmspec
+from mmspec.answers import Piece
+from mmspec.demos import app, drawings, markup
+from mmspec.demos.cli import app as command
+from mmspec.demos.race import LONGEST, Race, read
+from mmspec.demos.recorder import Recorded
+from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio
+from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
+from mmspec.errors import Error, InputError, MissingExtraError, UnknownNameError
+
+pytest.importorskip("gradio")
+from mmspec.demos import picture_chat  # imports gradio
+
+
+def step(text: str, kinds: str, seconds: float) -> Step:
+    """A round whose tokens are letters; kinds: d, c, b or p for each."""
+    names = {"d": DRAFTED, "c": CORRECTED, "b": BONUS, "p": PLAIN}
+    return Step(tuple(text), tuple(names[kind] for kind in kinds), seconds)
+
+
+@pytest.fixture
+def race() -> Race:
+    """Six tokens: one at a time in 1 + 5 s, with drafts in 1 + 2 s and two rounds."""
+    slow = Trace("none", steps=[step("abcdef"[i], "p", 1.0 + i) for i in range(6)], token_ids=list(range(6)))
+    fast = Trace("x", steps=[step("a", "p", 1), step("bcd", "ddc", 2), step("ef", "db", 3)], token_ids=list(range(6)))
+    return Race(slow, fast, finished=True)
+
+
+# what happened
+
+
+def test_counters_count_what_was_done_by_a_time(race: Race) -> None:
+    assert read(race.slow, 0.5).tokens == 0
+    assert read(race.fast, 1.0) == read(race.fast, 1.9)
+    assert (read(race.fast, 2.0).tokens, read(race.fast, 2.0).tau) == (4, 3.0)
+    whole = read(race.fast, 9.0)
+    assert (whole.tokens, whole.verifications, whole.tau, whole.tokens_per_second) == (6, 2, 2.5, 2.5)
+    assert race.speedup == pytest.approx((5 / 5) / (2 / 5))
+    assert race.fast.accept_lengths == [2, 1]
+
+
+def test_replay_is_in_real_time_unless_that_is_too_long(race: Race) -> None:
+    moments = list(race.clock())
+    assert race.pace == 1
+    assert moments == sorted(moments)
+    assert moments[-1] == 6.0
+    assert len(moments) == 6 * 8 + 1
+    slow = Race(Trace("none", steps=[step("a", "p", 10 * LONGEST)]), race.fast)
+    assert slow.pace == 10
+    assert len(list(slow.clock())) <= 8 * LONGEST + 1
+
+
+@pytest.mark.parametrize(
+    ("count", "drafted", "parents", "kept", "kinds"),
+    [
+        (3, 2, [-1, 0, 1, 2], [0, 1, 2], (DRAFTED, DRAFTED, CORRECTED)),  # a chain, wrong at its third token
+        (4, 3, [-1, 0, 1, 2], [0, 1, 2, 3], (DRAFTED, DRAFTED, DRAFTED, BONUS)),
+        (1, 0, [-1, 0, 0], [0], (CORRECTED,)),
+        (2, 1, [-1, 0, 0, 1], [0, 2], (DRAFTED, BONUS)),  # the second child has no children
+        (2, 1, [-1, 0, 0, 1], [0, 1], (DRAFTED, CORRECTED)),
+        (2, 2, [-1, 0, 1, 2], [0, 1, 2, 3], (DRAFTED, DRAFTED)),  # the end came inside the draft
+        (1, 0, [], [], (PLAIN,)),
+    ],
+)
+def test_kinds_of_tokens(count: int, drafted: int, parents: list[int], kept: list[int], kinds: tuple[str, ...]) -> None:
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(0 if parent < 0 else depth[parent] + 1)
+    nodes = [Node("x", parent, level, i in kept) for i, (parent, level) in enumerate(zip(parents, depth, strict=True))]
+    assert kinds_of(count, drafted, nodes) == kinds
+
+
+def test_a_stream_becomes_a_trace() -> None:
+    """A character of several tokens appears with the last of them, as in the answer itself."""
+    words = tokenizer()
+    ids = words("red \u00e9!", add_special_tokens=False)["input_ids"]
+    stats = SimpleNamespace(lossless=False, seconds=0.0)
+
+    class Scripted:
+        stats = [SimpleNamespace(lossless=False, seconds=0.0)]
+
+        def __iter__(self) -> Iterator[Piece]:
+            for number, (tokens, drafted) in enumerate([(ids[:1], 0), (ids[1:4], 2), (ids[4:], 0)]):
+                self.stats[0].seconds = 1.0 + number
+                yield Piece("", tokens, drafted)
+
+    draft = Recorded(*map(torch.tensor, ([ids[0], *ids[1:4], 5], [-1, 0, 1, 2, 2], [0, 1, 2, 3, 3])), None, [0, 1, 2])
+    alone = Recorded(*map(torch.tensor, ([ids[3]], [-1], [0])), None, [0])
+    stream: Any = Scripted()
+    *_, trace = follow(stream, "x", words, [draft, alone], lambda token: str(token))
+    assert "".join(piece for each in trace.steps for piece in each.pieces) == "red \u00e9!"
+    assert [each.seconds for each in trace.steps] == [1, 2, 3]
+    assert trace.steps[1].kinds == (DRAFTED, DRAFTED, CORRECTED)
+    assert [node.kept for node in trace.steps[1].nodes] == [True, True, True, False, False]
+    assert set(trace.steps[2].kinds) == {PLAIN}
+    assert trace.token_ids == ids
+    assert not trace.lossless
+    assert not stats.lossless
+
+
+# what is shown
+
+
+def test_tokens_are_escaped_and_clothed() -> None:
+    text = markup.tokens([Step(("<b>", "&", "x", ""), (DRAFTED, CORRECTED, PLAIN, BONUS), 1.0)])
+    assert '<span class="mm-drafted" title="drafted">&lt;b&gt;</span>' in text
+    assert '<span class="mm-corrected" title="corrected">&amp;</span>' in text
+    assert text.endswith("</span>x</div>")
+    assert "<b>" not in text
+    for kind in (DRAFTED, CORRECTED, BONUS):  # not by colour alone
+        rule = re.search(rf"\.mm-{kind} {{([^}}]*)}}", markup.CSS)
+        assert rule is not None
+        assert "underline" in rule[1] or "border-bottom" in rule[1]
+
+
+def test_messages_and_drawings_are_escaped() -> None:
+    assert "<i>" not in markup.problem("<i>") + markup.note("<i>")
+    nodes = (Node("<i>", -1, 0, True), Node("</svg>", 0, 1, True), Node("a b\n", 0, 1, False))
+    drawn = drawings.tree(nodes)
+    assert "<i>" not in drawn
+    assert drawn.count("</svg>") == 1
+    assert 'aria-label="Draft of 2 tokens, 1 accepted"' in drawn
+    assert drawn.count("line-through") == 1
+    assert "a\u00b7b\u21b5" in drawn
+    assert "No draft" in drawings.tree(())
+
+
+def test_no_two_nodes_of_a_level_are_drawn_on_the_same_line() -> None:
+    parents = [-1, 0, 0, 0, 1, 1, 2, 3, 3, 4]
+    depth = [0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    nodes = [Node("x", parent, level, False) for parent, level in zip(parents, depth, strict=True)]
+    rows = drawings.places(nodes)
+    assert len({(level, row) for level, row in zip(depth, rows, strict=True)}) == len(nodes)
+    children = [rows[1], rows[2], rows[3]]
+    assert children == sorted(children)
+    assert rows[0] == (rows[1] + rows[3]) / 2
+
+
+def test_a_bar_for_every_round() -> None:
+    assert drawings.bars([0, 3, 1]).count("<rect") == 3
+    assert "4 of the drafted tokens were accepted in 3 rounds" in drawings.bars([0, 3, 1])
+    assert "Nothing was verified" in drawings.bars([])
+
+
+def test_cards_tell_speed_only_at_the_end(race: Race) -> None:
+    assert "2.50x" not in markup.counters(race, 5.0)
+    end = markup.counters(race, 6.0)
+    assert "2.50x" in end
+    assert "6 / 3" in end  # target calls, the prompt's included
+    assert "yes, lossless" in end
+    race.fast.token_ids = [9]
+    assert "NO: an error" in markup.counters(race, 6.0)
+    race.invariant, race.fast.lossless = False, False
+    assert "no, lossy rule" in markup.counters(race, 6.0)
+
+
+# asking
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    speaker = tiny_llama(tmp_path_factory.mktemp("drafter"), seed=1)
+    folder = tiny_smolvlm(tmp_path_factory.mktemp("target"))
+    return Studio(str(folder), ["prompt-lookup", str(speaker)])
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    return tmp_path / "red.png"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", [0, 1])
+def test_a_race_says_what_the_pipeline_says(studio: Studio, picture: Path, drafter: int, temperature: float) -> None:
+    name = studio.drafters[drafter]
+    *before, race = studio.race(Question(picture, "why", name, temperature, 14, seed=3, shape="own"))
+    assert race.finished
+    assert race.agree
+    assert race.invariant
+    assert len(before) > 14
+    answer = mmspec.load(studio.model, "none")(picture, "why", max_new_tokens=14, temperature=temperature, seed=3)
+    assert race.fast.token_ids == answer.token_ids
+    said = "".join(piece for each in race.fast.steps for piece in each.pieces)
+    assert answer.text.startswith(said)
+    assert not answer.text.removeprefix(said).strip("\ufffd")  # bytes that never became a character
+    for each in race.fast.steps[1:]:
+        assert each.accepted == sum(node.kept for node in each.nodes[1:]) or each is race.fast.steps[-1]
+    assert [each.nodes for each in race.slow.steps] == [()] * len(race.slow.steps)
+    assert any(each.nodes for each in race.fast.steps) or drafter == 0  # a model drafts always, a copy if it finds one
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt": " "}, "the question is empty"),
+        ({"prompt": "x" * (LONGEST_PROMPT + 1)}, "2001 characters"),
+        ({"temperature": 2.1}, "temperature 2.1"),
+        ({"temperature": float("nan")}, "temperature nan"),
+        ({"max_new_tokens": 0}, "0 tokens"),
+        ({"max_new_tokens": 100_000}, "1 to 256"),
+        ({"seed": -1}, "the seed -1"),
+        ({"shape": "9x9x999999"}, "unknown draft size"),
+    ],
+)
+def test_limits_hold_for_everybody(changes: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {"picture": None, "prompt": "why", "drafter": "prompt-lookup"}
+    with pytest.raises(Error, match=message):
+        Question(**{**good, **changes})
+
+
+def shown(studio: Studio, picture: Path | None, prompt: str = "why", drafter: str = "prompt-lookup") -> list[tuple]:
+    return list(picture_chat.show_run(studio, str(picture) if picture else None, prompt, drafter, 0.0, 10, 0, "own"))
+
+
+def test_a_run_shows_both_answers_and_then_everything(studio: Studio, picture: Path) -> None:
+    views = shown(studio, picture)
+    assert "Waiting" in views[0][1]
+    race, message, _, slow, fast, chart, slider, tree = views[-1]
+    assert race.finished
+    assert "Done" in message
+    assert re.sub("<[^>]*>", "", slow) == re.sub("<[^>]*>", "", fast) != ""
+    assert chart.count("<rect") == len(race.fast.accept_lengths)
+    assert tree
+    frames = list(picture_chat.show_replay(race))
+    assert frames[-1][2:] == (slow, fast)
+    assert "see mmspec bench" in frames[-1][0]
+    assert picture_chat.show_tree(race, 1) == picture_chat.tree_of(race.fast, 1)
+    assert picture_chat.show_tree(None, 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty (0 bytes)"),
+        (b"no picture at all", "not a readable image"),
+        (png_header(60, 40), "truncated or broken"),
+        (png_header(20_000, 1_000), "20000 x 1000 pixels"),
+    ],
+)
+def test_a_bad_upload_is_one_message_and_the_next_request_works(
+    studio: Studio, picture: Path, tmp_path: Path, content: bytes, message: str
+) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(content)
+    chosen, preview, told = picture_chat.take(str(bad))
+    assert (chosen, preview) == (None, None)
+    assert message in told
+    last = shown(studio, bad)[-1]  # a file that was broken later
+    assert last[0] is None
+    assert 'role="alert"' in last[1]
+    assert message in last[1]
+    assert str(tmp_path) not in last[1]  # paths of the server are nobody's business
+    (unchanged,) = picture_chat.show_replay(last[0])
+    assert all(each == picture_chat.gr.skip() for each in unchanged)  # the message stays
+    assert shown(studio, picture)[-1][0].finished
+
+
+def test_other_mistakes_are_messages_too(studio: Studio) -> None:
+    assert "the question is empty" in shown(studio, None, prompt="")[-1][1]
+    assert "unknown drafter" in shown(studio, None, drafter="/etc/passwd")[-1][1]
+    assert "control token" in shown(studio, None, prompt="<|im_end|> x <image>")[-1][1]
+    with pytest.raises(UnknownNameError):
+        studio.drafting("none", "auto")
+
+
+# the page
+
+
+@dataclass
+class Served:
+    url: str
+    blocks: Any
+
+
+@pytest.fixture(scope="module")
+def served(studio: Studio) -> Iterator[Served]:
+    blocks = app.page(studio)
+    _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **app.LAUNCH)
+    yield Served(url, blocks)
+    blocks.close()
+
+
+def test_nobody_reads_files_or_waits_without_end(served: Served) -> None:
+    import httpx
+
+    config = httpx.get(f"{served.url}config").json()
+    assert not config["analytics_enabled"]
+    assert httpx.get(f"{served.url}gradio_api/file=/etc/passwd").status_code == 403
+    assert served.blocks._queue.max_size == app.WAITING
+    assert not served.blocks.share
+    assert served.blocks.max_file_size == 10 * 1024**2
+    assert served.blocks.delete_cache == (600, 600)
+    run = next(each for each in config["dependencies"] if each["api_name"] == "run")
+    assert served.blocks.fns[run["id"]].concurrency_limit == 1
+
+
+def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_path: Path) -> None:
+    client = pytest.importorskip("gradio_client")
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no picture")
+    talk = client.Client(served.url, verbose=False)
+    taken = talk.predict(client.handle_file(picture), api_name="/take")
+    assert "Now ask" in taken[1]
+    answer = talk.predict("why", "prompt-lookup", 0, 16, 0, "own", api_name="/run")
+    assert "Done" in answer[0]
+    assert re.sub("<[^>]*>", "", answer[2]) == re.sub("<[^>]*>", "", answer[3]) != ""
+    alone = client.Client(served.url, verbose=False).predict("why", "prompt-lookup", 0, 16, 0, "own", api_name="/run")
+    assert alone[2] != answer[2]  # without the picture, which belongs to the other visitor
+    assert "not a readable image" in talk.predict(client.handle_file(bad), api_name="/take")[1]
+    assert "the question is empty" in talk.predict(" ", "prompt-lookup", 0, 16, 0, "own", api_name="/run")[0]
+    with pytest.raises(Exception, match="maximum value 256"):
+        talk.predict("why", "prompt-lookup", 0, 100_000, 0, "own", api_name="/run")
+
+
+def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert "Nothing is sent anywhere" in text
+    assert "Example" in text or "Try:" in text
+    result = CliRunner().invoke(command, ["--port", "99999"])
+    assert isinstance(result.exception, InputError)
+    monkeypatch.setitem(__import__("sys").modules, "gradio", None)
+    result = CliRunner().invoke(command, [])
+    assert isinstance(result.exception, MissingExtraError)
+    assert "mmspec[demo]" in str(result.exception)
+    assert issubclass(MissingExtraError, Error)

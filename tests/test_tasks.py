@@ -1,0 +1,460 @@
+"""Benchmark tasks: loaders for official files, prompts, and scoring rules against cases worked out by hand."""
+
+import base64
+import csv
+import json
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mmspec.benchmarks.tasks.choices import bracketed_letter, first_letter, leading_letter, named_letter
+from mmspec.benchmarks.tasks.mathvista import distance
+from mmspec.benchmarks.tasks.stated import stated
+from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, choose, find_task
+from mmspec.errors import InputError, MissingExtraError, UnknownNameError
+
+VISION = [name for name in TASKS if name != "spec-bench"]
+OPTIONS = ("red", "blue", "green", "dark blue")
+
+
+def picture(size: tuple[int, int] = (8, 6)) -> bytes:
+    data = BytesIO()
+    Image.new("RGB", size, "red").save(data, "PNG")
+    return data.getvalue()
+
+
+def encoded() -> str:
+    return base64.b64encode(picture()).decode()
+
+
+def item(answer: str = "", choices: tuple[str, ...] = (), **facts: object) -> Item:
+    return Item("1", "q", (answer,), choices=choices, facts=facts)
+
+
+# scoring rules
+
+
+@pytest.mark.parametrize(
+    ("reply", "label", "right"),
+    [
+        ("105", "100", True),  # 5 percent, inclusive
+        ("95", "100", True),
+        ("105.1", "100", False),
+        ("94.9", "100", False),
+        ("-10.5", "-10", True),
+        ("10", "-10", False),
+        ("5%", "0.05", True),
+        ("5%", "5", False),  # 0.05 against 5
+        ("5", "5%", False),
+        ("52%", "50%", True),
+        ("0", "0", True),
+        ("0.0", "0", False),  # a target of zero is compared as text
+        ("1,000", "1000", False),  # no number to the official rule
+        ("2014", "2100", True),  # years are numbers like any others
+        ("2014", "1900", False),
+        ("Blue", "blue", True),
+        ("blue.", "blue", False),
+        ("dark blue", "blue", False),
+        (" 12\n", "12", True),
+        ("Yes", "yes", True),
+        ("nan", "3", False),
+    ],
+)
+def test_chartqa_relaxed_accuracy(reply: str, label: str, right: bool) -> None:
+    assert find_task("chartqa").mark(item(label), reply, "score").right is right
+
+
+def test_chartqa_takes_the_best_of_several_labels() -> None:
+    asked = Item("1", "q", ("grey", "gray"))
+    assert find_task("chartqa").mark(asked, "gray", "score").right
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("The red bar shows 40 and the blue one 12, so the answer is 28.", "28"),
+        ("The answer is 1,250 units, since 3 are missing.", "1250"),
+        ("Answer: Blue. It is the tallest of 4 bars.", "Blue"),
+        ('The answer is "Dark Blue".', "Dark Blue"),
+        ("We see 3 bars, of 10, 20 and 45.5%", "45.5%"),
+        ("It fell to -3.", "-3"),
+        ("At first the answer is 12. Counted again, the answer is 15, for 3 are hidden.", "15"),
+        ("From 2010-2014 it rose", "2014"),
+        ("Red.", "Red"),
+        ("", ""),
+    ],
+)
+def test_the_value_of_an_explanation(reply: str, value: str) -> None:
+    assert stated(reply) == value
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("B", "B"),
+        ("B.", "B"),
+        ("(B)", "B"),
+        ("The answer is (C), not A ", "C"),  # brackets go first
+        ("I think B is right", "B"),
+        ("Either A or B fits", "B"),  # alone, the last one
+        ("(A) or (B)", "A"),  # neither stands alone: the first one
+        ("B. blue", "B"),
+        ("blue", ""),
+        ("E", ""),
+        ("b", ""),
+    ],
+)
+def test_mmt_bench_letters(reply: str, letter: str) -> None:
+    assert bracketed_letter(reply, OPTIONS) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"), [("B", "B"), (" B. blue", "B"), ("Blue", "B"), ("The answer is B", ""), ("", ""), ("E", "")]
+)
+def test_seed_bench_letters(reply: str, letter: str) -> None:
+    assert first_letter(reply, OPTIONS) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [("B", "B"), ("b", "B"), ("B. blue", "B"), ("b. blue", ""), ("B) blue", ""), ("Blue", ""), ("E.", ""), ("", "")],
+)
+def test_scienceqa_letters(reply: str, letter: str) -> None:
+    assert leading_letter(reply, OPTIONS) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("It is not (A), for the sky is above it: (B).", "B"),
+        ("A bar is tall, so the answer is B.", "B"),
+        ("The correct answer: option C, I think", "C"),
+        ("The tallest is the one called B", "B"),
+        ("B and then many, many other words follow here", ""),  # too early to be a conclusion
+        ("Red is small. The tallest is green.", "C"),
+        ("Red, and blue, and green.", ""),
+        ("It is dark blue.", ""),  # both blue and dark blue stand in it
+        ("Reddish, I would say", ""),
+        ("", ""),
+    ],
+)
+def test_letters_of_explanations(reply: str, letter: str) -> None:
+    assert named_letter(reply, OPTIONS) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "kind", "precision", "right"),
+    [
+        ("Step 1: 3 + 4. The value is 7", "7", "integer", None, True),
+        ("7.9", "7", "integer", None, True),  # cut, not rounded
+        ("45%", "45", "integer", None, True),
+        ("1,250", "1250", "integer", None, True),
+        ("none", "7", "integer", None, False),
+        ("It is 1.25", "1.2", "float", 1, True),  # round half to even, as Python does
+        ("It is 1.26", "1.3", "float", 1, True),
+        ("It is 1.26", "1.26", "float", 2, True),
+        ("1.3", "1.30", "float", 2, False),  # texts are compared
+        ("2", "2.0", "float", 1, True),
+        ("They are [1, 2] and then [3, 4]", "[3, 4]", "list", None, True),
+        ("[3,4]", "[3, 4]", "list", None, False),
+        ("The answer is (B)", "blue", "text", None, True),
+        ("B", "blue", "text", None, True),
+        ("bleu", "blue", "text", None, True),  # the nearest option
+        ("red", "red", "text", None, True),
+        ('The answer is "green".', "green", "text", None, True),
+        ("I have no idea which of all these colours it may be, sorry", "blue", "text", None, False),
+    ],
+)
+def test_mathvista_rules(reply: str, answer: str, kind: str, precision: int | None, right: bool) -> None:
+    asked = item(answer, OPTIONS if kind == "text" else (), answer_type=kind, precision=precision)
+    assert find_task("mathvista").mark(asked, reply, "score").right is right
+
+
+def test_edit_distance() -> None:
+    pairs = {("", "abc"): 3, ("abc", "abc"): 0, ("kitten", "sitting"): 3, ("ab", "ba"): 2}
+    assert {pair: distance(*pair) for pair in pairs} == pairs
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "formula", "right"),
+    [
+        ("The sign says OPEN today", "open", False, True),
+        ("op\nen", "op en", False, True),  # a line break counts as a space
+        ("op en", "open", False, False),
+        ("x ^ 2 + 1", "x^2+1", True, True),
+        ("X^2", "x^2", True, False),
+        ("a\n+ b", "a+b", True, True),
+        ("", "open", False, False),
+    ],
+)
+def test_ocrbench_containment(reply: str, answer: str, formula: bool, right: bool) -> None:
+    assert find_task("ocrbench").mark(item(answer, formula=formula), reply, "score").right is right
+
+
+# stand-ins and official files
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_stand_in_has_the_official_schema_and_can_be_answered(name: str, tmp_path: Path) -> None:
+    task = find_task(name)
+    items = list(task.items(task.fixture(tmp_path / "a", 12, "s")))
+    assert len(items) == len({each.id for each in items}) == 12
+    for each in items:
+        prompts = {style: task.prompt(each, style) for style in STYLES}
+        assert all(each.question in prompt for prompt in prompts.values())
+        assert [found.load().mode for found in each.pictures] == ["RGB"] * len(each.pictures)
+        if each.choices:
+            assert set(each.answers) < {*"ABCDE", *each.choices}
+            assert all(choice in prompt for prompt in prompts.values() for choice in each.choices)
+    again = task.items(task.fixture(tmp_path / "b", 12, "s"))
+    assert [(a.id, a.question, a.answers) for a in items] == [(b.id, b.question, b.answers) for b in again]
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_right_answers_of_a_stand_in_are_right_and_others_are_not(name: str, tmp_path: Path) -> None:
+    task = find_task(name)
+    for each in task.items(task.fixture(tmp_path, 12, "s")):
+        for style in STYLES:
+            assert task.mark(each, each.answers[0], style).right, (each, style)
+            assert not task.mark(each, "I cannot say", style).right
+
+
+def test_stand_ins_cover_what_the_official_files_hold(tmp_path: Path) -> None:
+    found = {name: list(find_task(name).items(find_task(name).fixture(tmp_path / name, 24, "s"))) for name in TASKS}
+    assert {len(each.pictures) for each in found["mmt-bench"]} == {1, 2}
+    assert found["mmt-bench"][3].pictures[0].load().tobytes() == found["mmt-bench"][2].pictures[0].load().tobytes()
+    assert {len(each.pictures) for each in found["seed-bench-2"]} == {1, 2}
+    assert {len(each.pictures) for each in found["scienceqa"]} == {0, 1}
+    assert {len(each.choices) for each in found["scienceqa"]} == {2, 3, 4, 5}
+    assert {each.facts["formula"] for each in found["ocrbench"]} == {True, False}
+    assert {len(each.answers) > 1 for each in found["ocrbench"]} == {True, False}
+    assert any(each.answers[0].endswith("%") for each in found["chartqa"])
+    assert {each.groups["split"] for each in found["chartqa"]} == {"human", "augmented"}
+    kinds = {(each.facts["answer_type"], each.facts["precision"]) for each in found["mathvista"]}
+    assert kinds == {("text", None), ("integer", None), ("float", 1), ("float", 2), ("list", None)}
+    assert len({each.groups["category"] for each in found["spec-bench"]}) == 6
+
+
+def parquet(path: Path, rows: list[dict]) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as files
+
+    files.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def tsv(path: Path, rows: list[dict]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+CELL = {"bytes": picture(), "path": None}
+MIRRORS = {
+    "chartqa": [
+        {"image": CELL, "query": "Höhe?", "label": ["12"], "human_or_machine": 1},
+        {"image": CELL, "query": "which\tone?", "label": ["a", "b"], "human_or_machine": 0},
+    ],
+    "mmt-bench": [
+        {"index": 7, "question": "q", "answer": "B", "A": "x", "B": "y", "C": None, "image": [CELL, CELL],
+         "category": "c", "l2-category": "m", "split": "VAL"},
+    ],
+    "seed-bench-2": [
+        {"question_id": "5_0", "question": "q", "answer": "D", "choice_a": "x", "choice_b": "y", "choice_c": "z",
+         "choice_d": "w", "image": [CELL], "data_id": ["a.png"], "data_type": "Single Image", "question_type_id": 5},
+    ],
+    "scienceqa": [
+        {"question": "q", "choices": ["x", "y"], "answer": 1, "hint": "", "image": None, "subject": "natural science",
+         "grade": "grade8"},
+    ],
+    "ocrbench": [
+        {"dataset": "HME100k", "question": "q", "question_type": "Digit String Recognition", "answer": ["1+1"],
+         "image": CELL},
+    ],
+    "mathvista": [
+        {"pid": "3", "question": "多少?", "image": "images/3.jpg", "decoded_image": CELL, "choices": None, "unit": None,
+         "precision": 1.0, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
+         "metadata": {"task": "t", "category": "c", "language": "chinese"}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIRRORS)
+def test_parquet_mirrors_are_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    file = {"mmt-bench": "val-0.parquet", "mathvista": "testmini-0.parquet"}.get(name, "test-00000-of-00001.parquet")
+    parquet(tmp_path / "data" / file, MIRRORS[name])
+    items = list(find_task(name).items(tmp_path))
+    assert len(items) == len(MIRRORS[name])
+    assert all(found.load().size == (8, 6) for each in items for found in each.pictures)
+    first = items[0]
+    expected = {
+        "chartqa": (("12",), 1, {"split": "augmented"}),
+        "mmt-bench": (("B",), 2, {"meta-task": "m", "subtask": "c"}),
+        "seed-bench-2": (("D",), 1, {"data type": "Single Image", "dimension": "5"}),
+        "scienceqa": (("B",), 0, {"context": "NO", "subject": "NAT", "grade": "7-12"}),
+        "ocrbench": (("1+1",), 1, {"type": "Text Recognition"}),
+        "mathvista": (("1.2",), 1, {"task": "t", "category": "c", "language": "chinese"}),
+    }[name]
+    assert (first.answers, len(first.pictures), dict(first.groups)) == expected
+
+
+TABLES = {
+    "chartqa": ("ChartQA_TEST.tsv", {"index": 0, "question": "q", "answer": "['a', 'b']"}, ("a", "b")),
+    "seed-bench-2": (
+        "SEEDBench2.tsv",
+        {"index": 0, "question": "q", "answer": "C", "A": "x", "B": "y", "C": "z", "D": "w", "category": "c"},
+        ("C",),
+    ),
+    "scienceqa": (
+        "ScienceQA_TEST.tsv",
+        {"index": 0, "question": "two\nlines", "hint": "h", "answer": "B", "A": "x", "B": "y", "C": ""},
+        ("B",),
+    ),
+    "ocrbench": ("OCRBench.tsv", {"index": 0, "question": "q", "answer": "a", "category": "c"}, ("a",)),
+    "mathvista": (
+        "MathVista_MINI.tsv",
+        {"index": 0, "question": "q", "choices": "['x', 'y']", "answer": "y", "answer_option": "B", "unit": "",
+         "question_type": "multi_choice", "answer_type": "text", "precision": ""},
+        ("y",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tsv_files_are_read(name: str, tmp_path: Path) -> None:
+    file, row, answers = TABLES[name]
+    tsv(tmp_path / file, [{**row, "image": encoded()}])
+    (only,) = find_task(name).items(tmp_path)
+    assert only.answers == answers
+    assert only.question == row["question"]
+    assert only.pictures[0].load().size == (8, 6)
+
+
+def test_mathvista_prompt_is_the_official_one() -> None:
+    task = find_task("mathvista")
+    free = Item("1", "How long?", facts={"answer_type": "float", "precision": 2, "unit": "cm"})
+    assert task.prompt(free, "score") == (
+        "Hint: Please answer the question requiring a floating-point number with two decimal places and provide the "
+        "final value, e.g., 1.23, 1.34, 1.45, at the end.\nQuestion: How long? (Unit: cm)"
+    )
+    choice = Item("1", "Which?", choices=("x", "y"), facts={"answer_type": "text", "precision": None, "unit": ""})
+    assert task.prompt(choice, "score").splitlines()[1:] == ["Question: Which?", "Choices:", "(A) x", "(B) y"]
+    assert task.prompt(choice, "speed").endswith("(B) y\nPlease answer with an explanation.")
+
+
+def test_choosing_is_repeatable_and_does_not_depend_on_the_order_of_the_file() -> None:
+    items = [Item(str(number), "q") for number in range(50)]
+    chosen = choose(iter(items), 10)
+    assert len(chosen) == 10
+    assert [int(each.id) for each in chosen] == sorted(int(each.id) for each in chosen)
+    assert {each.id for each in chosen} == {each.id for each in choose(iter(items[::-1]), 10)}
+    assert {each.id for each in chosen} != {each.id for each in choose(iter(items), 10, seed=1)}
+    assert [each.id for each in choose(iter(items), 99)] == [each.id for each in items]
+    with pytest.raises(InputError, match="'3' occurs twice"):
+        choose(iter([items[3], items[3]]), 2)
+
+
+# bad data
+
+
+def chart(tmp_path: Path, **changes: object) -> Path:
+    """Two rows of official ChartQA, the second one changed."""
+    (tmp_path / "png").mkdir(exist_ok=True)
+    (tmp_path / "png" / "a.png").write_bytes(picture())
+    row = {"imgname": "a.png", "query": "q", "label": "1"}
+    changed = {name: value for name, value in {**row, **changes}.items() if value is not ...}
+    (tmp_path / "test_human.json").write_text(json.dumps([row, changed]))
+    return tmp_path / "test_human.json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"query": ...},
+            r"test_human.json, row 2: column 'query' or 'question' is missing; columns found: imgname, label",
+        ),
+        ({"query": " "}, "row 2: column 'query' is empty"),
+        ({"label": {"a": 1}}, "row 2: column 'label' must hold a text or a list of texts"),
+        ({"label": []}, "row 2: column 'label' must hold"),
+        ({"label": True}, "row 2: column 'label' must hold"),
+        ({"label": "[oops"}, "row 2: the label"),
+        ({"imgname": ...}, "row 2: column 'image' or 'imgname' is missing"),
+        ({"imgname": "../../secret.png"}, "leaves the data folder"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(find_task("chartqa").items(chart(tmp_path, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("iVBOR*w0KGgo", "row 1: column 'image': .* neither base64"),
+        (base64.b64encode(b"no picture").decode(), "row 1: column 'image': .*not a readable image"),
+        (base64.b64encode(picture()[:-30]).decode(), "row 1: column 'image': .*broken"),
+    ],
+)
+def test_broken_pictures_are_named_when_they_are_opened(tmp_path: Path, cell: str, message: str) -> None:
+    tsv(tmp_path / "ChartQA_TEST.tsv", [{"index": 0, "question": "q", "answer": "a", "image": cell}])
+    (only,) = find_task("chartqa").items(tmp_path)
+    with pytest.raises(InputError, match=message):
+        only.pictures[0].load()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("test_human.json", "[", "is not JSON"),
+        ("test_human.json", "[]", "has no rows"),
+        ("test_human.json", "3", "must hold a list or an object"),
+        ("test_human.json", "[3]", "row 1: a record must have named columns"),
+        ("test-0.parquet", "no parquet", "is not a parquet file"),
+        ("ChartQA_TEST.tsv", "a\tb\n1\t2\t3\n", "row 1: more cells than columns"),
+        ("other.json", "[]", "none of the official files: test_human.json and test_augmented.json"),
+        ("rows.txt", "", "none of the official files"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, file: str, content: str, message: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(InputError, match=message):
+        list(find_task("chartqa").items(tmp_path))
+
+
+def test_other_mistakes_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'chartqa'"):
+        find_task("chartqua")
+    with pytest.raises(InputError, match="does not exist"):
+        list(find_task("chartqa").items(tmp_path / "none"))
+    (tmp_path / "rows.txt").write_text("x")
+    with pytest.raises(InputError, match=r"endings: \.json"):
+        list(find_task("chartqa").items(tmp_path / "rows.txt"))
+
+
+def test_bad_answers_of_multiple_choice_are_named(tmp_path: Path) -> None:
+    row = {"index": 0, "question": "q", "A": "x", "B": "y", "image": encoded()}
+    tsv(tmp_path / "MMT-Bench_VAL.tsv", [{**row, "answer": "C"}])
+    with pytest.raises(InputError, match="row 1: the answer 'C' is none of the 2 options A, B"):
+        list(find_task("mmt-bench").items(tmp_path))
+    tsv(tmp_path / "MMT-Bench_VAL.tsv", [{**row, "answer": "B", "image": "9"}])
+    with pytest.raises(InputError, match="row 1: the picture is that of row index 9, which has none"):
+        list(find_task("mmt-bench").items(tmp_path))
+    (tmp_path / "problems.json").write_text(json.dumps({"4": {"question": "q", "choices": ["x", "y"], "answer": 2}}))
+    with pytest.raises(InputError, match=r"pid_splits\.json must be there"):
+        list(find_task("scienceqa").items(tmp_path))
+    (tmp_path / "pid_splits.json").write_text(json.dumps({"test": ["4"]}))
+    with pytest.raises(InputError, match="entry '4': the answer 2 is not the index of one of the 2 choices"):
+        list(find_task("scienceqa").items(tmp_path))
+
+
+def test_missing_pyarrow_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test-0.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"mmspec\[bench\]"):
+        list(find_task("chartqa").items(tmp_path))
