@@ -1,5 +1,6 @@
 """janus-mini can be trained: scenes and captions, both stages, going on where they stopped, and the finished folder."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,41 +10,109 @@ import mmspec
 from mmspec.errors import InputError
 from mmspec.image_ar.pretrain import train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
+from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import Painter
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
-
-COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "black")
 
 
 def painter() -> Painter:
     from transformers import JanusForConditionalGeneration
 
-    tokenizer = build_tokenizer(scene("tokenizer", index).caption for index in range(200))
+    tokenizer = build_tokenizer(scene("tokenizer", index).caption.text for index in range(200))
     torch.manual_seed(0)
-    return Painter(JanusForConditionalGeneration(janus_config(tokenizer, 1, 32)), tokenizer)
+    return Painter(JanusForConditionalGeneration(janus_config(tokenizer, 4, 32)), tokenizer)
 
 
-def test_a_scene_is_made_from_its_seed_and_says_what_it_shows() -> None:
-    made = [scene("a", index) for index in range(40)]
+def test_a_scene_is_made_from_its_seed_and_keeps_what_its_caption_says() -> None:
+    made = [scene("a", index) for index in range(60)]
     for index, one in enumerate(made):
         assert one.pixels.shape == (3, PIXELS, PIXELS)
         assert torch.equal(scene("a", index).pixels, one.pixels)
         assert scene("a", index).caption == one.caption
-        assert 1 <= len(one.facts.things) <= 3
-        for thing in one.facts.things:
-            assert f"{thing.color} {thing.shape} at the" in one.caption
-        said = sum(one.caption.count(f"{colour} ") for colour in COLOURS)
-        assert said == len(one.facts.things)
-    assert len({one.caption for one in made}) == 40
+        assert all(kept(one.said, one.seen))
+        for group in one.said.groups:
+            assert f"{group.kind.color} {group.kind.shape}" in one.caption.text
+            assert group.kind.shape in [one.seen[cell].shape for cell in group.cells]
+    assert {one.said.side for one in made} > {None, "above", "to the left of"}
+    assert len({one.caption.text for one in made}) == 60
     assert not torch.equal(scene("b", 0).pixels, made[0].pixels)
+
+
+def test_the_grain_makes_two_patches_of_one_ground_differ() -> None:
+    pixels = scene("a", 3).pixels.float()
+    corner = pixels[:, :4, :4].mean((1, 2))
+    spread = pixels.unfold(1, 4, 4).unfold(2, 4, 4).mean((3, 4)).std((1, 2))
+    assert (spread > 4).all()
+    assert (corner > 60).all()  # no shape in the corner itself
+
+
+TWO = Said((Group(Kind("red", "circle"), ((0, 0),), False), Group(Kind("blue", "square"), ((2, 0), (2, 2)), False)),
+           "above", "sky")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "facts"),
+    [
+        ({(0, 0): "red circle", (2, 0): "blue square", (2, 2): "blue square"}, (True, True, True, True)),
+        ({(1, 1): "red circle", (2, 0): "blue square", (2, 1): "blue square"}, (True, True, True, True)),
+        ({(2, 1): "red circle", (2, 0): "blue square", (1, 1): "blue square"}, (True, True, False, True)),
+        ({(0, 0): "red circle", (2, 2): "blue square"}, (True, False, True, False)),
+        ({(0, 0): "red square", (2, 0): "blue square", (2, 2): "blue square"}, (False, True, False, True)),
+        ({}, (False, False, False, False)),
+    ],
+)
+def test_a_picture_is_judged_by_what_its_caption_says(seen: dict[Cell, str], facts: tuple[bool, ...]) -> None:
+    assert tuple(kept(TWO, {cell: Kind(*name.split()) for cell, name in seen.items()})) == facts
+
+
+def test_a_thing_whose_place_is_said_must_be_there() -> None:
+    said = Said((Group(Kind("red", "star"), ((1, 2),), True),), None, None)
+    assert kept(said, {(1, 2): Kind("red", "star")}) == [True, True]
+    assert kept(said, {(1, 1): Kind("red", "star")}) == [False, True]
+
+
+def test_every_word_has_an_owner_and_patches_know_theirs() -> None:
+    caption = tell(TWO, random.Random(1))
+    words = WORD.findall(caption.text)
+    assert len(words) == len(caption.owners)
+    of = {owner: {word for word, mine in zip(words, caption.owners, strict=True) if mine == owner} for owner in (0, 1)}
+    assert of[0] >= {"red", "circle"}
+    assert of[1] >= {"above", "two", "blue", "squares"}
+
+    one = next(made for index in range(99) if (made := scene("a", index)).said.groups[0].placed)
+    (row, column), side = one.said.groups[0].cells[0], one.owners.shape[0]
+    middle = one.owners[int((row + 0.5) * side / 3), int((column + 0.5) * side / 3)]
+    assert middle == 0
+    model = painter()
+    ids, _ = model.prompts([one.caption.text, "draw a very long caption of nothing at all , nothing at all , nothing"])
+    right = model.words_of([one.caption], one.owners[None], ids.shape[1])
+    told = [
+        model.tokenizer.convert_ids_to_tokens(int(token)) for token in ids[0][right[0][one.owners.flatten() == 0][0]]
+    ]
+    assert {one.said.groups[0].kind.color, one.said.groups[0].kind.shape} <= set(told)
+
+
+def test_heads_are_taught_in_training_only() -> None:
+    model = painter()
+    batch = collate([Scenes("a", 4)[index] for index in range(2)])
+    plain = model.eval()(**batch)
+    model.train()
+    torch.manual_seed(0)  # with this seed, no caption is hidden
+    taught = model(**batch)
+    assert torch.allclose(taught["logits"], plain["logits"], atol=1e-5)
+    assert taught["loss"] > plain["loss"] + 0.1
+    loss = taught["loss"] - plain["loss"].detach()
+    loss.backward()
+    queries = model.model.model.language_model.layers[1].self_attn.q_proj.weight.grad
+    assert queries is not None
+    assert queries[:32].abs().sum() > 0
 
 
 def test_the_loss_is_that_of_the_drawing_target() -> None:
     """Teacher-forced logits of a padded batch equal those that the target says at every place."""
     model = painter().double().eval()
-    pixels = torch.stack([scene("a", index).pixels for index in range(2)])
-    captions = [scene("a", index).caption for index in range(2)]
+    captions = [scene("a", index).caption.text for index in range(2)]
     ids, mask = model.prompts(captions)
     codes = torch.randint(0, 512, (2, 256), generator=torch.Generator().manual_seed(0))
     from mmspec.image_ar.janus import Janus
@@ -61,7 +130,8 @@ def test_the_loss_is_that_of_the_drawing_target() -> None:
         state.emitted = torch.ones_like(state.emitted)
         verified = target.verify(state, chain(codes[:, :20]))
     assert torch.allclose(verified.logits, (free + 3 * (told - free))[:, 1:21], atol=1e-9)
-    assert 3 < model.float()(pixels, captions)["loss"].item() < 12
+    batch = collate([scene("a", index) for index in range(2)])
+    assert 3 < model.float()(**batch)["loss"].item() < 12
 
 
 def test_both_stages_learn_a_batch_by_heart() -> None:
@@ -71,7 +141,7 @@ def test_both_stages_learn_a_batch_by_heart() -> None:
     optimizer = torch.optim.Adam(coder.parameters(), 2e-3)
     losses = []
     for _ in range(10):
-        loss = coder(batch["pixels"][:, :, :32, :32])["loss"]
+        loss = coder(pixels=batch["pixels"][:, :, :32, :32])["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -96,6 +166,14 @@ def test_both_stages_learn_a_batch_by_heart() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_training_goes_on_when_a_code_is_moved() -> None:
+    coder = Autoencoder(painter().model.model.vqmodel).train()
+    coder.use[:] = 0.0
+    loss = coder(pixels=collate([scene("a", 0)])["pixels"][:, :, :32, :32])["loss"]
+    loss.backward()
+    assert (coder.use > 0).all()
+
+
 def test_unused_codes_are_moved_to_where_pictures_are() -> None:
     coder = Autoencoder(painter().model.model.vqmodel)
     coder.use[:] = 0.0
@@ -112,8 +190,22 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "janus-mini"
-    small = ["--picture-steps", "2", "--picture-batch", "2", "--steps", "2", "--batch", "2", "--layers", "1"]
-    command = [*small, "--width", "32", "--threads", "1", "--out", str(out), "--run", str(run)]
+    small = ["--picture-steps", "2", "--picture-batch", "2", "--steps", "2", "--batch", "2", "--layers", "4"]
+    command = [
+        *small,
+        "--deep-steps",
+        "2",
+        "--shallow",
+        "2",
+        "--width",
+        "32",
+        "--threads",
+        "1",
+        "--out",
+        str(out),
+        "--run",
+        str(run),
+    ]
 
     def stopped(*args: object) -> None:
         raise KeyboardInterrupt
@@ -128,10 +220,10 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert (run / "codes.safetensors").stat().st_mtime_ns == first
     assert "Held-out losses: picture tokenizer" in (out / "README.md").read_text()
     pipe = mmspec.load(out)
-    drawn = pipe(prompt="a large red circle at the top left", seed=1)
+    drawn = pipe(prompt="a red circle at the top left", seed=1)
     assert drawn.image.size == (PIXELS, PIXELS)
     assert len(drawn.token_ids) == 256
-    assert pipe.with_drafter("none")(prompt="a large red circle at the top left", seed=1).token_ids == drawn.token_ids
+    assert pipe.with_drafter("none")(prompt="a red circle at the top left", seed=1).token_ids == drawn.token_ids
     with pytest.raises(InputError, match=r"words that the model was never told: \['unicorn'\]"):
         pipe(prompt="a red unicorn")
     assert build_processor(pipe.processor.tokenizer).num_image_tokens == 256

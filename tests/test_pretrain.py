@@ -8,13 +8,14 @@ from torch.utils.data import default_collate
 from transformers import SmolVLMForConditionalGeneration
 
 from mmspec.miniworld import sample
+from mmspec.training.growth import deepened, places
 from mmspec.training.muon import build_optimizer, orthogonalized
+from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.architecture import smolvlm_config
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.attention import packed_attention
-from mmspec.vlm.pretrain.growth import deepened, places
 from mmspec.vlm.pretrain.language import PackedPictures, asked_about, encode, packed_states
-from mmspec.vlm.pretrain.pointers import Watch, meant, pointing_loss, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import slot_words
 from mmspec.vlm.pretrain.tokenizer import (
     PREFIX,
@@ -131,7 +132,7 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
 
 def test_a_deepened_model_computes_the_same():
     model = tiny(processor().tokenizer)
-    deep = deepened(model, 5).eval()
+    deep = deepened(model, 5, "model.text_model.layers").eval()
     ids = torch.randint(10, 90, (2, 9))
     assert len(deep.model.text_model.layers) == 5
     with torch.no_grad():

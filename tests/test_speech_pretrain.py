@@ -15,7 +15,7 @@ from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain import espeak, train
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
-from mmspec.speech.pretrain.corpus import Coded, Utterance, coded, record
+from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker
 from mmspec.speech.pretrain.texts import LONGEST, sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, new_model
@@ -33,7 +33,7 @@ TINY = {
     "codebooks": 2,
     "codebook_size": 12,
 }
-SIZE = Size(layers=2, width=32, heads=4, refiner_layers=1, context=256)
+SIZE = Size(layers=2, deep=4, width=32, heads=4, refiner_layers=1, context=256)
 
 
 def tones(text: str, speaker: Speaker) -> Audio:
@@ -130,6 +130,18 @@ def test_both_parts_of_the_model_learn() -> None:
         assert float(loss.spoken(texts, voices, rows)) < 0.6 * first
 
 
+def test_a_batch_holds_utterances_of_about_one_length() -> None:
+    corpus = [Coded("", 0, torch.zeros(2, length)) for length in torch.randperm(200).tolist()]
+    samples = ByLength(corpus, 400, seed=1, batch=5)
+    lengths = [samples[place][1].codes.shape[1] for place in range(400)]
+    for epoch in (lengths[:200], lengths[200:]):
+        assert sorted(epoch) == list(range(200))
+        batches = [epoch[start : start + 5] for start in range(0, 200, 5)]
+        assert sum(max(batch) - min(batch) for batch in batches) / 40 < 15
+        assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
+    assert lengths[:200] != lengths[200:]
+
+
 def test_padding_changes_nothing_for_a_shorter_row() -> None:
     corpus, tokenizer = corpus_of_codes(), make_tokenizer(12)
     model = new_model(tokenizer, 2, 12, SIZE).double().eval()
@@ -166,7 +178,7 @@ def test_a_voice_is_of_the_same_speaker_and_of_another_utterance() -> None:
 
 def options(tmp_path: Path, **changes: Any) -> Any:
     names = ["--out", str(tmp_path / "valle-mini"), "--run", str(tmp_path / "run"), "--no-bf16"]
-    values = {"sentences": 24, "held-out": 4, "codec-steps": 3, "steps": 3, "batch": 4, **changes}
+    values = {"sentences": 24, "held-out": 4, "codec-steps": 3, "steps": 3, "deep-steps": 3, "batch": 4, **changes}
     return train.parser().parse_args(names + [f"--{name}={value}" for name, value in values.items()])
 
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import l1_loss, mse_loss, normalize
+from torch.nn.functional import avg_pool2d, l1_loss, mse_loss, normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
 from mmspec.image_ar.pretrain.world import normalized
 
 COMMITMENT = 0.25
+TONES = 4.0  # weight of a patch's mean colour, which rough grounds would drown
+PATCH = PIXELS // SIDE
 MEMORY = 0.98  # of how often each code is used
 UNUSED = 0.03  # share of an even use below which a code is moved
 
@@ -32,21 +35,27 @@ class Autoencoder(nn.Module):
         self.register_buffer("use", torch.ones(codes.num_embeddings))
         self.use: Tensor
 
-    def forward(self, pixels: Tensor, captions: Any = None) -> dict[str, Tensor]:
+    def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
         wanted = normalized(pixels)
         states = self.vq.quant_conv(self.vq.encoder(wanted)).permute(0, 2, 3, 1)  # [B, side, side, d]
         states = normalize(states, dim=-1)
-        book = normalize(self.vq.quantize.embedding.weight, dim=-1)
-        nearest = (states.detach().flatten(0, 2) @ book.detach().T).argmax(-1)
-        chosen = book[nearest].view(states.shape)
-        fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
+        flat = states.detach().flatten(0, 2)
         if self.training:
-            self._tend(nearest, states.detach().flatten(0, 2))
+            self._tend(self._nearest(flat), flat)  # before the codes are part of a graph
+        chosen = normalize(self.vq.quantize.embedding.weight, dim=-1)[self._nearest(flat)].view(states.shape)
+        fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
         passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
         made = self.vq.decoder(self.vq.post_quant_conv(passed))
         edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
-        return {"loss": l1_loss(made, wanted) + mse_loss(made, wanted) + edges + fit, "made": made}
+        tones = l1_loss(avg_pool2d(made, PATCH), avg_pool2d(wanted, PATCH))
+        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + TONES * tones + fit
+        return {"loss": loss, "made": made}
+
+    @torch.no_grad()
+    def _nearest(self, states: Tensor) -> Tensor:
+        """[N, d] unit vectors -> [N] their codes."""
+        return (states @ normalize(self.vq.quantize.embedding.weight, dim=-1).T).argmax(-1)
 
     @torch.no_grad()
     def _tend(self, nearest: Tensor, states: Tensor) -> None:

@@ -10,9 +10,13 @@ from torch.nn.functional import cross_entropy
 from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 
 from mmspec.image_ar.pretrain.architecture import IMAGE_START, SIDE
+from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.world import normalized
+from mmspec.training.pointing import NAME as WATCHED
+from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
+READ_WEIGHT = 0.2
 
 
 class Painter(nn.Module):
@@ -24,15 +28,24 @@ class Painter(nn.Module):
         self.start = tokenizer.convert_tokens_to_ids(IMAGE_START)
         for part in (model.model.vqmodel, model.model.vision_model, model.model.aligner):
             part.requires_grad_(False)
+        model.model.language_model.set_attn_implementation(WATCHED)
 
-    def forward(self, pixels: Tensor, captions: list[str]) -> dict[str, Tensor]:
-        """pixels: [B, 3, S, S] uint8; captions: B texts. Returns the loss, and logits [B, codes, V]."""
-        ids, mask = self.prompts(captions)
+    def forward(self, pixels: Tensor, captions: list[Caption], owners: Tensor) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8; owners: [B, side, side], as in `Scene`. Returns the loss, and logits
+        [B, codes, V]."""
+        ids, mask = self.prompts([caption.text for caption in captions])
+        right = self.words_of(captions, owners, ids.shape[1])
         if self.training:
-            ids = torch.where(torch.rand(len(ids), 1, device=ids.device) < FREE, self.hidden(ids), ids)
+            free = torch.rand(len(ids), 1, device=ids.device) < FREE
+            ids, right = torch.where(free, self.hidden(ids), ids), right & ~free[:, None]
         codes = self.codes(pixels)
-        logits = self.logits(ids, mask, codes)
-        return {"loss": cross_entropy(logits.flatten(0, 1), codes.flatten()), "logits": logits}
+        width, layers = ids.shape[1], self.model.config.text_config.num_hidden_layers
+        watch = Watch(reading_layers(layers) if self.training else (), slice(0, width), width - 1)
+        logits = self.logits(ids, mask, codes, watch)
+        loss = cross_entropy(logits.flatten(0, 1), codes.flatten())
+        for scores in watch.scores.values():
+            loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(mask[:, None] == 0, -torch.inf), right)
+        return {"loss": loss, "logits": logits}
 
     def prompts(self, captions: list[str]) -> tuple[Tensor, Tensor]:
         """Ids and mask [B, T], padded on the left: start, words, start of the image."""
@@ -45,6 +58,12 @@ class Painter(nn.Module):
         device = self.model.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
+    def words_of(self, captions: list[Caption], owners: Tensor, width: int) -> Tensor:
+        """Which words tell what a patch is: [B, codes, width] bool."""
+        rows = [[NOBODY] * (width - 1 - len(one.owners)) + [*one.owners, NOBODY] for one in captions]
+        words, patches = torch.tensor(rows, device=owners.device)[:, None], owners.flatten(1)[:, :, None]
+        return (words == patches) & (patches != NOBODY)
+
     def hidden(self, ids: Tensor) -> Tensor:
         """The prompts of guidance's second row: padding in the place of all words."""
         kept = (ids == self.tokenizer.bos_token_id) | (ids == self.start)
@@ -55,15 +74,19 @@ class Painter(nn.Module):
         """[B, side * side] codes of pictures."""
         return self.model.model.vqmodel.encode(normalized(pixels)).image_tokens.view(-1, SIDE * SIDE)
 
-    def logits(self, ids: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
-        """[B, L, V] logits of every code, given those before it."""
+    def logits(self, ids: Tensor, mask: Tensor, codes: Tensor, watch: Watch | None = None) -> Tensor:
+        """[B, L, V] logits of every code, given those before it. watch: is shown who attends to what."""
         model = self.model
         words = model.get_input_embeddings()(ids)
         drawn = model.prepare_embeddings_for_image_generation(codes[:, :-1])
         seen = torch.cat([mask, torch.ones_like(codes[:, :-1])], 1)
         places = (seen.cumsum(-1) - 1).clamp(min=0)
         states: Any = model.model.language_model(
-            inputs_embeds=torch.cat([words, drawn], 1), attention_mask=seen, position_ids=places, use_cache=False
+            inputs_embeds=torch.cat([words, drawn], 1),
+            attention_mask=seen,
+            position_ids=places,
+            use_cache=False,
+            watch=watch,
         )
         return model.model.generation_head(states.last_hidden_state[:, ids.shape[1] - 1 :])
 

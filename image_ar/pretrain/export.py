@@ -48,7 +48,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path) ->
     painter.eval()
     held_out = [scene("validation", index) for index in range(GAUGED)]
     pixels = torch.stack([made.pixels for made in held_out])
-    certainty = painter.certainty(pixels, [made.caption for made in held_out], GUIDANCE)
+    certainty = painter.certainty(pixels, [made.caption.text for made in held_out], GUIDANCE)
     model, tokenizer = painter.model, processor.tokenizer
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -71,7 +71,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path) ->
         guidance=GUIDANCE,
         certainty=certainty,
         codes_loss=last_loss(run / "codes.json"),
-        draw_loss=last_loss(run / "draw.json"),
+        draw_loss=last_loss(run / "deep.json"),
     )
     with writing(out) as folder:
         model.to(torch.bfloat16).save_pretrained(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,55 +12,73 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmspec.image_ar.pretrain.architecture import PIXELS
-from mmspec.miniworld.facts import Shapes, Thing
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
+from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, NOBODY, Caption, Cell, Kind, Said, draw_groups, tell
+from mmspec.miniworld.facts import Mark, Shapes, Thing
 from mmspec.miniworld.render import render
-from mmspec.miniworld.scenes import draw_facts
-from mmspec.miniworld.talk_shapes import place
 
-MOST_THINGS = 3  # so that every shape and texture can be told at this size
-OPENINGS = ("", "a picture of ", "draw ", "an image with ")
-GROUNDS = ("on a {} background", "on {}", "in front of a {} background")
-JOINTS = (", ", " and ", " , with ")
+SIZE = {"large": (84, 96)}  # of the 320 pixels of the canvas: five codes wide, so that every shape can be told
+GRAIN = ((SIDE, 11.0), (2 * SIDE, 8.0), (PIXELS, 4.0))
+"""Side and spread of the noise that makes grounds and inks rough: no code follows surely from those before it."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """facts: what is to be seen. caption: what of it is said. pixels: uint8 [3, S, S]."""
+    """said, caption: what is told. seen: what stands in which cell. pixels: uint8 [3, S, S].
 
-    facts: Shapes
-    caption: str
+    owners: [side, side] int, whose every patch is: the index of a group, GROUND, or NOBODY where the caption does not
+    tell that it will be.
+    """
+
+    said: Said
+    caption: Caption
+    seen: dict[Cell, Kind]
     pixels: Tensor
+    owners: Tensor
 
 
 def scene(seed: int | str, index: int) -> Scene:
     """Scene `index` of the data set `seed`."""
     rng = random.Random(f"{seed}/{index}/scene")
-    facts = draw_facts(random.Random(f"{seed}/{index}/facts"), "shapes")
-    assert isinstance(facts, Shapes)
-    some = rng.sample(facts.things, min(len(facts.things), rng.randint(1, MOST_THINGS)))
-    facts = replace(facts, things=tuple(sorted(some, key=lambda thing: (thing.row, thing.column))))
-    image, _ = render(facts, random.Random(f"{seed}/{index}/render"))
-    small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.LANCZOS)
-    return Scene(facts, caption(facts, rng), torch.from_numpy(np.array(small).transpose(2, 0, 1).copy()))
+    said = draw_groups(rng)
+    seen = {cell: group.kind for group in said.groups for cell in group.cells}
+    things = [Thing(kind.shape, kind.color, "plain", "large", *cell) for cell, kind in sorted(seen.items())]
+    facts = Shapes(tuple(things), said.ground or rng.choice(GROUNDS))
+    image, marks = render(facts, random.Random(f"{seed}/{index}/render"), SIZE)
+    small = np.asarray(image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BOX), dtype=np.float32)
+    rough = small + _grain(np.random.default_rng(rng.getrandbits(64)))[:, :, None]
+    pixels = torch.from_numpy(np.clip(rough, 0, 255).astype(np.uint8).transpose(2, 0, 1).copy())
+    return Scene(said, tell(said, rng), seen, pixels, _owners(said, things, marks, image.width))
 
 
-def caption(facts: Shapes, rng: random.Random) -> str:
-    """Every thing with its colour, shape and place; size, texture and background only sometimes."""
-    things = list(facts.things)
-    rng.shuffle(things)
-    text = rng.choice(OPENINGS) + rng.choice(JOINTS).join(_phrase(thing, rng) for thing in things)
-    return f"{text} {rng.choice(GROUNDS).format(facts.background)}" if rng.random() < 0.8 else text
+def _grain(rng: np.random.Generator) -> np.ndarray:
+    """[S, S] noise of brightness: coarse, middle and fine."""
+    whole = np.zeros((PIXELS, PIXELS), dtype=np.float32)
+    for side, spread in GRAIN:
+        noise = Image.fromarray(rng.normal(0.0, spread, (side, side)).astype(np.float32))
+        whole += np.asarray(noise.resize((PIXELS, PIXELS), Image.Resampling.BILINEAR))
+    return whole
 
 
-def _phrase(thing: Thing, rng: random.Random) -> str:
-    words = [thing.size] if rng.random() < 0.7 else []
-    words += [thing.texture] if thing.texture != "plain" and rng.random() < 0.9 else []
-    return f"a {' '.join([*words, thing.color, thing.shape])} at the {place(thing)}"
+def _owners(said: Said, things: list[Thing], marks: tuple[Mark, ...], width: int) -> Tensor:
+    """Patches belong to the thing whose box covers their middle. Where a caption does not say the place, the first
+    patch of a thing comes by chance, and only those right of or below another of its own are told."""
+    owners = np.full((SIDE, SIDE), NOBODY if said.ground is None else GROUND)
+    boxes = [mark.box for mark in marks if mark.kind == "shape"]
+    group_of = {cell: index for index, group in enumerate(said.groups) for cell in group.cells}
+    middles = (np.arange(SIDE) + 0.5) * width / SIDE
+    for thing, (left, top, right, bottom) in zip(things, boxes, strict=True):
+        index = group_of[thing.row, thing.column]
+        columns = np.nonzero((middles > left) & (middles < right))[0]
+        rows = np.nonzero((middles > top) & (middles < bottom))[0]
+        owners[np.ix_(rows, columns)] = index
+        if not said.groups[index].placed:
+            owners[rows[0], columns[0]] = NOBODY
+    return torch.from_numpy(owners)
 
 
-class Scenes(Dataset[dict[str, Any]]):
-    """`count` scenes: their pixels and their captions."""
+class Scenes(Dataset[Scene]):
+    """`count` scenes."""
 
     def __init__(self, seed: str, count: int) -> None:
         self.seed, self.count = seed, count
@@ -68,16 +86,16 @@ class Scenes(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        made = scene(self.seed, index)
-        return {"pixels": made.pixels, "caption": made.caption}
+    def __getitem__(self, index: int) -> Scene:
+        return scene(self.seed, index)
 
 
-def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """pixels [B, 3, S, S] uint8, captions: a list."""
+def collate(scenes: list[Scene]) -> dict[str, Any]:
+    """pixels [B, 3, S, S] uint8, captions: a list of `Caption`, owners [B, side, side]."""
     return {
-        "pixels": torch.stack([sample["pixels"] for sample in samples]),
-        "captions": [sample["caption"] for sample in samples],
+        "pixels": torch.stack([one.pixels for one in scenes]),
+        "captions": [one.caption for one in scenes],
+        "owners": torch.stack([one.owners for one in scenes]),
     }
 
 

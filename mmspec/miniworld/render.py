@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+from collections.abc import Mapping
 
 from PIL import Image, ImageDraw
 
@@ -15,17 +16,20 @@ DARK: RGB = (24, 24, 28)
 SIZE_PIXELS = {"small": (42, 48), "large": (78, 86)}
 
 
-def render(facts: Facts, rng: random.Random) -> tuple[Image.Image, tuple[Mark, ...]]:
+def render(
+    facts: Facts, rng: random.Random, sizes: Mapping[str, tuple[int, int]] = SIZE_PIXELS
+) -> tuple[Image.Image, tuple[Mark, ...]]:
     """The picture of `facts`.
 
-    Args: rng: decides only how things look (offsets, tones, sizes), never what is shown.
+    Args: rng: decides only how things look (offsets, tones, sizes), never what is shown. sizes: least and most pixels
+        of a shape by the name of its size.
     Returns: a 320 x 320 RGB picture and the marks of what was drawn, in pixels of that picture.
     """
     match facts:
         case Shapes():
             canvas = Canvas(rng, GROUNDS[facts.background])
             for thing in facts.things:
-                _draw_thing(canvas, thing)
+                _draw_thing(canvas, thing, sizes[thing.size])
         case Chart(kind="pie"):
             canvas = Canvas(rng, _paper(rng))
             draw_pie(canvas, facts)
@@ -45,9 +49,9 @@ def _paper(rng: random.Random) -> RGB:
     return blend((250, 250, 250), rng.choice(list(GROUNDS.values())), rng.choice((0.0, 0.25, 0.5)))
 
 
-def _draw_thing(canvas: Canvas, thing: Thing) -> None:
+def _draw_thing(canvas: Canvas, thing: Thing, size: tuple[int, int]) -> None:
     rng = canvas.rng
-    side = rng.randint(*SIZE_PIXELS[thing.size])
+    side = rng.randint(*size)
     x = round((thing.column + 0.5) * CELL - side / 2 + rng.uniform(-7, 7))
     y = round((thing.row + 0.5) * CELL - side / 2 + rng.uniform(-7, 7))
     turn = math.radians(rng.uniform(-7, 7))

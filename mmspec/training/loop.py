@@ -65,17 +65,22 @@ class Epochs(Dataset[tuple[int, T]]):
 
     def __init__(self, samples: Sequence[T], length: int, seed: int) -> None:
         self.samples, self.length, self.seed = samples, length, seed
-        self.epoch, self.order = 0, list(range(len(samples)))  # epoch 0 keeps the order: neighbours share a picture
+        self.epoch, self.order = 0, self.order_of(0)
 
     def __len__(self) -> int:
         return self.length
 
+    def order_of(self, epoch: int) -> list[int]:
+        """The samples of an epoch, in their order: shuffled; the first as they come (neighbours share a picture)."""
+        order = list(range(len(self.samples)))
+        if epoch:
+            random.Random(f"{self.seed}/{epoch}").shuffle(order)
+        return order
+
     def __getitem__(self, position: int) -> tuple[int, T]:
         epoch, place = divmod(position, len(self.samples))
         if epoch != self.epoch:
-            self.epoch, self.order = epoch, list(range(len(self.samples)))
-            if epoch:
-                random.Random(f"{self.seed}/{epoch}").shuffle(self.order)
+            self.epoch, self.order = epoch, self.order_of(epoch)
         return position, self.samples[self.order[place]]
 
 
@@ -107,6 +112,35 @@ def training_arguments(
         "use_cpu": use_cpu,
     }
     return TrainingArguments(**{**values, **more})
+
+
+def stage_arguments(
+    folder: Path, steps: int, batch: int, rate: float, seed: int, falling: int, **more: Any
+) -> TrainingArguments:
+    """Arguments of one stage of several: linear warm-up, then flat, then a linear fall to zero over `falling` steps.
+
+    Args: more: further fields of `TrainingArguments`, or other values for those set here.
+    """
+    values: dict[str, Any] = {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": falling, "decay_type": "linear"},
+        "warmup_steps": max(10, steps * 3 // 100),
+        "weight_decay": 0.05,
+        "logging_steps": 10,
+        "save_steps": 100,
+        "dataloader_num_workers": 1,
+        "dataloader_prefetch_factor": 8,
+        "dataloader_persistent_workers": True,
+    }
+    return training_arguments(
+        folder,
+        steps=steps,
+        batch=batch,
+        rate=rate,
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        **{**values, **more},
+    )
 
 
 def last_checkpoint(folder: Path) -> str | None:

@@ -18,8 +18,10 @@ from tqdm import tqdm
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker, say
+from mmspec.training.loop import Epochs
 
 SHARD = 250
+WINDOW = 20
 Say = Callable[[str, Speaker], Audio]
 
 
@@ -44,6 +46,32 @@ class Coded:
     text: str
     speaker: int
     codes: Tensor
+
+
+class ByLength(Epochs[Coded]):
+    """Samples of which those of one batch are about as long, since a batch is padded to its longest.
+
+    batch: samples per update. Every `WINDOW` batches are put in order of length, and then taken in any order.
+    """
+
+    def __init__(self, samples: list[Coded], length: int, seed: int, batch: int) -> None:
+        self.batch = batch
+        super().__init__(samples, length, seed)
+
+    def order_of(self, epoch: int) -> list[int]:
+        """Of an epoch."""
+        rng = random.Random(f"{self.seed}/{epoch}/lengths")
+        mixed = rng.sample(range(len(self.samples)), len(self.samples))
+        order: list[int] = []
+        for window in _parts(mixed, WINDOW * self.batch):
+            batches = _parts(sorted(window, key=lambda index: self.samples[index].codes.shape[1]), self.batch)
+            rng.shuffle(batches)
+            order += [index for batch in batches for index in batch]
+        return order
+
+
+def _parts(items: list[int], size: int) -> list[list[int]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:

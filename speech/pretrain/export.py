@@ -32,8 +32,8 @@ and three pitches. Nothing else was ever heard: other words, languages and real 
 
 ## Recipe
 
-`mmspec train target {name}` makes it again: {codec_steps} updates of the codec and {steps} of the model, batches of
-{batch}, seed {seed}.
+`mmspec train target {name}` makes it again: {codec_steps} updates of the codec, {steps} of a
+shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}.
 
 ## Measured on held-out sentences
 

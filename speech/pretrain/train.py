@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils.data import Dataset
+from transformers import TrainingArguments
 
 from mmspec.errors import InputError
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
-from mmspec.speech.pretrain.corpus import Coded, Say, Utterance, coded, record
+from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
 from mmspec.speech.pretrain.export import export
 from mmspec.speech.pretrain.texts import sentences
@@ -28,32 +30,30 @@ from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.valle import Valle
 from mmspec.training.folders import claim, write_whole
-from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
+from mmspec.training.growth import deepened
+from mmspec.training.loop import (
+    Epochs,
+    LossTrainer,
+    collate,
+    last_checkpoint,
+    stage_arguments,
+    training_arguments,
+)
 
+STACK = "speaker.model.layers"
 VOICE_LINE = "the red bar is taller than the blue one, and the green one is the tallest."
 
 
-def fit(
-    net: nn.Module, loss: Callable[..., Any], samples: list[Any], folder: Path, options: argparse.Namespace, steps: int,
-    rate: float, **more: Any,
-) -> None:  # fmt: skip
-    """Train `net` in place on `samples`, from where `folder` left off."""
+def fit(net: nn.Module, loss: Callable[..., Any], samples: Dataset[Any], arguments: TrainingArguments) -> None:
+    """Train `net` in place on `samples`, from where the run left off."""
     trainer = LossTrainer(
         loss,
         model=net,
-        args=training_arguments(
-            folder,
-            steps=steps,
-            batch=options.batch,
-            rate=rate,
-            seed=options.seed,
-            use_cpu=not torch.cuda.is_available(),
-            **more,
-        ),
-        train_dataset=Epochs(samples, steps * options.batch, options.seed),
+        args=arguments,
+        train_dataset=samples,
         data_collator=collate,
     )
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    trainer.train(resume_from_checkpoint=last_checkpoint(Path(arguments.output_dir)))
 
 
 def train_codec(spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace) -> MelCodec:
@@ -64,21 +64,37 @@ def train_codec(spoken: list[Utterance], config: MelCodecConfig, options: argpar
         codec = MelCodec(config)
         scale(codec, spoken)
         learner = CodecLearner(codec)
-        fit(learner, learner.loss, spoken, options.run / "codec", options, options.codec_steps, 0.02)
+        folder, steps = options.run / "codec", options.codec_steps
+        arguments = training_arguments(
+            folder,
+            steps=steps,
+            batch=options.batch,
+            rate=0.02,
+            seed=options.seed,
+            use_cpu=not torch.cuda.is_available(),
+        )
+        fit(learner, learner.loss, Epochs(spoken, steps * options.batch, options.seed), arguments)
         _keep(codec, done)
     return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
 
 
 def train_model(corpus: list[Coded], processor: SpeechProcessor, size: Size, options: argparse.Namespace) -> Valle:
     """The model, of this run if it was finished."""
-    done = options.run / "model-done"
-    if not done.exists():
-        config = processor.codec.config
-        model = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
-        loss = voices_of(model, corpus, processor)
-        fit(model, loss, corpus, options.run / "model", options, options.steps, 0.02, bf16=options.bf16)
-        _keep(model, done)
-    return Valle.from_pretrained(done, dtype=torch.float32).eval()
+    config = processor.codec.config
+    model = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
+    stages = (("shallow", options.steps, 0.01, 0), ("deep", options.deep_steps, 0.008, options.deep_steps))
+    for name, steps, rate, falling in stages:
+        done = options.run / f"{name}-done"
+        if not done.exists():
+            if name == "deep":
+                model = deepened(model, size.deep, STACK)
+            more = {"seed": options.seed, "falling": falling, "bf16": options.bf16, "weight_decay": 0.01}
+            arguments = stage_arguments(options.run / name, steps, options.batch, rate, **more)
+            samples = ByLength(corpus, steps * options.batch, options.seed, options.batch)
+            fit(model, voices_of(model, corpus, processor), samples, arguments)
+            _keep(model, done)
+        model = Valle.from_pretrained(done, dtype=torch.float32)
+    return model.eval()
 
 
 def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> ValleLoss:
@@ -111,7 +127,9 @@ def run(
 ) -> None:
     """Everything, from texts to the finished folder. speak: who speaks."""
     config, size = config or MelCodecConfig(), size or Size()
-    settings = {name: getattr(options, name) for name in ("sentences", "codec_steps", "steps", "batch", "seed")}
+    settings = {
+        name: getattr(options, name) for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
+    }
     claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
     texts = {
         split: sentences(split, options.sentences if split == "train" else options.held_out)
@@ -148,10 +166,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--run", type=Path, default=Path("runs/valle-mini"), help="folder of speech, logs and checkpoints"
     )
-    found.add_argument("--sentences", type=int, default=7000, help="spoken to learn from")
+    found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
     found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
-    found.add_argument("--codec-steps", type=int, default=1200, help="updates of the codec")
-    found.add_argument("--steps", type=int, default=2000, help="updates of the model")
+    found.add_argument("--codec-steps", type=int, default=900, help="updates of the codec")
+    found.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
+    found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
     found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")
     found.add_argument("--threads", type=int, default=2)

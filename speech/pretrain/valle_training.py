@@ -17,15 +17,23 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from mmspec.speech.pretrain.corpus import Coded
 from mmspec.speech.text import END, PADDING, SPEAK, START, VOICE
 from mmspec.speech.valle import Valle, ValleConfig
+from mmspec.training.growth import quiet
+from mmspec.training.pointing import NAME as WATCHED
+from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 IGNORED = -100
+READ_WEIGHT = 0.2
+NEAR = 0.04
+"""Share of a text on either side of where a code is taught to look: speech is about even."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Layers and widths of the two parts. context: most tokens of a prompt and its codes together."""
+    """Layers and widths of the two parts. deep: layers of the decoder in the end, after it started with `layers`.
+    context: most tokens of a prompt and its codes together."""
 
-    layers: int = 16
+    layers: int = 8
+    deep: int = 16
     width: int = 192
     heads: int = 6
     refiner_layers: int = 3
@@ -65,10 +73,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, codebooks: int, codes: int, si
                 speak_token_id=ids[SPEAK],
             )
         )
-        with torch.no_grad():
-            for layer in (*model.speaker.model.layers, *model.refiner.layers.layers):  # as deep, as quiet at first
-                for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
-                    weight.mul_((2 * size.layers) ** -0.5)
+        quiet(model.speaker.model.layers, size.deep)
+        quiet(model.refiner.layers.layers, size.refiner_layers)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = ids[END], ids[PADDING]
     return model
 
@@ -81,6 +87,7 @@ class ValleLoss:
 
     def __init__(self, model: Valle, tokenizer: PreTrainedTokenizerFast, corpus: list[Coded], frames: int) -> None:
         self.model, self.tokenizer, self.frames = model, tokenizer, frames
+        model.speaker.set_attn_implementation(WATCHED)
         self.by_speaker: dict[int, list[Coded]] = {}
         for one in corpus:
             if one.codes.shape[1] >= frames:
@@ -91,7 +98,30 @@ class ValleLoss:
         voices = [self.voice(row, int(place)) for row, place in zip(rows, position, strict=True)]
         texts = [torch.tensor(self.tokenizer(row.text, add_special_tokens=False)["input_ids"]) for row in rows]
         stage = random.Random(f"stage/{int(position[0])}").randrange(1, self.model.config.codebooks)
-        return self.spoken(texts, voices, rows) + self.refined(texts, voices, rows, stage)
+        layers = reading_layers(self.model.config.text_config.num_hidden_layers)
+        watch = Watch(layers, slice(1, 1 + max(map(len, texts))), 0)  # the text comes after START
+        loss = self.spoken(texts, voices, rows, watch) + self.refined(texts, voices, rows, stage)
+        right = self.about(texts, rows)
+        read = torch.arange(right.shape[2]) < torch.tensor([len(text) for text in texts])[:, None, None]
+        for scores in watch.scores.values():
+            loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(~read, -torch.inf), right)
+        return loss
+
+    def about(self, texts: list[Tensor], rows: list[Coded]) -> Tensor:
+        """Which characters are being spoken when a code is about to be: [B, tokens, characters] bool, true for some
+        around the same share of the text as of the speech. END, and what is not spoken, has none."""
+        ends = [self._answer(text, row) for text, row in zip(texts, rows, strict=True)]
+        found = torch.zeros(len(rows), max(end for _, end in ends), max(map(len, texts)), dtype=torch.bool)
+        for mine, text, (start, end) in zip(found, texts, ends, strict=True):
+            spoken = torch.linspace(0, len(text) - 1, end - start - 1)[:, None]
+            near = (spoken - torch.arange(len(text))).abs() <= max(1.5, NEAR * len(text))
+            mine[start : end - 1, : len(text)] = near
+        return found
+
+    def _answer(self, text: Tensor, row: Coded) -> tuple[int, int]:
+        """Where the inputs lie that are followed by the codes and END of a row."""
+        start = len(text) + self.frames + 2
+        return start, start + row.codes.shape[1] + 1
 
     def voice(self, row: Coded, position: int) -> Tensor:
         """[K, frames] of another utterance by the same speaker (of the same one, if there is no other)."""
@@ -103,8 +133,13 @@ class ValleLoss:
         start = rng.randrange(max(1, chosen.codes.shape[1] - self.frames + 1))
         return chosen.codes[:, start : start + self.frames]
 
-    def spoken(self, texts: list[Tensor], voices: list[Tensor], rows: list[Coded]) -> Tensor:
-        """Cross-entropy of the first codebook and END, over the whole vocabulary: text learns never to be said."""
+    def spoken(
+        self, texts: list[Tensor], voices: list[Tensor], rows: list[Coded], watch: Watch | None = None
+    ) -> Tensor:
+        """Cross-entropy of the first codebook and END, over the whole vocabulary: text learns never to be said.
+
+        watch: is shown who attends to what.
+        """
         config = self.model.config
         start = config.text_config.bos_token_id
         inputs, labels = [], []
@@ -117,7 +152,8 @@ class ValleLoss:
             whole = torch.cat([*prompt, answer])
             inputs.append(whole[:-1])
             labels.append(torch.where(torch.arange(len(whole) - 1) >= len(whole) - 1 - len(answer), whole[1:], IGNORED))
-        logits = self.model.speaker(input_ids=pad_sequence(inputs, batch_first=True), use_cache=False).logits
+        ids = pad_sequence(inputs, batch_first=True)
+        logits = self.model.speaker(input_ids=ids, use_cache=False, watch=watch).logits
         return F.cross_entropy(
             logits.flatten(0, 1), pad_sequence(labels, True, IGNORED).flatten(), ignore_index=IGNORED
         )

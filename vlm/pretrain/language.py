@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerFast, ProcessorMixin, SmolVLMForCond
 from mmspec.miniworld import Sample, sample
 from mmspec.miniworld.facts import QA
 from mmspec.miniworld.language import questions
+from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixels import normalized, shrunk
-from mmspec.vlm.pretrain.pointers import Watch, meant, pointing_loss, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import naming_loss, place_loss, slot_words
 from mmspec.vlm.pretrain.tokenizer import PREFIX, answer_text, question_text
 

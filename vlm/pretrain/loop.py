@@ -1,14 +1,11 @@
-"""What the stages share: a Trainer with the optimizer of this model, and its schedule."""
+"""What the stages share: a Trainer with the optimizer of this model."""
 
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainingArguments
 
-from mmspec.training.loop import InOrderTrainer, training_arguments
+from mmspec.training.loop import InOrderTrainer
 from mmspec.training.muon import MuonAdamW
 
 
@@ -40,32 +37,3 @@ class StageTrainer(InOrderTrainer):
                 for (vision, muon), parameters in groups.items()
             ])  # fmt: skip
         return self.optimizer
-
-
-def stage_arguments(
-    folder: Path, steps: int, batch: int, rate: float, seed: int, falling: int, **more: Any
-) -> TrainingArguments:
-    """Arguments of a stage: linear warm-up, then flat, then a linear fall to zero over the last `falling` steps.
-
-    Args: more: further fields of `TrainingArguments`, or other values for those set here.
-    """
-    values: dict[str, Any] = {
-        "lr_scheduler_type": "warmup_stable_decay",
-        "lr_scheduler_kwargs": {"num_decay_steps": falling, "decay_type": "linear"},
-        "warmup_steps": max(10, steps * 3 // 100),
-        "weight_decay": 0.05,
-        "logging_steps": 10,
-        "save_steps": 100,
-        "dataloader_num_workers": 1,
-        "dataloader_prefetch_factor": 8,
-        "dataloader_persistent_workers": True,
-    }
-    return training_arguments(
-        folder,
-        steps=steps,
-        batch=batch,
-        rate=rate,
-        seed=seed,
-        use_cpu=not torch.cuda.is_available(),
-        **{**values, **more},
-    )

@@ -5,39 +5,17 @@ word is said, to the slots that show it. Answers then get their words from the p
 knows of this: the model stays the stock one.
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
 
-HEAD = 0  # the head of a watched layer that is taught
+from mmspec.training.pointing import reading_layers
+
 FADING = 0.9  # per token: how fast what was said is forgotten when asking what is meant
 
 
 def taught_layers(layers: int) -> tuple[int, tuple[int, int]]:
     """The layer with the look-up head and those with a reading head, by the depth of the decoder."""
-    return layers // 4 - 1, (layers // 2 - 1, layers * 3 // 4 - 1)
-
-
-@dataclass
-class Watch:
-    """What the taught heads of some layers attend to among the image slots.
-
-    layers: the watched ones; slots: where the image slots lie in the row; prefix: tokens before the packed ones.
-    scores: filled by the forward pass, layer -> attention logits [B, T, slots] of the packed tokens.
-    """
-
-    layers: tuple[int, ...]
-    slots: slice
-    prefix: int
-    scores: dict[int, Tensor] = field(default_factory=dict)
-
-    def see(self, layer: int, query: Tensor, key: Tensor, scaling: float) -> None:
-        """query, key: [B, H, prefix + T, D], rotated."""
-        if layer in self.layers:
-            keys = key[:, HEAD, self.slots].transpose(1, 2)
-            self.scores[layer] = query[:, HEAD, self.prefix :] @ keys * scaling
+    return layers // 4 - 1, reading_layers(layers)
 
 
 def shown(tokens: Tensor, words: Tensor) -> Tensor:
@@ -61,10 +39,3 @@ def meant(showing: Tensor, before: Tensor, segments: Tensor) -> Tensor:
     support = (weights * same) @ before.float()
     support = support.masked_fill(~showing, -1.0)
     return showing & (support >= support.amax(-1, keepdim=True) - 1e-4)
-
-
-def pointing_loss(scores: Tensor, right: Tensor) -> Tensor:
-    """-log of the attention on the right slots, averaged over the tokens that have some. scores, right: [N, slots]."""
-    known = right.any(-1)
-    chances = log_softmax(scores[known], -1).masked_fill(~right[known], -torch.inf)
-    return -chances.logsumexp(-1).mean() if bool(known.any()) else scores.sum() * 0.0

@@ -11,18 +11,19 @@ from torch.utils.data import default_collate
 from transformers import SmolVLMForConditionalGeneration, SmolVLMProcessor, set_seed
 
 from mmspec.miniworld import sample
-from mmspec.training.loop import last_checkpoint
+from mmspec.training.growth import deepened, quiet
+from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds, smolvlm_config
 from mmspec.vlm.pretrain.export import export
-from mmspec.vlm.pretrain.growth import deepened
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
-from mmspec.vlm.pretrain.loop import StageTrainer, stage_arguments
+from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixels import shrunk
 from mmspec.vlm.pretrain.stages import DEEP, SHALLOW, Stage
 from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
+STACK = "model.text_model.layers"
 PARTS = ("vision_model.", "connector.")
 
 
@@ -65,20 +66,11 @@ def prepare_processor(run: Path) -> SmolVLMProcessor:
     return SmolVLMProcessor.from_pretrained(folder)
 
 
-def quiet_residuals(model: SmolVLMForConditionalGeneration) -> None:
-    """Scales what each sublayer adds, so that 2 L of them do not drown the embeddings (GPT-2's initialisation)."""
-    layers = model.model.text_model.layers
-    with torch.no_grad():
-        for layer in layers:
-            layer.self_attn.o_proj.weight.mul_((2 * len(layers)) ** -0.5)
-            layer.mlp.down_proj.weight.mul_((2 * len(layers)) ** -0.5)
-
-
 def new_model(processor: SmolVLMProcessor, vision: Path, layers: int) -> SmolVLMForConditionalGeneration:
     """Pretrained vision tower and connector, new decoder of `layers` layers."""
     model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer), layers))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
-    quiet_residuals(model)
+    quiet(model.get_submodule(STACK), layers)
     pixels = torch.stack([shrunk(sample("scale", index).image) for index in range(16)])
     match_scale(model, pixels)
     return model
@@ -92,7 +84,7 @@ def train_answers(
     if result.exists():
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
-        model = deepened(model, stage.layers)
+        model = deepened(model, stage.layers, STACK)
     trainer = AnswerTrainer(
         model,
         processor,
