@@ -17,7 +17,9 @@ from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
 from mmspec.image_ar.pretrain.world import normalized
 
 COMMITMENT = 0.25
-TONES = 4.0  # weight of a patch's mean colour, which rough grounds would drown
+TONES, SALIENT = 2.0, 8.0
+"""Weight of the mean colour of a patch, and how much more of one that stands out: things are a twentieth of a picture,
+and rough grounds would drown their colours."""
 PATCH = PIXELS // SIDE
 MEMORY = 0.98  # of how often each code is used
 UNUSED = 0.03  # share of an even use below which a code is moved
@@ -48,8 +50,7 @@ class Autoencoder(nn.Module):
         passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
         made = self.vq.decoder(self.vq.post_quant_conv(passed))
         edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
-        tones = l1_loss(avg_pool2d(made, PATCH), avg_pool2d(wanted, PATCH))
-        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + TONES * tones + fit
+        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + tones(made, wanted) + fit
         return {"loss": loss, "made": made}
 
     @torch.no_grad()
@@ -75,3 +76,11 @@ class Autoencoder(nn.Module):
         weight = self.vq.quantize.embedding.weight
         weight.copy_(normalize(weight, dim=-1))
         return self.vq.eval()
+
+
+def tones(made: Tensor, wanted: Tensor) -> Tensor:
+    """The error of the mean colours of patches, most of all of those unlike the picture's most usual one."""
+    made, wanted = avg_pool2d(made, PATCH), avg_pool2d(wanted, PATCH)
+    usual = wanted.flatten(2).median(-1).values[:, :, None, None]
+    salience = (wanted - usual).abs().amax(1, keepdim=True)
+    return TONES * ((1 + SALIENT * salience) * (made - wanted).abs()).mean()

@@ -80,7 +80,7 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
         train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
 
     tokenizer = Autoencoder(model.model.vqmodel)
-    stage("codes", tokenizer, options.picture_steps, options.picture_batch, 0.01, options.picture_steps * 2 // 3)
+    stage("codes", tokenizer, options.picture_steps, options.picture_batch, 0.015, options.picture_steps * 2 // 3)
     tokenizer.finish()
     painter = Painter(model, processor.tokenizer)
     stage("shallow", painter, options.steps, options.batch, 0.01, 0)
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mmspec train target janus-mini", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/janus-mini"), help="folder of logs and checkpoints")
-    parser.add_argument("--picture-steps", type=int, default=700, help="updates of the picture tokenizer")
+    parser.add_argument("--picture-steps", type=int, default=900, help="updates of the picture tokenizer")
     parser.add_argument("--picture-batch", type=int, default=12, help="pictures per update")
     parser.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
     parser.add_argument("--deep-steps", type=int, default=600, help="updates of the deepened decoder")
