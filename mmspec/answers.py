@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from mmspec.decode import Round
@@ -44,22 +45,32 @@ class Piece:
     """What one round added to one answer: `tokens`, of which the first `drafted` ones were drafted, and their text.
 
     audio: of speech models, the next sound to play, where there is enough for a chunk.
+    draw: of image models, makes `image`.
     """
 
     text: str
     tokens: list[int]
     drafted: int
     audio: Any = None
+    draw: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def image(self) -> Any:
+        """Of image models, the picture as it was known after this round, the rest grey; None of others.
+
+        The picture decoder runs when it is asked for, once, and not for the pieces that nobody looks at.
+        """
+        return None if self.draw is None else self.draw()
 
 
 class Stream:
     """A request at work: an iterator of what each round adds, a list with a `Piece` per row.
 
     Args: rounds: the decode loop. stop: the loop's own. tokenizer: None gives no text. prompt_tokens: per row.
-        single: yield the only row's piece itself. product: what a row's ids make beside text, see
+        single: yield the only prompt's piece itself. product: what a row's ids make beside text, see
         `mmspec.targets.CausalTarget.product_of`; it is given the row and its ids.
         verifies: whether the rule looks at the target's law. sounding: makes the chunks of a row, see
-        `mmspec.targets.CausalTarget.sounding`.
+        `mmspec.targets.CausalTarget.sounding`. n: rows per prompt. draws: whether pieces have pictures.
 
     first_audio_seconds: from the first step to the first chunk of sound; None until there is one.
     """
@@ -75,8 +86,11 @@ class Stream:
         product: Callable[[int, list[int]], dict[str, Any]],
         verifies: bool = True,
         sounding: Callable[[int], Any] = lambda row: None,
+        n: int = 1,
+        draws: bool = False,
     ) -> None:
         self._rounds, self._stop, self._tokenizer, self._single = rounds, stop, tokenizer, single
+        self._n, self._draws = n, draws
         self._prompt_tokens, self._product = prompt_tokens, product
         self._texts = [TextStream(tokenizer) for _ in prompt_tokens]
         self.stats = [Stats(lossless, verifies=verifies) for _ in prompt_tokens]
@@ -97,14 +111,26 @@ class Stream:
             )
         ]
         self._sound(pieces)
-        return pieces[0] if self._single else pieces
+        if self._draws:
+            for row, piece in enumerate(pieces):
+                piece.draw = partial(self._drawn, row, len(self._stop.outputs[row]))
+        return self._by_prompt(pieces)
 
     def finish(self) -> Any:
-        """Run to the end; returns the `Generation` of the only row, or a list of them."""
+        """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are."""
         for done in self._rounds:
             self._account(done)
         answers = [self._answer(row) for row in range(len(self.stats))]
-        return answers[0] if self._single else answers
+        return self._by_prompt(answers)
+
+    def _by_prompt(self, rows: list[Any]) -> Any:
+        """What stands for each prompt: its row, or a list of its n rows; of a single prompt that alone."""
+        n = self._n
+        prompts = rows if n == 1 else [rows[start : start + n] for start in range(0, len(rows), n)]
+        return prompts[0] if self._single else prompts
+
+    def _drawn(self, row: int, known: int) -> Any:
+        return self._product(row, self._stop.outputs[row][:known]).get("image")
 
     def _sound(self, pieces: list[Piece]) -> None:
         for sound, piece, finish in zip(self._sounds, pieces, self._stop.finish, strict=True):

@@ -22,9 +22,16 @@ from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, find_drafter, find_model, find_rule, read_target
-from mmspec.options import Options, check_names, sampling_for, special_options, stop_strings, warn_unserved
+from mmspec.options import (
+    Options,
+    answer_count,
+    check_names,
+    sampling_for,
+    special_options,
+    stop_strings,
+    warn_unserved,
+)
 from mmspec.prompts import read_prompts
-from mmspec.sampling import Sampler
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
@@ -122,21 +129,26 @@ class Pipeline:
         parts = (self.target.model, self.drafter, self.rule)
         return f"Pipeline({', '.join(type(part).__name__ for part in parts)})"
 
-    def with_drafter(self, drafter: Any, shape: str | Shape | None = None) -> Pipeline:
-        """A pipeline on the same target with another drafter, or the same with another shape, given as for `load`."""
+    def with_drafter(
+        self, drafter: Any, shape: str | Shape | None = None, acceptance: str | Rule | None = None
+    ) -> Pipeline:
+        """A pipeline on the same target with another drafter, shape or acceptance rule, given as for `load`; without
+        `acceptance` with the same rule."""
         found = find_drafter(drafter, self.target, self.folder)
         control = control_for(shape or usual_shape(drafter), found)
-        return Pipeline(self.target, self.processor, found, self.rule, self.folder, control)
+        rule = self.rule if acceptance is None else find_rule(acceptance, self.target)
+        return Pipeline(self.target, self.processor, found, rule, self.folder, control)
 
-    def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None) -> dict[str, Any]:
+    def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or
-        a list of them): batched, padded on the left."""
+        a list of them): batched, padded on the left. Each prompt stands there `n` times."""
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
-        spoken = {} if voice is None else {"voice": voice}
+        spoken = {} if voice is None else {"voice": repeated(voice, n) if isinstance(voice, list) else voice}
         if spoken and self.target.modality != "speech":
             raise InputError(f"{type(self.target.model).__name__} does not speak: leave voice out")
-        return self.target.encode(self.processor, *read_prompts(prompt, image), **spoken)
+        texts, pictures = read_prompts(prompt, image)
+        return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **spoken)
 
     def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.
@@ -145,16 +157,20 @@ class Pipeline:
             image: a PIL image, path, bytes or numpy array, or a list of them, which stand before the text.
             prompt: a text. A list of texts is a batch: then image is a list of the same length, whose items may be
                 lists, or None.
-            options: max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop; see `Options`.
-        Returns: a `Generation`; for a list of prompts a list of them.
+            options: max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, n; see `Options`.
+        Returns: a `Generation`; for a list of prompts a list of them; with n above 1 lists of n in their place.
         """
         return self.stream(image, prompt, **options).finish()
 
     def stream(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Stream:
-        """The same, round by round: an iterator of `Piece`; for a list of prompts, of lists of them."""
+        """The same, round by round: an iterator of `Piece`; for a list of prompts, of lists of them.
+
+        A piece of an image model has the picture as far as it is known, decoded when its `image` is asked for.
+        """
         check_names(options)
-        inputs = self.prepare(image, prompt, options.get("voice"))
-        return self._start(inputs, options, single=isinstance(prompt, str))
+        n = answer_count(options)
+        inputs = self.prepare(image, prompt, options.get("voice"), n)
+        return self._start(inputs, options, isinstance(prompt, str), n)
 
     def generate(self, **model_inputs: Any) -> Any:
         """Generate from the tensors that HF `generate` takes, with the options of a call.
@@ -165,12 +181,14 @@ class Pipeline:
         options: Any = {name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs}
         inputs = {name: value for name, value in model_inputs.items() if value is not None}
         self._check_inputs(inputs)
-        return self._start(inputs, options, single=len(inputs["input_ids"]) == 1).finish()
+        if answer_count(options) > 1:
+            raise InputError("n is for prompts: of tensors repeat the rows instead")
+        return self._start(inputs, options, len(inputs["input_ids"]) == 1, 1).finish()
 
-    def _start(self, inputs: dict[str, Any], options: Options, single: bool) -> Stream:
+    def _start(self, inputs: dict[str, Any], options: Options, single: bool, n: int) -> Stream:
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
         config, tokenizer = self.target.model.generation_config, self.target.tokenizer
-        sampler = Sampler(sampling_for(options, config), len(ids), self.target.model.device)
+        sampler = self.target.sampler(sampling_for(options, config), len(ids))
         strings = stop_strings(options)
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
@@ -183,10 +201,14 @@ class Pipeline:
         product = partial(self.target.product_of, inputs)
         verifies = getattr(self.rule, "verifies", True)
         sounding = partial(self.target.sounding, inputs)
-        return Stream(rounds, stop, tokenizer, lengths, self.rule.lossless, single, product, verifies, sounding)
+        draws = self.target.modality == "image"
+        return Stream(
+            rounds, stop, tokenizer, lengths, self.rule.lossless, single, product, verifies, sounding, n, draws
+        )
 
     def _check_inputs(self, inputs: dict[str, Any]) -> None:
-        takes = (inspect.signature(self.target.model.forward).parameters.keys() | {*self.target.pictures}) - _OWN_INPUTS
+        known = inspect.signature(self.target.model.forward).parameters.keys()
+        takes = (known | {"input_ids", *self.target.pictures}) - _OWN_INPUTS
         for name in inputs:
             if name not in takes:
                 raise unknown_name("input", name, takes | Options.__annotations__.keys())
@@ -200,6 +222,11 @@ class Pipeline:
             )
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
             raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
+
+
+def repeated(items: list[Any], n: int) -> list[Any]:
+    """Each item n times, one after the other."""
+    return [item for item in items for _ in range(n)]
 
 
 def usual_shape(drafter: Any) -> str:

@@ -9,6 +9,8 @@ without a config. `crop` takes minus the number of slots to drop (transformers >
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -20,6 +22,7 @@ class RowCache:
     lengths: host list, tokens of each row whose keys and values are committed.
     shift: [B, 1] int64, what is added to a slot to get the position of a later token: 0, or less where pictures take
         fewer positions than slots (M-RoPE). Windows and masks count slots.
+    beside: what a family keeps for the whole request (what an encoder heard).
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
@@ -27,6 +30,7 @@ class RowCache:
         self.lengths = [0] * batch
         self.device = device
         self.shift = torch.zeros(batch, 1, dtype=torch.long, device=device)
+        self.beside: Any = None
 
     @property
     def width(self) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,17 +25,19 @@ DESCRIPTION = "drafter.json"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 
-# Modality packages that bring checkpoints; located, not imported.
-_PACKAGES = ("mmspec.vlm", "mmspec.image_ar", "mmspec.speech")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PACKAGES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
+"""Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+METHODS = {"musicgen": "small-musicgen", "mmspec-mar": "mar", "whisper": "specasr"}
+"""How models of some types draft for larger ones of their kind, where their folder does not say."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def bundled() -> dict[str, Path]:
     """The checkpoints that come with mmspec: {name: folder}."""
     found = {}
-    for package in _PACKAGES:
-        spec = find_spec(package)
+    for package in PACKAGES:
+        spec = find_spec(f"mmspec.{package}")
         for root in (spec.submodule_search_locations or ()) if spec else ():
             configs = sorted(Path(root, "checkpoints").glob("*/config.json"))
             found.update({config.parent.name: config.parent for config in configs})
@@ -47,10 +49,11 @@ def drafters_of(folder: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
 
 
-def locate(kind: str, source: str | os.PathLike[str], known: list[str]) -> Path:
+def locate(kind: str, source: str | os.PathLike[str], known: list[str], patterns: Sequence[str] = FILES) -> Path:
     """The folder that `source` means: a local folder, or a hub id ("owner/name"), which is downloaded.
 
     Args: kind: what is looked for, for messages ("model"). known: names that would have been right.
+        patterns: of the files to download.
     Raises: UnknownNameError: neither a folder nor a hub id. CheckpointError: the hub has no such thing or cannot be
         reached. InputError: a file where a folder is needed.
     """
@@ -61,15 +64,15 @@ def locate(kind: str, source: str | os.PathLike[str], known: list[str]) -> Path:
         raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
     if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
         raise unknown_name(kind, str(source), known, "a local folder or a hub id (owner/name) will also do")
-    return _download(kind, source)
+    return _download(kind, source, patterns)
 
 
-def _download(kind: str, name: str) -> Path:
+def _download(kind: str, name: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=FILES))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except HFValidationError as error:
         raise CheckpointError(f"{kind} {name!r} is not a folder, and not a valid hub id: {one_line(error)}") from error
     except LocalEntryNotFoundError as error:  # before its parent below: the hub did not answer
@@ -89,13 +92,15 @@ def check_weights(folder: Path) -> None:
     """Raise CheckpointError unless the folder holds safetensors weights."""
     if any(folder.glob("*.safetensors")):
         return
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if pickles:
         raise CheckpointError(
             f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "
-            "convert them to safetensors (save_pretrained of transformers does)"
+            "convert them to safetensors (save_pretrained of transformers does; for a drafter, mmspec convert)"
         )
-    raise CheckpointError(f"{folder} holds no weights: a file *.safetensors is needed")
+    raise CheckpointError(
+        f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin)"
+    )
 
 
 def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
@@ -178,16 +183,22 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> P
     return Path(folder)
 
 
-def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
+def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None = None) -> Any:
     """A drafter from a folder or a hub id, on the target's device and in its dtype, bound to the target.
 
-    A folder without `drafter.json` that holds an HF model is an independent drafter: one that sees, if the model does.
+    Args: method: another one that drafts with the same weights; None is the one that they were trained for.
+    A folder without `drafter.json` is a drafter that another project published, if it is laid out like one
+    (`mmspec.interchange`), else an HF model, which is an independent drafter: one that sees, if the model does.
     Raises: CheckpointError: missing, pickled or damaged files. MismatchError: made for another target.
     """
     folder = locate("drafter", source, known=[])
+    published = _read_published(folder, target)
+    if published is not None:
+        published.bind(target)
+        return published
     description = _describe(folder)
     check_weights(folder)
-    drafter_class: Any = resolve("drafters", description["method"], target.modality)
+    drafter_class: Any = resolve("drafters", method or description["method"], target.modality)
     _check_target(folder, description.get("target", {}), target, drafter_class.fits)
     try:
         drafter = drafter_class.load(folder, description, target)
@@ -199,10 +210,21 @@ def load_drafter(source: str | os.PathLike[str], target: Any) -> Any:
     return drafter
 
 
+def _read_published(folder: Path, target: Any) -> Any:
+    """The drafter, if another project published it; None otherwise."""
+    from mmspec.interchange.published import find_layout, read_published
+
+    if (folder / DESCRIPTION).exists():
+        return None
+    layout = find_layout(folder)
+    return None if layout is None else layout.read(read_published(folder), target)
+
+
 def _describe(folder: Path) -> dict[str, Any]:
     if not (folder / DESCRIPTION).exists() and (folder / "config.json").exists():
-        sees = "vision_config" in read_json(folder / "config.json")
-        return {"format": FORMAT, "method": "small-vlm" if sees else "spd"}
+        config = read_json(folder / "config.json")
+        usual = "small-vlm" if "vision_config" in config else "spd"
+        return {"format": FORMAT, "method": METHODS.get(config.get("model_type", ""), usual)}
     description = read_json(folder / DESCRIPTION)
     if description.get("format") != FORMAT or not isinstance(description.get("method"), str):
         raise CheckpointError(

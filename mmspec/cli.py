@@ -40,6 +40,8 @@ app = typer.Typer(
 DELEGATED = {
     "train": "Train a bundled model or a drafter. Example: mmspec train --help",
     "datastore": "Build a datastore for the drafter that retrieves. Example: mmspec datastore build --help",
+    "convert": "Make safetensors of a published drafter's pickled weights. Example: mmspec convert --help",
+    "export": "Write a trained drafter for vLLM and others. Example: mmspec export --help",
     "demo": "Show speculative decoding in a browser. Example: mmspec demo --help",
     "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
 }
@@ -80,15 +82,18 @@ def generate(
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repetition.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Image models: how strongly the prompt steers; 1 is off.")
+    ] = None,
     voice: Annotated[str | None, typer.Option(help="Speech models: a voice's name, or a WAV file of a second.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Speech models: WAV file of what was said.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File of what was drawn (.png) or said (.wav).")] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Decode one token at a time, too; check and time.")
     ] = False,
     stream: Annotated[bool | None, typer.Option(help="Print words as they come; so it is on a terminal.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question about pictures, or about none.
+    """Answer a question about pictures, or about none; draw, or say, what the prompt tells.
 
     Example: mmspec generate chart.png "Which bar is the tallest?" --compare
     """
@@ -105,39 +110,63 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "stop": stop or (),
+        "guidance": guidance,
         "voice": voice,
     }
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
     pipe = mmspec.load(model, drafter, acceptance, shape=read_shape(shape))
+    draws = pipe.target.modality == "image"
+    if draws:
+        _check_picture(out, needed=not (compare or as_json))
     if compare:
         from mmspec.compare import compare as run
 
-        _show_comparison(run(pipe, images, text, **options), as_json)
+        result = run(pipe, images, text, **options)
+        _write(result.speculative, out)
+        _show_comparison(result, as_json)
         return
     answers = pipe.stream(images, text, **options)
     if as_json:
         answer = answers.finish()
-        _write_sound(answer, out)
+        _write(answer, out)
         _print_json(answer.as_dict())
         return
-    if sys.stdout.isatty() if stream is None else stream:
+    if not draws and (sys.stdout.isatty() if stream is None else stream):
         _show_pieces(answers)
         answer = answers.finish()
     else:
         answer = answers.finish()
-        typer.echo(answer.text.strip())
-    _write_sound(answer, out)
+        if not draws:
+            typer.echo(answer.text.strip())
+    _write(answer, out)
     typer.echo(_summary(answer, pipe), err=True)
 
 
-def _write_sound(answer: Generation, out: Path | None) -> None:
+def _check_picture(out: Path | None, needed: bool) -> None:
+    """Mistakes that would waste the time it takes to draw."""
+    from mmspec.media import picture_format
+
+    if out is not None:
+        picture_format(out)
+    elif needed:
+        raise InputError("this model draws: say where to, such as --out picture.png")
+
+
+def _write(answer: Generation, out: Path | None) -> None:
+    """Write what was drawn or said."""
     if out is None:
         return
-    if answer.audio is None:
-        raise InputError("there is no sound to write: --out is for speech models that come with a codec")
-    answer.audio.save(out)
-    typer.echo(f"{out}: {answer.audio.seconds:.2f} s of sound", err=True)
+    if answer.image is not None:
+        from mmspec.media import save_image
+
+        save_image(answer.image, out)
+        typer.echo(f"{out}: {answer.image.width} x {answer.image.height} pixels", err=True)
+    elif answer.audio is not None:
+        answer.audio.save(out)
+        typer.echo(f"{out}: {answer.audio.seconds:.2f} s of sound", err=True)
+    else:
+        raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
 
 
 def _show_pieces(answers: Stream) -> None:

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
     from mmspec.sampling import Sampler
 
-Kind = Literal["point", "sampled", "coupled"]
+Kind = Literal["point", "sampled", "coupled", "aligned", "masked"]
 """How the children of a node were proposed, given the text before them.
 
 point: a deterministic choice (argmax, top-k, a copy), made without any noise; q is a point mass.
 sampled: drawn from q without replacement, with noise independent of the target's; `Draft.q` is that law.
 coupled: top-k of log q + g with the target's own noise g. Only a rule that never lets a draft decide may take it.
+aligned: continuous values, drawn with the noise of the target's own walk; the target judges each given those above it.
+masked: the same, and the target judges each given only what was known before the round.
 """
 
 
@@ -43,12 +45,14 @@ class Needs:
         loaded with eager attention, the only kind that has them.
     embeddings: the input embeddings of the prompt, image features in place (tap 0, but of the prompt alone).
     inputs: the prompt's model inputs as the target got them, for a drafter that sees the pictures itself.
+    focus: how much attention every prompt position gets in the last layer (`mmspec.focus`); under any attention.
     """
 
     taps: tuple[int, ...] = ()
     attention: bool = False
     embeddings: bool = False
     inputs: bool = False
+    focus: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class State:
     shape: how large this round's draft should be; None leaves it to the drafter.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
+    prompt_focus: with `Needs.focus`, [B, T] float32.
     prompt_inputs, prompt_features: with `Needs.inputs`, what the target was given, and what it made of the pictures.
     """
 
@@ -179,8 +184,16 @@ class State:
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
     prompt_attention: Tensor | None = None
+    prompt_focus: Tensor | None = None
     prompt_inputs: dict[str, Any] = field(default_factory=dict)
     prompt_features: Any = None
+
+    def undrafted(self) -> Draft:
+        """The draft of a plain step: only the pending token, or what stands for it in targets without one."""
+        from mmspec.tree import root
+
+        assert self.pending is not None
+        return root(self.pending)
 
     def levels(self, own: int) -> int:
         """How many levels this round's draft may have: those of `shape`, else the drafter's `own`; at most `room`."""

@@ -18,7 +18,6 @@ from mmspec.contract import Accepted, Draft, Drafter, Kind, Rule, State, Target
 from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
-from mmspec.tree import root
 
 
 class Stop(Protocol):
@@ -93,10 +92,7 @@ def decode(
     while not all(state.done):
         begun = clock()
         state.shape = plan.choose(state.room)
-        if state.shape == NO_DRAFT and state.pending is not None:
-            draft = root(state.pending)
-        else:
-            draft = drafting.propose(state)
+        draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
         verified = target.verify(state, draft)
         checked = clock()

@@ -86,8 +86,9 @@ class Decoder:
     ) -> tuple[RowCache, Heard]:
         """Prefill, one forward per piece.
 
-        Args: pieces: model inputs with right-padded `input_ids` [B, T] (padding is never attended to, being later); of
-            a long prompt several, each with the next columns. lengths: real tokens per row.
+        Args: pieces: model inputs with right-padded `input_ids` [B, T], or `inputs_embeds` [B, T, H] (padding is never
+            attended to, being later); of a long prompt several, each with the next columns.
+            lengths: real tokens per row.
             taps: `hidden_states` indices to return for the whole prompt. attention: return the attention weights, too.
         Returns: the cache, and logits [B, 1, V] after each row's last token.
         Raises: UnsupportedError: the attention implementation has no weights to return.
@@ -102,7 +103,7 @@ class Decoder:
         parts: list[Heard] = []
         end = 0
         for piece in pieces:
-            start, end = end, end + piece["input_ids"].shape[1]
+            start, end = end, end + (piece["input_ids"] if "input_ids" in piece else piece["inputs_embeds"]).shape[1]
             ends = {row: length - 1 - start for row, length in enumerate(lengths) if start < length <= end}
             wanted = sorted({*ends.values()} or {0})
             extra: dict[str, Any] = {}

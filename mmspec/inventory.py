@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import mmspec
+from mmspec.checkpoints import PACKAGES as MODALITIES
 from mmspec.checkpoints import bundled, drafters_of, read_json
-from mmspec.registry import entries, names, resolve
+from mmspec.registry import entries, modalities, resolve
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow")
 EXTRAS = {"bench": "matplotlib", "demo": "gradio", "image": "diffusers", "speech": "torchaudio", "train": "accelerate"}
@@ -22,7 +23,7 @@ def models() -> list[dict[str, Any]]:
         {
             "name": name,
             "path": str(folder),
-            "modality": folder.parent.parent.name,
+            "modality": MODALITIES[folder.parent.parent.name],
             "model_type": read_json(folder / "config.json").get("model_type"),
             "bytes": sum(file.stat().st_size for file in folder.glob("*.safetensors")),
             "drafters": list(drafters_of(folder)),
@@ -35,15 +36,14 @@ def drafters() -> list[dict[str, Any]]:
     """The drafting methods: name, modalities served, whether trained, whether lossless, source."""
     table = entries("drafters")
     found = []
-    for name in names("drafters"):
-        modalities = sorted(key.partition("/")[0] for key in table if key.partition("/")[2] == name)
-        method = resolve("drafters", name, modalities[0])
+    for name, serves in modalities("drafters").items():
+        method = resolve("drafters", name, serves[0])
         found.append({
             "name": name,
-            "modalities": modalities,
+            "modalities": serves,
             "trained": getattr(method, "trained", False),
             "lossless": getattr(method, "lossless", True),  # under the default rule, which is
-            "source": getattr(method, "source", table[f"{modalities[0]}/{name}"]),
+            "source": getattr(method, "source", table[f"{serves[0]}/{name}"]),
         })  # fmt: skip
     return found
 

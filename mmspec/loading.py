@@ -12,13 +12,13 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_json, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
-from mmspec.registry import entries, names, resolve
+from mmspec.registry import entries, modalities, names, resolve
 from mmspec.targets import CausalTarget
 
 if TYPE_CHECKING:
     from PIL import Image
 
-PREFERRED = ("eagle2", "spd")
+PREFERRED = ("eagle2", "spd", "mar")
 """Trained drafters that `drafter=None` takes where they lie beside the model, best first."""
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager")
@@ -98,11 +98,17 @@ def find_family(config: PreTrainedConfig) -> Family:
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
 
 
+def modality_of(name: str | os.PathLike[str]) -> str:
+    """The modality of a model, judged by its configuration alone."""
+    return find_family(_read_config(find_model(name))).modality
+
+
 def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
     """A drafter that is bound to the target.
 
-    Args: drafter: None for the best one that lies beside the model, else prompt lookup; a method's name; a folder or
-        hub id; or a drafter. folder: the model's folder, if it has one.
+    Args: drafter: None for the best one that lies beside the model, else prompt lookup; a method's name, which may take
+        the weights of its `kin` beside the model; a folder or hub id; or a drafter. folder: the model's folder, if it
+        has one.
     """
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
@@ -121,6 +127,9 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Dra
     if hasattr(kind, "advice"):
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
     if getattr(kind, "trained", False):
+        kin = next((name for name in getattr(kind, "kin", ()) if name in beside), None)
+        if kin:
+            return load_drafter(beside[kin], target, str(drafter))
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
         raise CheckpointError(
             f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "
@@ -134,9 +143,10 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Dra
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
     """An acceptance rule from its name, or the rule itself; one that needs to know its target (`bind`) is told."""
     if isinstance(rule, str):
-        rule = cast("Any", resolve("rules", rule, target.modality))()
+        rule = cast("Any", resolve("rules", target.rules.get(rule, rule), target.modality))()
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
         raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
+    target.check_rule(rule)
     if hasattr(rule, "bind"):
         rule.bind(target)
     return rule
@@ -144,10 +154,10 @@ def find_rule(rule: Any, target: CausalTarget) -> Rule:
 
 def _read_config(folder: Path) -> PreTrainedConfig:
     kind = read_json(folder / "config.json").get("model_type")
-    own = {name.partition("/")[2]: name for name in entries("configs")}
+    own = modalities("configs")
     try:
         if kind in own:
-            found: Any = resolve("configs", kind, own[kind].partition("/")[0])
+            found: Any = resolve("configs", kind, own[kind][0])
             return found.from_pretrained(folder)
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  strict configurations raise exceptions of their own

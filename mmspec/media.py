@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmspec.errors import InputError, shorten
+from mmspec.errors import InputError, one_line, shorten
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+ENDINGS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
+"""What pictures are written as, by the ending of the file's name."""
 MAX_PIXELS = 40_000_000
 MAX_SIDE = 16_384  # pixels
 MAX_ASPECT_RATIO = 200  # longer side / shorter side
@@ -43,6 +45,28 @@ _BROKEN = (
 )
 
 ImageSource = Image.Image | str | os.PathLike[str] | bytes | np.ndarray
+
+
+def picture_format(path: str | os.PathLike[str]) -> str:
+    """The format that a file's ending asks for. Raises: InputError: an ending that stands for none."""
+    ending = Path(path).suffix.lower()
+    if ending not in ENDINGS:
+        raise InputError(f"{path} has the ending {ending!r}, which is no format for a picture: {', '.join(ENDINGS)}")
+    return ENDINGS[ending]
+
+
+def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
+    """Write a picture: whole, or not at all. Raises: InputError: another ending, or a place that cannot be written."""
+    kind, goal = picture_format(path), Path(path)
+    draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
+    try:
+        image.save(draft, format=kind)
+        draft.replace(goal)
+    except OSError as error:
+        raise InputError(f"{goal} cannot be written: {one_line(error)}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return goal
 
 
 def load_image(source: ImageSource) -> Image.Image:

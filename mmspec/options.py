@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
         from the checkpoint's generation config; what that does not state is off.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
+    n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j
+        has the seed `seed` + j n + i, so all differ unless decoding is greedy.
     guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
     voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
@@ -53,6 +55,7 @@ class Options(TypedDict, total=False):
     repetition_penalty: float | None
     seed: int
     stop: str | Sequence[str]
+    n: int
     guidance: float | None
     voice: Any
     ras_window: int | None
@@ -73,6 +76,14 @@ def special_options(options: Options, takes: Sequence[str], model: str) -> dict[
         if name not in takes:
             raise InputError(f"{name} is not an option of {model}: leave it out")
     return given
+
+
+def answer_count(options: Options) -> int:
+    """How many answers each prompt gets."""
+    count = options.get("n", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InputError(f"n={count!r} is not valid: it must be a whole number, 1 or more")
+    return count
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -33,9 +33,14 @@ BUILTIN: dict[str, dict[str, str]] = {
         "image/janus": "mmspec.image_ar.janus:Janus",
         "image/emu3": "mmspec.image_ar.emu3:Emu3",
         "image/llamagen": "mmspec.image_ar.llamagen:LlamaGenTarget",
+        "image/chameleon": "mmspec.image_ar.chameleon:Chameleon",
+        "image/lumina-mgpt": "mmspec.image_ar.chameleon:Lumina",
+        "image/mar": "mmspec.image_ar.mar:MarTarget",
         "speech/valle": "mmspec.speech.valle_target:ValleTarget",
         "speech/llasa": "mmspec.speech.llasa:Llasa",
         "speech/csm": "mmspec.speech.csm:Csm",
+        "speech/musicgen": "mmspec.speech.musicgen:Musicgen",
+        "speech/whisper": "mmspec.speech.whisper:Whisper",
     },
     "drafters": {
         "any/none": "mmspec.drafters.none:NoDrafter",
@@ -56,15 +61,29 @@ BUILTIN: dict[str, dict[str, str]] = {
         "any/retrieval": "mmspec.drafters.retrieval:Retrieval",
         "any/hybrid": "mmspec.drafters.hybrid:Hybrid",
         "vlm/small-vlm": "mmspec.vlm.small_vlm:SmallVLM",
+        "vlm/msd": "mmspec.vlm.drafters.msd:Msd",
+        "vlm/vispec": "mmspec.vlm.drafters.vispec:ViSpec",
+        "vlm/dream": "mmspec.vlm.drafters.dream:Dream",
+        "vlm/hivis": "mmspec.vlm.drafters.hivis:HiVis",
+        "vlm/massv": "mmspec.vlm.drafters.grafted:Massv",
+        "vlm/spec-llava": "mmspec.vlm.drafters.branching:SpecLlava",
+        "vlm/ibed": "mmspec.vlm.drafters.ensemble:Ibed",
+        "vlm/tabed": "mmspec.vlm.drafters.ensemble:Tabed",
         "speech/vadusa": "mmspec.speech.vadusa:Vadusa",
         "speech/mtp-viterbi": "mmspec.speech.viterbi:Viterbi",
         "speech/ssd": "mmspec.speech.ssd:SSD",
         "speech/depth": "mmspec.speech.depth:Depth",
+        "speech/specasr": "mmspec.speech.specasr:SpecASR",
+        "speech/small-musicgen": "mmspec.speech.small_musicgen:SmallMusicgen",
         "image/jacobi": "mmspec.image_ar.jacobi:Jacobi",
         "image/sjd": "mmspec.image_ar.jacobi:SJD",
         "image/scd-mc": "mmspec.image_ar.jacobi:MaximalCoupling",
         "image/scd-gs": "mmspec.image_ar.jacobi:GumbelSharing",
         "image/sjd-pac": "mmspec.image_ar.pac:Proactive",
+        "image/mar": "mmspec.image_ar.mar_drafter:MarDrafter",
+        "image/eagle": "mmspec.image_ar.eagle:GuidedEagle1",
+        "image/eagle2": "mmspec.image_ar.eagle:GuidedEagle",
+        "image/sjd-eagle": "mmspec.image_ar.eagle_window:EagleSharing",
     },
     "rules": {
         "any/exact": "mmspec.acceptance.exact:Exact",
@@ -76,32 +95,74 @@ BUILTIN: dict[str, dict[str, str]] = {
         "image/lantern++": "mmspec.image_ar.lantern:LanternPlus",
         "image/gsd": "mmspec.image_ar.clusters:Grouped",
         "image/cool-sd": "mmspec.image_ar.clusters:CoolSD",
+        "image/continuous": "mmspec.image_ar.continuous:Continuous",
+        "image/continuous-conditioned": "mmspec.image_ar.continuous:Conditioned",
+        "image/continuous-released": "mmspec.image_ar.continuous:Released",
         "speech/tolerance": "mmspec.speech.relaxed:Tolerance",
         "speech/top-k": "mmspec.speech.relaxed:TopK",
         "speech/max-ratio": "mmspec.speech.relaxed:MaxRatio",
         "speech/beta": "mmspec.speech.beta:Beta",
         "speech/pcg": "mmspec.speech.pcg:PCG",
         "speech/unverified": "mmspec.speech.unverified:Unverified",
+        "speech/columns": "mmspec.speech.columns:Columns",
+        "speech/columns-ratio": "mmspec.speech.columns:PerCode",
+        "speech/columns-joint": "mmspec.speech.columns:Joint",
     },
     "configs": {
         "speech/mmspec-valle": "mmspec.speech.valle:ValleConfig",
         "image/mmspec-llamagen": "mmspec.image_ar.llamagen_model:LlamaGenConfig",
+        "image/mmspec-mar": "mmspec.image_ar.mar_config:MarConfig",
+    },
+    "layouts": {
+        "any/eagle": "mmspec.interchange.eagle:EagleLayout",
+        "any/eagle3": "mmspec.interchange.eagle3:Eagle3Layout",
+        "any/medusa": "mmspec.interchange.heads:MedusaLayout",
+        "any/hydra": "mmspec.interchange.heads:HydraLayout",
+        "any/kangaroo": "mmspec.interchange.kangaroo:KangarooLayout",
+        "any/dflash": "mmspec.interchange.dflash:DFlashLayout",
+        "vlm/msd": "mmspec.vlm.drafters.layouts:MsdLayout",
+        "vlm/vispec": "mmspec.vlm.drafters.layouts:ViSpecLayout",
+        "vlm/dream": "mmspec.vlm.drafters.layouts:DreamLayout",
     },
     "recipes": {
+        "vlm/msd": "mmspec.vlm.drafters.recipes:MsdRecipe",
+        "vlm/vispec": "mmspec.vlm.drafters.recipes:ViSpecRecipe",
+        "vlm/dream": "mmspec.vlm.drafters.dream_recipe:DreamRecipe",
+        "vlm/hivis": "mmspec.vlm.drafters.recipes:HiVisRecipe",
+        "vlm/massv": "mmspec.vlm.drafters.grafted_recipe:MassvRecipe",
+        "vlm/spec-llava": "mmspec.vlm.drafters.grafted_recipe:SpecLlavaRecipe",
+        "vlm/ibed": "mmspec.vlm.drafters.grafted_recipe:IbedRecipe",
+        "vlm/tabed": "mmspec.vlm.drafters.grafted_recipe:TabedRecipe",
         "speech/vadusa": "mmspec.speech.recipes:VadusaRecipe",
         "speech/mtp-viterbi": "mmspec.speech.recipes:ViterbiRecipe",
         "speech/ssd": "mmspec.speech.recipes:SsdRecipe",
+        "image/eagle": "mmspec.image_ar.recipes:GuidedEagle1Recipe",
+        "image/eagle2": "mmspec.image_ar.recipes:GuidedEagleRecipe",
+        "image/sjd-eagle": "mmspec.image_ar.recipes:EagleSharingRecipe",
+    },
+    "questions": {
+        "any/miniworld": "mmspec.training.data:Miniworld",
+        "image/miniworld": "mmspec.image_ar.recipes:Captions",
     },
     "trainers": {
         "vlm/smolvlm-mini": "mmspec.vlm.pretrain.train:main",
         "image/janus-mini": "mmspec.image_ar.pretrain.train:main",
+        "image/mar-mini": "mmspec.image_ar.pretrain.mar_train:main",
+        "image/janus-reader": "mmspec.image_ar.pretrain.read:main",
         "speech/valle-mini": "mmspec.speech.pretrain.train:main",
+        "speech/valle-listener": "mmspec.speech.pretrain.listener_training:main",
+    },
+    "judges": {
+        "speech/listener": "mmspec.speech.judge:Judge",
+        "image/reader": "mmspec.image_ar.judge:Judge",
     },
     "commands": {
         "any/train": "mmspec.training.cli:app",
         "any/bench": "mmspec.benchmarks.cli:app",
         "any/demo": "mmspec.demos.cli:app",
         "any/datastore": "mmspec.drafters.datastore_cli:app",
+        "any/convert": "mmspec.interchange.cli:convert_app",
+        "any/export": "mmspec.interchange.cli:export_app",
     },
 }
 
@@ -127,6 +188,12 @@ def names(kind: str, modality: str | None = None) -> list[str]:
     """The names of a kind, sorted: those that serve `modality`, or all of them."""
     keys = (key.split("/", 1) for key in entries(kind))
     return sorted({name for serves, name in keys if modality is None or serves in (modality, ANY)})
+
+
+def modalities(kind: str) -> dict[str, list[str]]:
+    """The names of a kind, sorted, and for each the modalities that have it, sorted: {name: [modality, ..]}."""
+    keys = [key.split("/", 1) for key in sorted(entries(kind))]
+    return {name: [serves for serves, other in keys if other == name] for name in names(kind)}
 
 
 def resolve(kind: str, name: str, modality: str = ANY) -> object:

@@ -18,6 +18,7 @@ class Stats:
     lossless: whether the acceptance rule keeps the target's law. verifies: whether it looks at that law at all.
     prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
     verify_seconds: target forwards. other_seconds: everything else in a round.
+    first: tokens that the prefill emitted: 1, but 0 for targets that begin with an empty canvas.
     """
 
     lossless: bool
@@ -28,17 +29,18 @@ class Stats:
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
     verifies: bool = True
+    first: int = 1
 
     @property
     def tau(self) -> float:
         """Tokens emitted per verification, bonus included, prefill excluded; NaN where nothing was verified."""
         rounds = len(self.accept_lengths) if self.verifies else 0
-        return (self.new_tokens - 1) / rounds if rounds else math.nan
+        return (self.new_tokens - self.first) / rounds if rounds else math.nan
 
     @property
     def target_calls(self) -> int:
-        """Target forwards: the prefill and one per round."""
-        return 1 + len(self.accept_lengths)
+        """Target forwards: the prefill, where it emitted something, and one per round."""
+        return min(self.first, 1) + len(self.accept_lengths)
 
     @property
     def decode_seconds(self) -> float:
@@ -53,6 +55,8 @@ class Stats:
     def add(self, row: int, done: Round) -> None:
         """Count one round of the loop for row `row`; rounds after the row's end are not its own."""
         emitted = done.tokens[row]
+        if done.prefill:
+            self.first = len(emitted)
         if not emitted:
             return
         self.new_tokens += len(emitted)

@@ -7,7 +7,8 @@ Beside ids, what goes with the prompt token by token (types, positions) is align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import RowCache
-from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, NumericalError
+from mmspec.focus import Focus, watching
 from mmspec.options import MAX_NEW_TOKENS, end_tokens
 from mmspec.pieces import spans
-from mmspec.sampling import Sampler
+from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
@@ -53,6 +55,8 @@ class CausalTarget:
     """Options that only some models take, of `mmspec.options.Options`; they are handed to `prefill`."""
     applies: tuple[str, ...] = ()
     """Settings of a generation config that the target itself applies."""
+    rules: Mapping[str, str] = {}
+    """Rules that stand for another's name here, as for "exact" one that is exact for other tokens."""
     processor: Any = None
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -85,6 +89,13 @@ class CausalTarget:
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
         return MAX_NEW_TOKENS
+
+    def sampler(self, sampling: Sampling, batch: int) -> Sampler:
+        """What warps the laws of a request and makes its noise."""
+        return Sampler(sampling, batch, self.model.device)
+
+    def check_rule(self, rule: Rule) -> None:
+        """Raise MismatchError for a rule that cannot judge what this target emits."""
 
     def ends(self) -> list[int]:
         """The ids that end an answer."""
@@ -122,7 +133,9 @@ class CausalTarget:
                 f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
             )
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
-        cache, heard = self.read(inputs, rows, taps, needs.attention)
+        focus = Focus(lengths)
+        with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
+            cache, heard = self.read(inputs, rows, taps, needs.attention)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size, prompt=True)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
@@ -140,6 +153,7 @@ class CausalTarget:
             prompt_taps=heard.taps,
             prompt_embeddings=heard.taps[0] if needs.embeddings else None,
             prompt_attention=heard.attention,
+            prompt_focus=focus.mean() if needs.focus else None,
             prompt_inputs=inputs if needs.inputs else {},
             prompt_features=heard.features if needs.inputs else None,
             cache=cache,

@@ -38,8 +38,9 @@ from mmspec.drafters.hybrid import Hybrid, mixed
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.lookahead import Lookahead, Trajectories
 from mmspec.drafters.none import NoDrafter
-from mmspec.drafters.recycling import SHARES, Recycling, template
+from mmspec.drafters.recycling import SHARES, Recycling
 from mmspec.drafters.retrieval import Retrieval
+from mmspec.drafters.static import best_tree
 from mmspec.drafters.suffix import Suffix, SuffixStore
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
@@ -339,7 +340,7 @@ def test_a_longer_match_earns_a_deeper_draft() -> None:
 
 @pytest.mark.parametrize(("total", "depth", "width"), [(2, 1, 1), (10, 3, 2), (16, 4, 8), (40, 4, 3)])
 def test_a_template_holds_the_heaviest_paths_level_by_level(total: int, depth: int, width: int) -> None:
-    nodes = [(-1, 0, 0), *template(total, depth, width)]
+    nodes = [(-1, 0, 0), *best_tree((SHARES,), total, depth, width)]
     assert [node[2] for node in nodes] == sorted(node[2] for node in nodes)
 
     def weights(level: int, weight: float) -> list[float]:

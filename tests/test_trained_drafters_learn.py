@@ -314,7 +314,7 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     say_what_is_kept(3 << 30, 2 << 30, 3 << 30)
     assert not caplog.records
     say_what_is_kept(4 << 30, 2 << 30, 3 << 30)
-    assert "take 4.0 GB, 2.0 GB may be kept in memory and 3.0 GB on disk" in caplog.text
+    assert "take 4.00 GB, 2.00 GB may be kept in memory and 3.00 GB on disk" in caplog.text
 
 
 def test_ranks_are_counted_where_their_parent_was_accepted() -> None:

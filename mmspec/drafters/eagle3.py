@@ -27,10 +27,11 @@ class Eagle3Head(HeadNet):
 
     Args: config: the shape of the layer; `vocab_size` is the target's. taps: the target's `hidden_states` to fuse.
         words: size of the draft vocabulary. `ids` [words] says which ids of the target these are.
+        normed_residual: whether attention is added to the normed feature, as some published heads do.
     """
 
-    def __init__(self, config: LlamaConfig, taps: Sequence[int], words: int) -> None:
-        super().__init__(config, taps=list(taps), words=words)
+    def __init__(self, config: LlamaConfig, taps: Sequence[int], words: int, normed_residual: bool = False) -> None:
+        super().__init__(config, taps=list(taps), words=words, normed_residual=normed_residual)
         size = config.hidden_size
         self.fc = nn.Linear(len(taps) * size, size, bias=False)
         self.embedding_norm = LlamaRMSNorm(size, config.rms_norm_eps)
@@ -50,14 +51,15 @@ class Eagle3Head(HeadNet):
         self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
     ) -> Tensor:
         """The next features; arguments and shapes as for `mmspec.drafters.eagle.EagleHead`."""
-        pair = torch.cat([self.embedding_norm(embeddings), self.feature_norm(features)], -1)
+        normed = self.feature_norm(features)
+        pair = torch.cat([self.embedding_norm(embeddings), normed], -1)
         attended, _ = self.attention(
             hidden_states=pair,
             position_embeddings=self.rotary(pair, positions),
             attention_mask=mask,
             past_key_values=cache,
         )
-        hidden = features + attended
+        hidden = (normed if self.settings["normed_residual"] else features) + attended
         return hidden + self.mlp(self.mlp_norm(hidden))
 
     def fuse(self, heard: list[Tensor]) -> Tensor:

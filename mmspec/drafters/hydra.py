@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.growing import Choice
@@ -43,39 +43,62 @@ class MergingBlock(nn.Module):
         return x[..., : self.size] + self.skip(x) + silu(self.linear(x))
 
 
-class HydraHeads(HeadNet):
-    """The heads. levels: how many. layers: blocks of each."""
+class MappingBlock(nn.Module):
+    """[f; E_1; ..; E_n] of width (n + 1) H -> W x + c + SiLU(A x + b): that of published heads."""
 
-    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2) -> None:
-        super().__init__(config, levels=levels, layers=layers)
-        size = config.hidden_size
+    def __init__(self, parts: int, size: int) -> None:
+        super().__init__()
+        self.skip = nn.Linear(parts * size, size)
+        self.linear = nn.Linear(parts * size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[.., parts * H] -> [.., H]."""
+        return self.skip(x) + silu(self.linear(x))
+
+
+class HydraHeads(HeadNet):
+    """The heads. levels: how many. layers: blocks of each. projected: whether they are of the published form, with
+    `MappingBlock`s and an output projection each, instead of the target's head."""
+
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2, projected: bool = False) -> None:
+        super().__init__(config, levels=levels, layers=layers, projected=projected)
+        size, own = config.hidden_size, levels if projected else 0
+        first = MappingBlock if projected else MergingBlock
         self.heads = nn.ModuleList(
-            nn.Sequential(MergingBlock(level + 2, size), *(ResidualBlock(size) for _ in range(layers - 1)))
+            nn.Sequential(first(level + 2, size), *(ResidualBlock(size) for _ in range(layers - 1)))
             for level in range(levels)
         )
+        self.projections = nn.ModuleList(nn.Linear(size, config.vocab_size) for _ in range(own))
 
     def forward(self, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
         """What the heads are told about the text, [B, N, H]: the features as they are."""
         return features
 
+    def guess(self, level: int, paths: Tensor, head: nn.Module) -> Tensor:
+        """[.., V] of what the head of a level is told, [.., (level + 2) H]; head: the target's."""
+        states = self.heads[level](paths)
+        return self.projections[level](states) if self.projections else head(states)
+
 
 class PrefixedHeads(HydraHeads):
-    """The heads behind a decoder layer over the features."""
+    """The heads behind a decoder layer over the features; published ones have a norm between."""
 
-    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2) -> None:
-        super().__init__(config, levels, layers)
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 2, projected: bool = False) -> None:
+        super().__init__(config, levels, layers, projected)
         self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) if projected else nn.Identity()
         self.rotary = LlamaRotaryEmbedding(config)
 
     def forward(self, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
         """[B, N, H] features at positions [B, N] -> [B, N, H]; mask: additive, None for plain causal attention."""
-        return self.layer(
+        states = self.layer(
             features,
             attention_mask=mask,
             position_embeddings=self.rotary(features, positions),
             past_key_values=cache,
             use_cache=cache is not None,
         )
+        return self.norm(states)
 
 
 class Hydra(HeadDrafter):
@@ -134,7 +157,7 @@ class Telling:
             assert self.paths is not None
             before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
         self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
-        return self.drafter.target.head(self.drafter.net.heads[level](self.paths))
+        return self.drafter.net.guess(level, self.paths, self.drafter.target.head)
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         return self.drafter.net(features, positions, mask, cache)

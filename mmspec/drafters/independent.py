@@ -125,11 +125,16 @@ class Speaking:
         width = max(map(len, self.unread))
         device = self.cache.device
         tokens = torch.tensor([row + row[-1:] * (width - len(row)) for row in self.unread], device=device)
-        logits = self._extend(tokens)
         counts = [len(row) for row in self.unread]
-        self.cache.commit(width, [list(range(count)) for count in counts])
         self.unread = [[] for _ in self.unread]
-        return logits[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
+        return self._read(tokens, counts)
+
+    def _read(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """Read tokens [B, M] of which the first `counts` are real; returns logits [B, V] after each row's last one."""
+        logits = self._extend(tokens)
+        self.cache.commit(tokens.shape[1], [list(range(count)) for count in counts])
+        rows = torch.arange(len(counts), device=tokens.device)
+        return logits[rows, torch.tensor(counts, device=tokens.device) - 1]
 
     def _step(self, token: Tensor) -> Tensor:
         """Read one drafted token [B] per row; it stays in the cache until the round is judged."""
@@ -144,13 +149,17 @@ class Speaking:
     def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor) -> tuple[Tensor, Tensor | None]:
         """The token [B] after a chain `path` [B, L], never an image placeholder; its law [B, V] if it is sampled."""
         step = path.shape[1] - 1
-        scores = self.sampler.after(path, forbid(logits, self.drafter.placeholders))
+        scores = self._scores(logits, path)
         if self.kind == "coupled":
             return self.sampler.draw(scores[:, None], emitted[:, None] + step)[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:
             g = self.sampler.draft_noise(emitted, step, 1, scores.shape[-1])[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
         return scores.argmax(-1), None
+
+    def _scores(self, logits: Tensor, path: Tensor) -> Tensor:
+        """Warped log-scores [B, V] after a chain `path` [B, L]."""
+        return self.sampler.after(path, forbid(logits, self.drafter.placeholders))
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Forget the rejected tokens; what was emitted and not read yet waits for the next proposal.
@@ -165,10 +174,14 @@ class Speaking:
             assert own is not None
             chains = zip(own.tokens[:, 1:-1].tolist(), accepted.emitted, strict=True)
             agreed = [min(len(commonprefix(pair)), max(len(pair[1]) - 1, 0)) for pair in chains]
-        new_lengths = []
+        moved = []
         for row, (count, emitted) in enumerate(zip(agreed, accepted.emitted, strict=True)):
             kept = count if emitted else 0
-            new_lengths.append(self.cache.lengths[row] - read + kept)
+            moved.append(kept - read)
             # a finished row rereads its last token
             self.unread[row] += emitted[kept:] or ([] if self.unread[row] else state.ids[row][-1:])
-        self.cache.fill(new_lengths)
+        self._move(moved)
+
+    def _move(self, by: list[int]) -> None:
+        """Take each row's cache back by some tokens (negative numbers), or not at all."""
+        self.cache.fill([length + change for length, change in zip(self.cache.lengths, by, strict=True)])

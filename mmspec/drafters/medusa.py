@@ -42,16 +42,27 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaHeads(HeadNet):
-    """The heads. levels: how many. layers: residual blocks of each."""
+    """The heads. levels: how many. layers: residual blocks of each. projected: whether each has an output projection of
+    its own, as published ones have, instead of the target's head."""
 
-    def __init__(self, config: LlamaConfig, levels: int, layers: int = 1) -> None:
-        super().__init__(config, levels=levels, layers=layers)
+    def __init__(self, config: LlamaConfig, levels: int, layers: int = 1, projected: bool = False) -> None:
+        super().__init__(config, levels=levels, layers=layers, projected=projected)
         size = config.hidden_size
         self.heads = nn.ModuleList(nn.Sequential(*(ResidualBlock(size) for _ in range(layers))) for _ in range(levels))
+        own = levels if projected else 0
+        self.projections = nn.ModuleList(nn.Linear(size, config.vocab_size, bias=False) for _ in range(own))
 
     def forward(self, features: Tensor) -> Tensor:
         """Features [.., H] -> what enters the output head for each level, [.., levels, H]."""
         return torch.stack([head(features) for head in self.heads], -2)
+
+    def guess(self, features: Tensor, head: nn.Module) -> Tensor:
+        """[.., levels, V] of features [.., H]; head: the target's."""
+        states = self(features)
+        if not self.projections:
+            return head(states)
+        each = zip(self.projections, states.unbind(-2), strict=True)
+        return torch.stack([project(state) for project, state in each], -2)
 
 
 class Medusa(HeadDrafter):
@@ -91,7 +102,7 @@ class Guessing:
         return self.drafter.tree(state, self.choice, together(self._logits))
 
     def _logits(self) -> Tensor:
-        return self.drafter.target.head(self.drafter.net(self.last.features))
+        return self.drafter.net.guess(self.last.features, self.drafter.target.head)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the feature of the last accepted node."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.sampling import Sampler
-from mmspec.tree import root
 
 
 class NoDrafter:
     """Proposes nothing, so every round is one autoregressive step."""
 
-    kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
+    kinds: frozenset[Kind] = frozenset(get_args(Kind))
     needs = Needs()
     trained = False
     source = "plain autoregressive decoding"
@@ -26,8 +25,7 @@ class NoDrafter:
 
     def propose(self, state: State) -> Draft:
         """The pending token alone."""
-        assert state.pending is not None
-        return root(state.pending)
+        return state.undrafted()
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Nothing to learn."""

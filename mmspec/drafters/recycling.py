@@ -10,8 +10,6 @@ Sequoia, arXiv 2402.12374). Nothing is decided on the host, and no noise is look
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from heapq import heappop, heappush
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import TREES
+from mmspec.drafters.static import best_tree
 from mmspec.errors import InputError
 from mmspec.placeholders import forbid
 from mmspec.sampling import Sampler
@@ -26,25 +25,6 @@ from mmspec.sampling import Sampler
 SHARES = (0.5, 0.17, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 """How likely the child of each rank is the accepted one, roughly; only their order and ratios shape the tree."""
 UNKNOWN = -1
-
-
-@lru_cache
-def template(total: int, depth: int, width: int) -> list[tuple[int, int, int]]:
-    """Parent, rank among its siblings and level of every node but node 0, level by level.
-
-    Args: total: nodes, node 0 included. depth: most levels. width: most children of a node.
-    """
-    heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
-    chosen: list[tuple[int, ...]] = []  # a node is the path of ranks that leads to it
-    while heap and len(chosen) < total:
-        weight, path = heappop(heap)
-        chosen.append(path)
-        if len(path) < depth:
-            for rank in range(width):
-                heappush(heap, (weight * SHARES[rank], (*path, rank)))
-    chosen.sort(key=len)
-    place = {path: node for node, path in enumerate(chosen)}
-    return [(place[path[:-1]], path[-1], len(path)) for path in chosen[1:]]
 
 
 class Recycling:
@@ -97,16 +77,16 @@ class Recycled:
     drafter: Recycling
 
     def propose(self, state: State) -> Draft:
-        """The template filled from the pending tokens; nodes below an unknown successor are invalid."""
+        """A static tree filled from the pending tokens; nodes below an unknown successor are invalid."""
         assert state.pending is not None
         assert self.drafter.successors is not None
         levels, own = state.levels(self.drafter.depth), self.drafter
         width = own.width if state.shape is None else min(own.width, state.shape.width)
-        nodes = template(state.nodes(own.total), levels, width)
+        nodes = best_tree((SHARES,), state.nodes(own.total), levels, width)
         shape = torch.tensor([(-1, 0, 0), *nodes], device=state.pending.device)  # [N, 3]
         tokens = state.pending[:, None]
         for level in range(1, levels + 1):
-            size = sum(node[2] == level for node in nodes)
+            size = sum(node.level == level for node in nodes)
             parents, ranks, _ = shape[tokens.shape[1] : tokens.shape[1] + size].unbind(1)
             above = tokens[:, parents]  # [B, nodes of the level]
             found = self.drafter.successors[above.clamp(min=0), ranks].long()

@@ -44,14 +44,19 @@ class Slots:
         return cls(RowCache(len(lengths), device), [(following, features, lengths)])
 
     def observe(self, draft: Draft, features: Tensor, accepted: Accepted) -> None:
-        """Queue the accepted nodes; features: [B, N, H] of all nodes of the draft."""
+        """Queue the accepted nodes; features: [P * B, N, H] of all nodes of the draft.
+
+        P is 1, or how many rows of slots go with every row of the draft; those of one kind stand side by side.
+        """
         assert accepted.next is not None
         rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
         counts = [len(path) for path in accepted.paths]
         path = accepted.path[:, : max(counts)]
         tokens = draft.tokens.gather(1, path).roll(-1, 1)
         tokens[rows, accepted.count - 1] = accepted.next
-        self.waiting.append((tokens, features[rows[:, None], path], counts))
+        pairs = len(features) // len(rows)
+        every = torch.arange(len(features), device=rows.device)[:, None]
+        self.waiting.append((tokens.repeat(pairs, 1), features[every, path.repeat(pairs, 1)], counts * pairs))
 
     def read(self, forward: Forward) -> Tensor:
         """Forward the waiting slots and keep them; returns [B, H], the output at each row's last one."""
@@ -60,7 +65,7 @@ class Slots:
         device = tokens.device
         depth = torch.arange(width, device=device).expand(batch, width)
         causal = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(batch, width, width)
-        positions = self.cache.positions() + depth
+        positions = self.cache.positions() + self.cache.shift + depth
         out = forward(tokens, features, positions, self.cache.mask(causal, depth, features.dtype), self.cache.hf)
         self.cache.commit(width, [list(range(count)) for count in counts])
         self.waiting = []
@@ -71,7 +76,7 @@ class Slots:
 
         Args: seen: [B, F, M] bool, which of the M nodes forwarded since then each of them sees; they are the last F.
         """
-        positions = (self.cache.positions() + offset).expand(seen.shape[:2])
+        positions = (self.cache.positions() + self.cache.shift + offset).expand(seen.shape[:2])
         return positions, self.cache.mask(seen, positions, dtype)
 
     def forget(self) -> None:

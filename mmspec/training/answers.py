@@ -21,6 +21,7 @@ from mmspec.errors import InputError, shorten
 from mmspec.targets import unpad
 from mmspec.training.data import Question, Questions
 from mmspec.training.folders import claim, write_whole
+from mmspec.training.processes import group, leader_first, wait
 
 AUTHORS = ("target", "data")
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -78,19 +79,22 @@ def collect(pipe: Any, questions: Questions, options: AnswerOptions, folder: Pat
     """All questions answered, from the shards of `folder` where they exist.
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. fingerprint: what identifies the target.
+    Several processes share the shards that are missing; all of them get all answers.
     Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
     """
-    claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
+    with leader_first():
+        claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
     shards = math.ceil(len(questions) / options.batch)
-    answered: list[Answered] = []
-    for shard in tqdm(range(shards), desc=f"answers by the {options.author}", unit="batch", disable=None):
-        file = folder / f"{shard:05d}.jsonl"
-        rows = _read(file)
+    files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
+    mine = range(group().process_index, shards, group().num_processes)
+    for shard in tqdm(mine, desc=f"answers by the {options.author}", unit="batch", disable=None):
         indices = range(shard * options.batch, min((shard + 1) * options.batch, len(questions)))
+        rows = _read(files[shard])
         if rows is None or [row.index for row in rows] != list(indices):
             rows = list(_answer(pipe, questions, indices, options, _temperature(shard, options)))
-            write_whole(file, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
-        answered += rows
+            write_whole(files[shard], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    wait()
+    answered = [row for file in files for row in _read(file) or ()]
     return [row for row in answered if _usable(row, pipe.target.placeholders)]
 
 

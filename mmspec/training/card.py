@@ -7,8 +7,11 @@ from typing import Any
 
 import mmspec
 from mmspec.training.answers import Answered
+from mmspec.training.cost import last_cost
 from mmspec.training.course import Course
+from mmspec.training.loop import Epochs
 from mmspec.training.recipe import Recipe
+from mmspec.training.validation import best_step
 
 LIMITS = (
     "It fits this target only; another target, or the same one with other weights, accepts less or refuses it. With a "
@@ -37,7 +40,7 @@ def model_card(
         "",
         f"{recipe.about} {parameters:,} trained parameters.",
         "",
-        f"    mmspec generate picture.png QUESTION --model {target} --drafter FOLDER",
+        f"    mmspec {recipe.example} --model {target} --drafter FOLDER",
         "",
         "## Data",
         "",
@@ -53,6 +56,7 @@ def model_card(
         "",
         *_losses(history),
         "",
+        *_cost(recipe, course, rows, history),
         "## Validation",
         "",
         *_validation(history, course),
@@ -78,10 +82,29 @@ def _losses(history: list[dict[str, Any]]) -> list[str]:
     return [f"Loss at step {entry['step']}: {float(entry['loss']):.4f}." for entry in (losses[:1] + losses[1:][-1:])]
 
 
+def _cost(recipe: Recipe, course: Course, rows: list[Answered], history: list[dict[str, Any]]) -> list[str]:
+    """What the run took, for all drafters that it trained."""
+    spent = last_cost(history)
+    if not spent:
+        return []
+    size = recipe.batch * course.accumulate
+    seen = Epochs(rows, spent["step"] * size, recipe.seed)
+    tokens = sum(len(seen[place][1].answer) for place in range(len(seen)))
+    return [
+        "## Cost",
+        "",
+        f"{tokens:,} tokens of answers in {spent['step']:,} updates took {spent['seconds'] / 60:.1f} minutes on "
+        f"{spent['device']}, validation included, the making of the answers not; peak memory "
+        f"{spent['peak_bytes'] / 2**30:.1f} GB, the target's weights included.",
+        "",
+    ]
+
+
 def _validation(history: list[dict[str, Any]], course: Course) -> list[str]:
     return [
         f"tau, tokens per target verification (bonus included, prefill excluded), on {course.held_out} held-out "
         "questions, with the exact rule and the default draft:",
+        *([f"The weights are those of step {best_step(history)}, the best."] if course.patience else []),
         "",
         "| step | greedy | temperature 1 |",
         "|---|---|---|",

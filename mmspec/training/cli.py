@@ -22,12 +22,18 @@ def drafter(
     method: Annotated[
         str,
         typer.Option(
-            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash or spd. Several, as in "
-            "eagle2,medusa, learn from the same forwards of the target (spd learns alone)."
+            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash or spd; for models that "
+            "see also msd, vispec, hivis, dream, massv, spec-llava, ibed or tabed; for models that draw eagle, eagle2 "
+            "or sjd-eagle. Several, as in eagle2,medusa, learn from the same forwards of the target (spd, massv, "
+            "spec-llava, ibed and tabed learn alone)."
         ),
     ] = "eagle2",
     data: Annotated[
-        str, typer.Option(help='"miniworld", or a folder with *.jsonl lines {"image": "a.png", "prompt": "..."}.')
+        str,
+        typer.Option(
+            help='"miniworld", a folder with *.jsonl lines {"image": "a.png", "prompt": "..."}, or a data set of the '
+            "hub: owner/name, or owner/name:split."
+        ),
     ] = "miniworld",
     out: Annotated[
         Path | None,
@@ -36,14 +42,17 @@ def drafter(
     run: Annotated[
         Path | None, typer.Option(help="Folder of answers and checkpoints; reused. [default: runs/drafters/TARGET]")
     ] = None,
-    questions: Annotated[
-        int | None, typer.Option(help="How many. [default: 3000 of miniworld, all of a folder]")
-    ] = None,
+    questions: Annotated[int | None, typer.Option(help="How many. [default: 3000 of miniworld, else all]")] = None,
     answers: Annotated[str, typer.Option(help='Whose: "target" (regenerated) or "data" (the data\'s own).')] = "target",
     sampled: Annotated[
-        float, typer.Option(help="Share of regenerated answers at temperature 1; others are greedy.")
-    ] = 0.5,
-    max_new_tokens: Annotated[int, typer.Option(help="Where a regenerated answer is cut.")] = 160,
+        float | None,
+        typer.Option(
+            help="Share of regenerated answers at temperature 1; others are greedy. [default: 0.5; 1 of pictures]"
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Where a regenerated answer is cut. [default: 160; whole pictures]")
+    ] = None,
     answer_batch: Annotated[int, typer.Option(help="Questions that the target answers together.")] = 32,
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
     batch: Annotated[int | None, typer.Option(help="Answers per update.")] = None,
@@ -51,23 +60,25 @@ def drafter(
     warm_steps: Annotated[int | None, typer.Option(help="spd: updates on the data's own answers before.")] = None,
     warm_questions: Annotated[int | None, typer.Option(help="spd: questions of that warm-up.")] = None,
     unroll: Annotated[
-        int | None, typer.Option(help="eagle, eagle2, eagle3, hass: steps on the head's own estimates.")
+        int | None, typer.Option(help="eagle to eagle3, hass, msd to dream: steps on the head's own estimates.")
     ] = None,
     decay: Annotated[float | None, typer.Option(help="Weight of a level relative to the one before.")] = None,
     feature_weight: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass: of the distance to the target's features.")
+        float | None, typer.Option(help="eagle, eagle2, hass, msd to dream: of the distance to the target's features.")
     ] = None,
     law_weight: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass, spd: of the cross-entropy to the target's law.")
+        float | None,
+        typer.Option(help="The same, and spd and massv with its kin: of the cross-entropy to the target's law."),
     ] = None,
     token_weight: Annotated[float | None, typer.Option(help="spd: of the cross-entropy to the tokens.")] = None,
     top: Annotated[int | None, typer.Option(help="hass: how many of the likeliest tokens count once more.")] = None,
     top_weight: Annotated[float | None, typer.Option(help="hass: how much they count.")] = None,
     noise: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass: on the features, relative to their size.")
+        float | None, typer.Option(help="eagle, eagle2, hass, msd to dream: on the features, relative to their size.")
     ] = None,
     intermediate: Annotated[
-        int | None, typer.Option(help="eagle to eagle3, hass, dflash: width of the MLP. [default: the target's]")
+        int | None,
+        typer.Option(help="eagle to eagle3, hass, dflash, msd to dream: width of the MLP. [default: the target's]"),
     ] = None,
     words: Annotated[int | None, typer.Option(help="eagle3: size of the draft vocabulary.")] = None,
     levels: Annotated[int | None, typer.Option(help="medusa, hydra, hydra++: heads, one per level.")] = None,
@@ -77,11 +88,29 @@ def drafter(
     layers: Annotated[
         int | None, typer.Option(help="spd, dflash: of the drafter; medusa, hydra, hydra++: of each head.")
     ] = None,
-    width: Annotated[int | None, typer.Option(help="spd: of the Llama.")] = None,
-    heads: Annotated[int | None, typer.Option(help="spd: of the Llama.")] = None,
+    width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
+    heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
+    queries: Annotated[int | None, typer.Option(help="vispec: vectors per picture; 0 leaves the adaptor out.")] = None,
+    global_feature: Annotated[
+        bool | None,
+        typer.Option("--global-feature/--no-global-feature", help="vispec: tell one of them to all later slots."),
+    ] = None,
+    keep: Annotated[float | None, typer.Option(help="dream: share of a prompt's image slots that it reads.")] = None,
+    middle_weight: Annotated[
+        float | None, typer.Option(help="dream: of the distance to the sharpest early layer's hidden states.")
+    ] = None,
+    text_share: Annotated[
+        float | None, typer.Option(help="msd: of the run that shows no pictures; 0 shows them from the start.")
+    ] = None,
+    projector_share: Annotated[
+        float | None, typer.Option(help="massv and its kin: of the run, in which the MLP learns alone.")
+    ] = None,
     held_out: Annotated[int, typer.Option(help="Questions for validation.")] = 16,
     validate_every: Annotated[int, typer.Option(help="Updates between measurements of tau.")] = 100,
     save_every: Annotated[int, typer.Option(help="Updates between checkpoints.")] = 50,
+    patience: Annotated[
+        int, typer.Option(help="Measurements without a better tau before training stops; the best weights are kept.")
+    ] = 0,
     accumulate: Annotated[int, typer.Option(help="Batches per update.")] = 1,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed precision.")] = False,
     memory: Annotated[float, typer.Option(help="GB of the target's hidden states kept in memory.")] = 4.0,
@@ -90,12 +119,15 @@ def drafter(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: the model's own choice]")] = None,
 ) -> None:
     """Train drafters and write each, with a model card, to a folder; the same command goes on where it was interrupted.
+    With several GPUs: accelerate launch -m mmspec train drafter ...
 
     Example: mmspec train drafter --target smolvlm-mini --method eagle2 --out my-drafter
     """
     from mmspec.training.loop import require_training
 
     require_training()
+    import logging
+
     import torch
 
     import mmspec
@@ -103,8 +135,15 @@ def drafter(
     from mmspec.training.answers import AnswerOptions
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
+    from mmspec.training.processes import group
 
-    chosen = [find_recipe(name.strip()) for name in method.split(",")]
+    methods = [name.strip() for name in method.split(",")]
+    for name in methods:
+        find_recipe(name)  # a wrong name is found before anything large is read
+    if group().num_processes > 1:
+        device = device or (str(group().device) if torch.cuda.is_available() else "cpu")  # each process has its own
+    pipe = mmspec.load(target, drafter="none", device=device)
+    chosen = [find_recipe(name, pipe.target.modality) for name in methods]
     given = {
         "steps": steps,
         "batch": batch,
@@ -128,20 +167,32 @@ def drafter(
         "layers": layers,
         "width": width,
         "heads": heads,
+        "queries": queries,
+        "global_feature": global_feature,
+        "keep": keep,
+        "middle_weight": middle_weight,
+        "text_share": text_share,
+        "projector_share": projector_share,
     }
     recipes = [recipe(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)]
-    how = AnswerOptions(author=answers, sampled=sampled, max_new_tokens=max_new_tokens, batch=answer_batch, seed=seed)
-    course = Course(data, questions, held_out, validate_every, save_every, accumulate, bf16, memory, disk, answers=how)
-    pipe = mmspec.load(target, drafter="none", device=device)
+    told: dict[str, Any] = {"sampled": sampled, "max_new_tokens": max_new_tokens}
+    told = {**recipes[0].answers, **{name: value for name, value in told.items() if value is not None}}
+    how = AnswerOptions(author=answers, batch=answer_batch, seed=seed, **told)
+    course = Course(
+        data, questions, held_out, validate_every, save_every, patience, accumulate, bf16, memory, disk, answers=how
+    )
     name = Path(target).name
     home = run or Path("runs/drafters") / name
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
         folders = [out]
     torch.set_flush_denormal(True)  # they slow a CPU down, and are nothing to a gradient
+    if group().is_main_process:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("mmspec").setLevel(logging.INFO)
     with quiet():  # the Trainer shows its own progress
         figures = train_drafters(pipe, recipes, course, folders, home, name)
-    for recipe, folder in zip(recipes, folders, strict=True):
+    for recipe, folder in zip(recipes, folders if group().is_main_process else [], strict=False):
         last = figures[recipe.method]
         typer.echo(f"{folder}: tau {last['tau_t0']:.2f} greedy, {last['tau_t1']:.2f} at temperature 1", err=True)
 
@@ -152,12 +203,11 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
 
     Example: mmspec train target smolvlm-mini --out my-mini
     """
-    from mmspec.registry import entries, resolve
+    from mmspec.registry import modalities, resolve
     from mmspec.training.loop import require_training
 
     require_training()
-    modality = {key.partition("/")[2]: key.partition("/")[0] for key in entries("trainers")}
-    trainer: Any = resolve("trainers", name, modality.get(name, "vlm"))
+    trainer: Any = resolve("trainers", name, modalities("trainers").get(name, ["vlm"])[0])
     trainer(context.args)
 
 

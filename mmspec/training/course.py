@@ -12,8 +12,10 @@ from mmspec.training.answers import AnswerOptions
 class Course:
     """What to train on, and how often to look and to save.
 
-    data: "miniworld" or a folder. questions: None takes 3000 of the world, or all of a folder. held_out: questions for
-    validation. validate_every, save_every: updates. accumulate: batches per update. bf16: forwards of the drafter in
+    data: "miniworld", a folder, or a data set of the hub ("owner/name", with ":split" behind it where that is not
+    "train"). questions: None takes 3000 of the world, all of the others. held_out: questions for validation.
+    validate_every, save_every: updates. patience: validations in a row without a better tau before training stops and
+    the best weights are taken; 0 is never. accumulate: batches per update. bf16: forwards of the drafter in
     mixed precision; its weights and their updates stay float32. memory, disk: gigabytes of the target's hidden states
     that are kept for the next epochs.
     """
@@ -23,6 +25,7 @@ class Course:
     held_out: int = 16
     validate_every: int = 100
     save_every: int = 50
+    patience: int = 0
     accumulate: int = 1
     bf16: bool = False
     memory: float = 4.0
@@ -34,5 +37,7 @@ class Course:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name}={value} is not valid: at least 1 is needed")
+        if self.patience < 0:
+            raise InputError(f"patience={self.patience} is not valid: 0 (never stop early) or more is needed")
         if not (self.memory >= 0 and self.disk >= 0):
             raise InputError(f"memory and disk are gigabytes, 0 or more, got {self.memory} and {self.disk}")

@@ -1,4 +1,5 @@
-"""Where training questions come from: the synthetic world, made on demand, or a folder of pictures and JSONL lines."""
+"""Where training questions come from: the synthetic world, made on demand, a folder of pictures and JSONL lines, or a
+data set of the hub (`mmspec.training.hub`)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import ImageSource, load_image
+from mmspec.registry import ANY, resolve
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
@@ -80,8 +82,8 @@ class Lines:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise InputError(
-                f"no data at {shorten(str(folder))}: give {MINIWORLD!r}, or a folder with *.jsonl files whose lines "
-                'are {"image": "file.png", "prompt": "..."}'
+                f"no data at {shorten(str(folder))}: give {MINIWORLD!r}, a data set of the hub (owner/name), or a "
+                'folder with *.jsonl files whose lines are {"image": "file.png", "prompt": "..."}'
             )
         self.name = str(folder.resolve())
         self.folder = folder
@@ -142,28 +144,43 @@ class Slice:
         return self.source[self.start + index]
 
 
-def open_data(data: str, count: int | None, held_out: int, seed: int) -> tuple[Questions, Questions]:
+def written_data(data: str) -> Questions:
+    """The questions of a folder with *.jsonl files, of another folder, or of a data set of the hub."""
+    from mmspec.training.hub import ID, HubData
+
+    folder = Path(data)
+    laid_out = folder.is_dir() and not any(folder.glob("*.jsonl")) and any(folder.rglob("*.parquet"))
+    if laid_out or (not folder.exists() and ID.fullmatch(data.partition(":")[0])):
+        return HubData(data)
+    return Lines(folder)
+
+
+def open_data(
+    data: str, count: int | None, held_out: int, seed: int, modality: str = ANY
+) -> tuple[Questions, Questions]:
     """Questions to train on, and others for validation.
 
-    Args: data: "miniworld" or a folder. count: how many to train on (None: 3000 of the world, all of a folder).
-        held_out: how many for validation; of a folder the last ones.
-    Raises: InputError: the folder is unusable, or holds too few lines.
+    Args: data: "miniworld", a folder or a hub id. count: how many to train on (None: 3000 of the world, else all).
+        held_out: how many for validation; of a folder or data set the last ones. modality: of the target, which may
+        have a world of its own.
+    Raises: InputError: the data is unusable, or too little.
     """
     if data == MINIWORLD:
-        return Miniworld(f"drafter/{seed}", count or 3000), Miniworld(f"drafter/held-out/{seed}", held_out)
-    lines = Lines(Path(data))
+        world: Any = resolve("questions", MINIWORLD, modality)
+        return world(f"drafter/{seed}", count or 3000), world(f"drafter/held-out/{seed}", held_out)
+    lines = written_data(data)
     most = len(lines) - held_out
     if most < 1 or (count or 1) > most:
         raise InputError(
-            f"{data} holds {len(lines)} lines: {held_out} are held out for validation, so {max(most, 0)} are left to "
-            f"train on, and {count or 'at least 1'} are wanted"
+            f"{data} holds {len(lines)} {'lines' if isinstance(lines, Lines) else 'rows'}: {held_out} are held out for "
+            f"validation, so {max(most, 0)} are left to train on, and {count or 'at least 1'} are wanted"
         )
     return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
 
 
 def warm_up_data(data: str, count: int, seed: int) -> Questions:
-    """Questions whose own answers teach a drafter the language; of a folder all lines, held-out ones included."""
+    """Questions whose own answers teach a drafter the language; of a folder or data set all, held-out ones included."""
     if data == MINIWORLD:
         return Miniworld(f"drafter/warm/{seed}", count)
-    lines = Lines(Path(data))
+    lines = written_data(data)
     return Slice(lines, 0, min(count, len(lines)))

@@ -6,7 +6,6 @@ from which the target drew them, which says more with every token.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmspec.drafters.heads import HeadDrafter
-from mmspec.drafters.hydra import Hydra, HydraHeads, HydraPlus, PrefixedHeads
-from mmspec.drafters.medusa import Medusa, MedusaHeads
+from mmspec.drafters.heads import HeadDrafter, HeadNet
+from mmspec.drafters.hydra import Hydra, HydraPlus
+from mmspec.drafters.medusa import Medusa
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.layer import head_config
@@ -56,9 +55,9 @@ class ManyHeads(HeadRecipe):
         if not 1 <= self.levels <= 16 or self.layers < 1:
             raise InputError(f"{self.method} has 1 to 16 levels of 1 layer or more, got {self.levels} x {self.layers}")
 
-    @abstractmethod
-    def network(self, target: Any, rows: Sequence[Answered]) -> Any:
+    def network(self, target: Any, rows: Sequence[Answered]) -> HeadNet:
         """See `HeadRecipe`."""
+        return self.drafter_class.net_class(head_config(target), levels=self.levels, layers=self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +71,6 @@ class MedusaRecipe(ManyHeads):
     )
     drafter_class: ClassVar[type[HeadDrafter]] = Medusa
     loss_class: ClassVar[type[Any]] = MedusaLoss
-
-    def network(self, target: Any, rows: Sequence[Answered]) -> MedusaHeads:
-        """See `HeadRecipe`."""
-        return MedusaHeads(head_config(target), self.levels, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +87,6 @@ class HydraRecipe(ManyHeads):
     drafter_class: ClassVar[type[HeadDrafter]] = Hydra
     loss_class: ClassVar[type[Any]] = HydraLoss
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> HydraHeads:
-        """See `HeadRecipe`."""
-        return HydraHeads(head_config(target), self.levels, self.layers)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HydraPlusRecipe(HydraRecipe):
@@ -107,7 +98,3 @@ class HydraPlusRecipe(HydraRecipe):
         "a static tree, whose shape was measured (arXiv 2402.05109)."
     )
     drafter_class: ClassVar[type[HeadDrafter]] = HydraPlus
-
-    def network(self, target: Any, rows: Sequence[Answered]) -> PrefixedHeads:
-        """See `HeadRecipe`."""
-        return PrefixedHeads(head_config(target), self.levels, self.layers)

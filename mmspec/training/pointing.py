@@ -1,7 +1,7 @@
 """Where to look: some attention heads are taught which positions of the input they should attend to.
 
-A small model finds out by itself where in a caption, a text or a picture the next token is decided, but late. Taught, it
-looks there from the first hundred updates on. Only the loss knows of this: the model stays the stock one.
+A small model finds out by itself where in a caption, a text or a picture the next token is decided, but late. Taught,
+it looks there from the first hundred updates on. Only the loss knows of this: the model stays the stock one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -53,7 +53,7 @@ def pointing_loss(scores: Tensor, right: Tensor) -> Tensor:
 
 
 def watched_attention(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from mmspec.contract import Drafter
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
+from mmspec.registry import modalities
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
 
@@ -36,6 +37,14 @@ class Recipe(ABC):
     method: ClassVar[str]
     about: ClassVar[str]
     """A sentence for the model card."""
+    example: ClassVar[str] = "generate picture.png QUESTION"
+    """The command that the model card shows."""
+    answers: ClassVar[dict[str, Any]] = {}
+    """Settings of `mmspec.training.answers.AnswerOptions` that suit what it learns better than their defaults."""
+    features_class: ClassVar[type[Features]] = Features
+    """Where the target's hidden states come from."""
+    reads_prompts: ClassVar[bool] = True
+    """Whether prompts and answers must be ids of one vocabulary."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch"):
@@ -45,6 +54,15 @@ class Recipe(ABC):
             raise InputError(f"the learning rate {self.rate} is not valid: it lies between 0 and 1")
         if self.warm_steps < 0 or self.warm_questions < 0 or (self.warm_steps and not self.warm_questions):
             raise InputError("warm_steps and warm_questions are 0 or more, and a warm-up needs questions")
+
+    def check(self, target: Any) -> None:
+        """Raise MismatchError for a target that this recipe cannot learn from."""
+        if self.reads_prompts and target.prompt_vocab_size != target.vocab_size:
+            fitting = [name for name, serving in modalities("recipes").items() if target.modality in serving]
+            raise MismatchError(
+                f"{self.method} reads prompts and answers as ids of one vocabulary, and {type(target.model).__name__} "
+                f"has another one for what it emits; methods for it are: {', '.join(fitting)}"
+            )
 
     @abstractmethod
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:

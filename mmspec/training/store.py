@@ -21,11 +21,12 @@ logger = logging.getLogger(__name__)
 class Store:
     """Hidden states by the index of their answer.
 
-    Args: folder: of this target, these answers and these taps alone. limit: bytes.
+    Args: folder: of this target, these answers and these taps alone. limit: bytes. sharers: how many processes fill it,
+        each as fast as this one.
     """
 
-    def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = folder, limit
+    def __init__(self, folder: Path, limit: int, sharers: int = 1) -> None:
+        self.folder, self.limit, self.sharers = folder, limit, sharers
         self.size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
     def get(self, index: int) -> Tensor | None:
@@ -35,13 +36,13 @@ class Store:
 
     def put(self, index: int, states: Tensor) -> None:
         """Keep the states [T, taps, H] of an answer that is not there, if there is room."""
-        if self.size + states.nbytes > self.limit:
+        if self.size + self.sharers * states.nbytes > self.limit:
             return
         file = self.folder / f"{index}.safetensors"
-        temporary = file.with_suffix(".tmp")
+        temporary = file.with_suffix(f".{os.getpid()}.tmp")
         save_file({"states": states.contiguous().cpu()}, temporary)
         os.replace(temporary, file)
-        self.size += file.stat().st_size
+        self.size += self.sharers * file.stat().st_size
 
 
 def states_size(rows: list[Answered], taps: int, width: int, item: int) -> int:
@@ -50,10 +51,14 @@ def states_size(rows: list[Answered], taps: int, width: int, item: int) -> int:
 
 
 def say_what_is_kept(size: int, memory: int, disk: int) -> None:
-    """Warn if what is computed once cannot all be kept. size: of all hidden states. memory, disk: the limits."""
-    if size > max(memory, disk):
-        logger.warning(
-            "the hidden states of all answers take %.1f GB, %.1f GB may be kept in memory and %.1f GB on disk; "
-            "the rest is computed again in every epoch (see --memory and --disk)",
-            *(part / 2**30 for part in (size, memory, disk)),
-        )
+    """Say what all hidden states take, and warn if what is computed once cannot all be kept.
+
+    Args: size: bytes of all of them. memory, disk: the limits.
+    """
+    fits = size <= max(memory, disk)
+    logger.log(
+        logging.INFO if fits else logging.WARNING,
+        "the hidden states of all answers take %.2f GB, %.2f GB may be kept in memory and %.2f GB on disk: %s",
+        *(part / 2**30 for part in (size, memory, disk)),
+        "so all are kept" if fits else "the rest is computed again in every epoch (see --memory and --disk)",
+    )

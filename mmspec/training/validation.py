@@ -30,10 +30,20 @@ def measure(pipe: Any, drafter: Drafter, inputs: dict[str, Any], max_new_tokens:
 
 
 class Validation(TrainerCallback):
-    """Takes figures every `every` steps and at the end, and notes them in the Trainer's history, an entry each."""
+    """Takes figures every `every` steps and at the end, and notes them in the Trainer's history, an entry each.
 
-    def __init__(self, figures: Callable[[], list[dict[str, Any]]], every: int) -> None:
-        self.figures, self.every = figures, every
+    Args: patience: how many times in a row they may fail to be the best ones before training stops; 0 is never.
+        keep: called when they are the best so far, if there is a patience.
+    """
+
+    def __init__(
+        self,
+        figures: Callable[[], list[dict[str, Any]]],
+        every: int,
+        patience: int = 0,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.figures, self.every, self.patience, self.keep = figures, every, patience, keep
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -41,4 +51,28 @@ class Validation(TrainerCallback):
         """After an update."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             state.log_history += [{"step": state.global_step, **one} for one in self.figures()]
+            if self.patience and best_step(state.log_history) == state.global_step:
+                self.keep()
+            if exhausted(state.log_history, self.patience):
+                control.should_training_stop = control.should_save = True
         return control
+
+
+def best_step(history: list[dict[str, Any]]) -> int:
+    """The first step at which tau, averaged over methods and temperatures, was highest; 0 if none was measured."""
+    means = mean_taus(history)
+    return max(means, key=lambda step: (means[step], -step), default=0)
+
+
+def exhausted(history: list[dict[str, Any]], patience: int) -> bool:
+    """Whether the last `patience` measurements were none better than those before; never with a patience of 0."""
+    later = [step for step in mean_taus(history) if step > best_step(history)]
+    return 0 < patience <= len(later)
+
+
+def mean_taus(history: list[dict[str, Any]]) -> dict[int, float]:
+    """Step -> mean over methods and temperatures."""
+    taus: dict[int, list[float]] = {}
+    for entry in history:
+        taus.setdefault(entry.get("step", 0), []).extend(value for name, value in entry.items() if name[:4] == "tau_")
+    return {step: sum(values) / len(values) for step, values in taus.items() if values}

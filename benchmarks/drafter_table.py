@@ -1,0 +1,231 @@
+"""The survey's table of trained and free drafters, runnable: families x drafters x temperatures x kinds of question.
+
+Each cell has S with its 95 % interval, tau, S / tau, and the cap that the measured times set:
+
+    cap = tau / (c_v + D c_d)
+
+c_v and D c_d being the seconds of a round's verification and of its drafting, in units of an autoregressive token. What
+of S is missing to the cap went into everything else. At temperature 1 three ways of drafting a tree are compared:
+coupled (`eagle2`), EAGLE-2's plain top-k (`eagle2@match`), EAGLE-1's recursive rule on drawn children (`eagle@ratio`).
+
+Families and drafters that are not there are named as missing. Every combination has a folder of its own, and the same
+call goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mmspec import Pipeline
+from mmspec.benchmarks.figures import (
+    BASELINES,
+    OURS,
+    Figures,
+    baseline,
+    counted,
+    figures,
+    mean_emitted,
+    seconds_per_token,
+)
+from mmspec.benchmarks.machine import conditions
+from mmspec.benchmarks.methods import Method, Ours, methods
+from mmspec.benchmarks.plan_run import plain
+from mmspec.benchmarks.records import Sample, Store, write_whole
+from mmspec.benchmarks.report import save
+from mmspec.benchmarks.rows import row, split
+from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
+from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.tables import NAMED, number
+from mmspec.benchmarks.world_tasks import TASKS
+from mmspec.errors import Error, InputError, one_line, unknown_name
+
+FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
+DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash")
+FREE = ("prompt-lookup", "suffix", "recycling")
+RULES = ("eagle2@match", "eagle@ratio")
+"""What is compared with the coupled trees where tokens are drawn."""
+AVERAGE = "average"
+SPACED = 1_000_000
+"""Between the numbers of questions of two tasks."""
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """speed: what every run has in common; its model, drafters and temperatures are those of the table.
+
+    families: names, folders or hub ids. tasks: of `world_tasks.TASKS`.
+    """
+
+    speed: SpeedSettings
+    families: tuple[str, ...] = FAMILIES
+    tasks: tuple[str, ...] = tuple(TASKS)
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task not in TASKS:
+                raise unknown_name("task", task, TASKS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of one family at one temperature on one task; `task` is AVERAGE for all of them together."""
+
+    family: str
+    task: str
+    temperature: float
+    figures: Figures
+    cap: float | None
+
+
+@dataclass
+class DrafterTable:
+    """What was found. missing: what there is nothing of, and why. short: tasks without a reply that is long enough."""
+
+    settings: TableSettings
+    rows: list[Row] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "settings": asdict(self.settings),
+            **conditions(),
+            "rows": [asdict(one) for one in self.rows],
+            "missing": self.missing,
+            "short": self.short,
+        }
+
+    def text(self) -> str:
+        """Everything, in Markdown."""
+        least = self.settings.speed.min_tokens
+        parts = [
+            f"S (with its 95 % interval), tau, S / tau and the measured cap of S, on replies of {least} tokens or "
+            "more. `average` takes all tasks together. In every block S is against the faster of our autoregressive "
+            "loop and HF `generate`."
+        ]
+        for family in dict.fromkeys(one.family for one in self.rows):
+            for temperature in dict.fromkeys(one.temperature for one in self.rows if one.family == family):
+                chosen = [one for one in self.rows if (one.family, one.temperature) == (family, temperature)]
+                parts.append(f"## {family}, temperature {temperature:g}\n\n{markdown(chosen)}")
+        for title, lines in (("Missing", self.missing), ("Replies too short", self.short)):
+            parts += [f"## {title}\n\n" + "\n".join(f"- {line}" for line in lines)] if lines else []
+        return "\n\n".join(parts)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A block of one family and temperature: a line per method, a column per task."""
+    tasks = list(dict.fromkeys(one.task for one in rows))
+    cells = {(one.figures.method, one.task): one for one in rows}
+    lines = [["method", *(TASKS[task].title if task in TASKS else task for task in tasks)]]
+    for method in dict.fromkeys(one.figures.method for one in rows):
+        told = [cells.get((method, task)) for task in tasks]
+        lines.append([NAMED.get(method, method), *("-" if one is None else cell(one) for one in told)])
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(line: Row) -> str:
+    """S (interval), tau, efficiency, cap."""
+    found = line.figures
+    if found.method in BASELINES:
+        return f"{number(found.speedup)}"
+    span = "" if found.speedup is None else f" ({found.speedup_low:.2f}-{found.speedup_high:.2f})"
+    rest = f"tau {number(found.tau)}, eff {number(found.efficiency)}, cap {number(line.cap)}"
+    return f"{number(found.speedup)}{span}, {rest}"
+
+
+def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
+    """Run what the folder does not hold yet; writes summary.json, table.txt and table.md there.
+
+    Raises: InputError: there is no family to measure.
+    """
+    table = DrafterTable(settings)
+    for family in settings.families:
+        speed = replace(settings.speed, model=family)
+        try:
+            pipe = loaded(speed, OURS)
+        except Error as error:
+            table.missing.append(f"{family}: {one_line(error)}")
+            continue
+        fill(table, pipe, speed, folder / plain(family))
+        write(table, folder)
+    if not table.rows:
+        raise InputError("; ".join([*table.missing, *table.short]) or "there is nothing to measure")
+    return table
+
+
+def fill(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings, place: Path) -> None:
+    """Add the rows of a family."""
+    there = drafters_there(table, pipe, speed)
+    for temperature in speed.temperatures:
+        compared = [
+            rule for rule in RULES if temperature and split(rule)[0] in there and split(rule)[0] in speed.drafters
+        ]
+        whole: list[Sample] = []
+        for order, task in enumerate(table.settings.tasks):
+            here = replace(speed, drafters=tuple(there), temperatures=(temperature,))
+            samples = measured(pipe, here, task, compared, place / task / f"T{temperature:g}")
+            kept = counted(samples, speed.min_tokens)
+            if not kept:
+                table.short.append(
+                    f"{speed.model}, {TASKS[task].title}, temperature {temperature:g}: none of {len(samples)} replies "
+                    f"has {speed.min_tokens} tokens"
+                )
+                continue
+            table.rows += rows(kept, speed.model, task)
+            whole += [replace(one, question=SPACED * order + one.question) for one in kept]
+        if len({one.task for one in table.rows if (one.family, one.temperature) == (speed.model, temperature)}) > 1:
+            table.rows += rows(whole, speed.model, AVERAGE)
+
+
+def drafters_there(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings) -> list[str]:
+    """Our autoregressive loop and those of the drafters that the family has; the others are noted as missing."""
+    found = [OURS]
+    for name in speed.drafters:
+        try:
+            pipe.with_drafter(name)
+        except Error as error:
+            table.missing.append(f"{name} for {speed.model}: {one_line(error)}")
+            continue
+        found += [name] if name != OURS else []
+    return found
+
+
+def measured(pipe: Pipeline, settings: SpeedSettings, task: str, compared: Sequence[str], place: Path) -> list[Sample]:
+    """The samples of a family on a task at one temperature. compared: rows DRAFTER@RULE beside the drafters."""
+    store = Store(place, {"run": "drafters", "task": task, "compared": list(compared), **asdict(settings)})
+
+    def make() -> dict[str, Method]:
+        return {**methods(pipe, list(settings.drafters)), **{rule: Ours(row(pipe, rule)) for rule in compared}}
+
+    return run(pipe, settings, store, lambda: TASKS[task].questions(settings.questions, token_counter(pipe)), make)
+
+
+def rows(samples: Sequence[Sample], family: str, task: str) -> list[Row]:
+    """The figures of every method; samples: of one temperature."""
+    return [Row(family, task, found.temperature, found, cap(samples, found.method)) for found in figures(samples)]
+
+
+def cap(samples: Sequence[Sample], method: str) -> float | None:
+    """tau / (c_v + D c_d), from the summed seconds of verification and drafting; None where they are not told."""
+    runs, base = [sample.runs[method] for sample in samples], baseline(samples)
+    rounds = sum(run.verifications for run in runs)
+    seconds = sum(run.verify_seconds + run.draft_seconds for run in runs)
+    tau = mean_emitted(runs)
+    rate = seconds_per_token([sample.runs[base] for sample in samples]) if base else None
+    return tau * rate * rounds / seconds if tau and rate and seconds else None
+
+
+def write(table: DrafterTable, folder: Path) -> None:
+    """What is known so far."""
+    save(folder, table.summary(), table.text())
+    write_whole(folder / "table.md", table.text() + "\n")
+
+
+def usual(drafters: Iterable[str]) -> tuple[str, ...]:
+    """The drafters of the table: those that are given, or all of the survey's."""
+    return tuple(drafters) or (*DRAFTERS, *FREE)

@@ -1,0 +1,111 @@
+"""Looking at a model's attention weights while it reads, whatever attention it runs with.
+
+Fast attention does not return its weights. A hook on an attention module hears what the module was called with, and
+asks the same module once more by the eager rule; the model's own output is not touched. What comes out may be large
+(a number per head and pair of positions), so it is handed over layer by layer and reduced at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.errors import UnsupportedError
+
+Note = Callable[[int, Tensor], None]
+"""note(layer, weights [B, heads, N, K]): N new positions over all K so far, once per forward and layer."""
+
+
+@contextmanager
+def watching(model: Any, layers: Sequence[int], note: Note) -> Iterator[None]:
+    """While the block runs, every forward of the model tells `note` the attention weights of some decoder layers.
+
+    Args: layers: indices from 0. Raises: UnsupportedError: the decoder has no attention modules under the usual
+    names.
+    """
+    found = getattr(model.get_decoder(), "layers", None)
+    attentions: list[Any] = (
+        [getattr(found[layer], "self_attn", None) for layer in layers] if found is not None else [None]
+    )
+    if None in attentions:
+        raise UnsupportedError(f"{type(model).__name__} does not show where its attention is (layers[i].self_attn)")
+    hooks = [
+        module.register_forward_hook(_asking(layer, note), with_kwargs=True)
+        for layer, module in zip(layers, attentions, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _asking(layer: int, note: Note) -> Callable[..., None]:
+    def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+        eager: Any = copy.copy(module)  # the same weights
+        eager.config = copy.copy(module.config)
+        eager.config._attn_implementation = "eager"
+        cache = named.get("past_key_values")
+        kept = cache.layers[layer] if cache is not None else None
+        hidden: Tensor = named["hidden_states"] if "hidden_states" in named else given[0]
+        size = hidden.shape[1]
+        mask = _additive(named.get("attention_mask"), size, kept.keys.shape[2] if kept else size, hidden)
+        asked = {**named, "attention_mask": mask, "past_key_values": _Kept(kept) if kept else None}
+        with torch.no_grad():
+            note(layer, eager.forward(*given, **asked)[1])
+
+    return hook
+
+
+class _Kept:
+    """A cache that was updated already: it says what it holds."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def update(self, keys: Tensor, values: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        """All keys and values of the layer."""
+        return self.layer.keys, self.layer.values
+
+
+def _additive(mask: Tensor | None, size: int, width: int, like: Tensor) -> Tensor:
+    """What eager attention adds, from what the model used: None is causal, bool says what is seen."""
+    if mask is None:
+        mask = torch.ones(size, width, dtype=torch.bool, device=like.device).tril(width - size)[None, None]
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(
+        ~mask, torch.finfo(like.dtype).min
+    )
+
+
+class Focus:
+    """How much attention each position of a prompt gets: the mean over heads and over the prompt's positions.
+
+    Args: lengths: real positions per row; what stands behind them does not look.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+        self.sums: Tensor | None = None  # [B, K]
+        self.read = 0
+
+    def note(self, layer: int, weights: Tensor) -> None:
+        """See `watching`; of one layer."""
+        size = weights.shape[2]
+        place = self.read + torch.arange(size, device=weights.device)
+        looks = place < torch.tensor(self.lengths, device=weights.device)[:, None]
+        sums = (weights.float().mean(1) * looks[..., None]).sum(1)
+        if self.sums is not None:
+            sums[:, : self.read] += self.sums
+        self.sums, self.read = sums, self.read + size
+
+    def mean(self) -> Tensor:
+        """[B, T] float32."""
+        assert self.sums is not None
+        return self.sums / torch.tensor(self.lengths, device=self.sums.device)[:, None]

@@ -1,0 +1,1 @@
+"""Drafters that other projects published come in here, and ours go out."""

@@ -1,0 +1,53 @@
+"""`mmspec convert` and `mmspec export`: published drafters in, trained ones out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+convert_app = typer.Typer(rich_markup_mode=None)
+export_app = typer.Typer(rich_markup_mode=None)
+
+
+@convert_app.command()
+def convert(
+    source: Annotated[
+        str, typer.Argument(help="Folder or hub id of a drafter with pickled weights and a config.json.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    exit_layer: Annotated[
+        int | None, typer.Option(help="Kangaroo: after which layer of the target it drafts; written to config.json.")
+    ] = None,
+) -> None:
+    """Rewrite published weights that are pickled (*.bin, *.pt) as safetensors, which is all that mmspec loads.
+
+    Example: mmspec convert yuhuili/EAGLE-Vicuna-7B-v1.3 --out eagle-vicuna
+    """
+    from mmspec.interchange.pickles import convert as rewrite
+
+    typer.echo(rewrite(source, out, exit_layer=exit_layer))
+
+
+@export_app.command()
+def export(
+    drafter: Annotated[str, typer.Argument(help="Folder, hub id or bundled name of a trained drafter.")],
+    target: Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model that it drafts for.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    form: Annotated[
+        str, typer.Option("--format", help="speculators (eagle3, dflash) or eagle (eagle, eagle2, hass, eagle3).")
+    ] = "speculators",
+    verifier: Annotated[
+        str | None, typer.Option(help="Name of the target where the drafter will be served. [default: --target]")
+    ] = None,
+) -> None:
+    """Write a trained drafter in the format of another program, so that vLLM, for example, serves it.
+
+    Example: mmspec export my-drafter --target Qwen/Qwen3-0.6B --out my-speculator
+    """
+    import mmspec
+    from mmspec.interchange.export import export as write
+
+    pipe = mmspec.load(target, drafter, dtype="auto")
+    typer.echo(write(pipe.drafter, pipe.target, verifier or target, form, out))

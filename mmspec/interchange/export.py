@@ -1,0 +1,203 @@
+"""Drafters trained here, written as other programs read them.
+
+    speculators   of vllm-project/speculators, which vLLM serves: EAGLE-3 and DFlash
+    eagle         of SafeAILab/EAGLE, which vLLM and SGLang read, too: EAGLE, EAGLE-2, HASS, EAGLE-3
+
+Hidden states are numbered by the layer that they enter in both, as here. The last one is an exception: here it stands
+behind the target's last norm, there before it, so a drafter that taps it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mmspec.checkpoints import writing
+from mmspec.errors import MismatchError, UnsupportedError
+from mmspec.interchange import dflash, eagle, eagle3
+from mmspec.interchange.published import CONFIG
+
+VERSION = "0.9.0"
+"""The release of speculators whose configuration this is."""
+Written = tuple[dict[str, Any], dict[str, Tensor]]
+"""A configuration, and tensors by their published names."""
+
+
+def export(drafter: Any, target: Any, name: str, form: str, folder: str | os.PathLike[str]) -> Path:
+    """Write a drafter that is bound to its target; the folder appears whole, or stays as it was.
+
+    Args: name: of the target, as the other program will find it. form: one of FORMS.
+    Raises: UnsupportedError: the form has no such drafter. MismatchError: it cannot say what this drafter is.
+    """
+    method = getattr(drafter, "method", type(drafter).__name__)
+    writer = FORMS.get(form, {}).get(method)
+    if writer is None:
+        can = "; ".join(f"{each}: {', '.join(methods)}" for each, methods in FORMS.items())
+        raise UnsupportedError(f"the drafter {method!r} cannot be written in the format {form!r}; there are {can}")
+    config, tensors = writer(drafter, target, name)
+    with writing(folder) as draft:
+        save_file(
+            {key: value.detach().contiguous().clone() for key, value in tensors.items()}, draft / "model.safetensors"
+        )
+        (draft / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return Path(folder)
+
+
+def speculators_eagle3(drafter: Any, target: Any, name: str) -> Written:
+    """EAGLE-3 for speculators."""
+    net = drafter.net
+    taps = before_the_norm(net.settings["taps"], target)
+    config = {
+        **speculators("eagle3", "Eagle3Speculator", net.config, target, name, drafter.depth),
+        "draft_vocab_size": net.settings["words"],
+        eagle3.TAPS: taps,
+        "embed_requires_grad": False,
+        "fc_norm": False,
+        "norm_before_fc": False,
+        "norm_before_residual": net.settings["normed_residual"],
+        "norm_output": False,
+        "target_hidden_size": None,
+    }
+    return config, {**eagle3_tensors(net, "layers.0."), **own_embeddings(target)}
+
+
+def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
+    """DFlash for speculators, with a table of embeddings whose row of the mask is the trained one."""
+    net, mask = drafter.net, unused_id(target)
+    block = net.settings["block"]
+    config = {
+        **speculators("dflash", "DFlashSpeculator", net.config, target, name, block - 1),
+        "aux_hidden_state_layer_ids": before_the_norm(net.settings["taps"], target),
+        "block_size": block,
+        "draft_vocab_size": target.vocab_size,
+        "mask_token_id": mask,
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": False,
+        "target_hidden_size": None,
+    }
+    weights = net.state_dict()
+    table = all_embeddings(target)
+    table[mask] = weights["mask"]
+    tensors = {theirs: weights[ours] for theirs, ours in dflash.pairs(net) if ours != "mask"}
+    return config, {**tensors, dflash.EMBEDDINGS: table, dflash.HEAD: target.head.weight}
+
+
+def research_eagle(drafter: Any, target: Any, name: str) -> Written:
+    """An EAGLE head as its authors publish it, with the target's embeddings."""
+    net = drafter.net
+    weights = net.state_dict()
+    config = {**net.config.to_diff_dict(), "architectures": ["LlamaForCausalLM"], "bias": True}
+    tensors = {f"layers.0.{part}": weights[f"layer.{part}"] for part in eagle.LAYER}
+    return config, {
+        **tensors,
+        "fc.weight": weights["fc.weight"],
+        "fc.bias": weights["fc.bias"],
+        eagle.EMBEDDINGS: all_embeddings(target),
+    }
+
+
+def research_eagle3(drafter: Any, target: Any, name: str) -> Written:
+    """An EAGLE-3 head as its authors publish it."""
+    net = drafter.net
+    config = {
+        **net.config.to_diff_dict(),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": net.settings["words"],
+        eagle3.TAPS: before_the_norm(net.settings["taps"], target),
+        "norm_before_residual": net.settings["normed_residual"],
+    }
+    return config, {**eagle3_tensors(net, "midlayer."), **own_embeddings(target)}
+
+
+FORMS: dict[str, dict[str, Callable[[Any, Any, str], Written]]] = {
+    "speculators": {"eagle3": speculators_eagle3, "dflash": speculators_dflash},
+    "eagle": {
+        "eagle": research_eagle,
+        "eagle2": research_eagle,
+        "hass": research_eagle,
+        "eagle3": research_eagle3,
+    },
+}
+"""Format -> method -> what writes it."""
+
+
+def speculators(kind: str, architecture: str, layers: Any, target: Any, name: str, tokens: int) -> dict[str, Any]:
+    """The fields that all configurations of speculators have. layers: the shape of the drafter's. tokens: per draft."""
+    model = target.model
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": kind,
+        "speculators_version": VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {
+                "name_or_path": name,
+                "architectures": list(model.config.architectures or [type(model).__name__]),
+            },
+        },
+        "tie_word_embeddings": False,
+        "transformer_layer_config": layers.to_diff_dict(),
+        "transformers_version": transformers.__version__,
+    }
+
+
+def eagle3_tensors(net: Any, prefix: str) -> dict[str, Tensor]:
+    """The weights and, where it is smaller than the target's, the vocabulary."""
+    weights, ids = net.state_dict(), net.ids
+    tensors = {theirs: weights[ours] for theirs, ours in eagle3.pairs(prefix)}
+    if len(ids) < net.config.vocab_size:
+        kept = torch.zeros(net.config.vocab_size, dtype=torch.bool, device=ids.device)
+        tensors |= {"d2t": ids - torch.arange(len(ids), device=ids.device), "t2d": kept.index_fill(0, ids, True)}
+    return tensors
+
+
+def before_the_norm(taps: Any, target: Any) -> list[int]:
+    """Taps as other programs number them. Raises: MismatchError: the last hidden state is among them."""
+    if max(taps) >= target.num_layers:
+        raise MismatchError(
+            f"the drafter reads the target's hidden states {list(taps)}; the last one, {target.num_layers}, is another "
+            "tensor in this format (before the last norm): train with --exit-layer or taps below it"
+        )
+    return list(taps)
+
+
+def own_embeddings(target: Any) -> dict[str, Tensor]:
+    """A table of embeddings, where the target does more with a token than to look it up."""
+    return {} if type(target.embed) is nn.Embedding else {eagle.EMBEDDINGS: all_embeddings(target)}
+
+
+@torch.no_grad()
+def all_embeddings(target: Any) -> Tensor:
+    """[V, H] what the target makes of every token, in memory of its own."""
+    weight = target.embed.weight
+    return target.embed(torch.arange(len(weight), device=weight.device)).clone()
+
+
+def unused_id(target: Any) -> int:
+    """An id that no answer holds: an image slot, else padding. Raises: MismatchError: there is none."""
+    if target.placeholders:
+        return target.placeholders[-1]
+    padding, end = (getattr(target.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
+    if padding is None or padding == end:
+        raise MismatchError(
+            "the format needs a token that stands for a masked slot, and the target has neither an image token nor a "
+            "padding token of its own"
+        )
+    return padding

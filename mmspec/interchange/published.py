@@ -1,0 +1,233 @@
+"""A drafter as another project published it: a configuration and named tensors, which must be what the layout says.
+
+Research code loads with missing and unknown names ignored, which hides mistakes; here every name is either read or
+refused, and every shape is that of the target at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig
+
+from mmspec.checkpoints import check_weights, read_json
+from mmspec.contract import Drafter
+from mmspec.errors import CheckpointError, MismatchError, one_line, shorten
+from mmspec.registry import entries, resolve
+
+CONFIG = "config.json"
+CLOSE = 1e-2
+"""How far two copies of a table may lie apart by rounding, relative to its largest entry."""
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
+PLAIN_ROPE = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+
+
+class Layout(Protocol):
+    """What one project's drafters look like on disk."""
+
+    @staticmethod
+    def recognises(config: dict[str, Any], names: set[str]) -> bool:
+        """Whether a folder with this configuration and tensors of these names is of this layout; one at most is."""
+
+    @staticmethod
+    def read(published: Published, target: Any) -> Drafter:
+        """The drafter, not yet bound to the target."""
+
+
+@dataclass
+class Published:
+    """The contents of a folder. Tensors are taken out one by one, so that what is left was not understood.
+
+    folder: where it lies, for messages. config: the object in config.json. tensors: by their published names.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """The tensor of a name. Raises: CheckpointError: there is none. MismatchError: it has another shape."""
+        if name not in self.tensors:
+            raise CheckpointError(f"{self.folder} lacks the tensor {name}")
+        found = self.tensors.pop(name)
+        if tuple(found.shape) != shape:
+            raise MismatchError(
+                f"{name} in {self.folder} has the shape {list(found.shape)}, this target and the configuration need "
+                f"{list(shape)}"
+            )
+        return found
+
+    def fill(self, net: nn.Module, target: Any, names: Iterable[tuple[str, str]], zero: Sequence[str] = ()) -> Any:
+        """The network with the published weights, on the target's device and in its dtype. No tensor may be left.
+
+        Args: names: pairs of the published name and the network's, of every weight. zero: the network's names of biases
+            that are zero where nothing is published for them.
+        """
+        net = net.to(target.model.device, target.model.dtype)
+        own = net.state_dict()
+        weights = {}
+        for theirs, ours in names:
+            if ours in zero and theirs not in self.tensors:
+                weights[ours] = torch.zeros_like(own[ours])
+            else:
+                weights[ours] = self.take(theirs, *own[ours].shape)
+        assert set(weights) == set(own), set(weights) ^ set(own)
+        net.load_state_dict(weights)
+        if self.tensors:
+            rest = sorted(self.tensors)
+            raise CheckpointError(
+                f"{self.folder} holds {len(rest)} tensors that its layout does not know, {rest[0]} among them"
+            )
+        return net.eval()
+
+    def refuse(self, **expected: Any) -> None:
+        """Raise MismatchError if a field of the configuration is there and says something else."""
+        for name, value in expected.items():
+            if self.config.get(name, value) != value:
+                raise MismatchError(
+                    f"{self.folder / CONFIG} says {name} = {shorten(self.config[name])}; only {value!r} is supported"
+                )
+
+
+def find_layout(folder: Path) -> Layout | None:
+    """The layout of a published drafter's folder; None if it is of none, or holds no weights."""
+    if not (folder / CONFIG).exists():
+        return None
+    config, names = read_json(folder / CONFIG), tensor_names(folder)
+    for modality, _, name in (key.partition("/") for key in sorted(entries("layouts"))):
+        layout = cast("Layout", resolve("layouts", name, modality))
+        if names and layout.recognises(config, names):
+            return layout
+    return None
+
+
+def read_published(folder: Path) -> Published:
+    """Configuration and tensors. Raises: CheckpointError: missing, pickled, damaged or not finite."""
+    check_weights(folder)
+    published = Published(folder, read_json(folder / CONFIG))
+    for file in sorted(folder.glob("*.safetensors")):
+        with _opened(file) as tensors:
+            for name in tensors.keys():  # noqa: SIM118  not a dictionary
+                tensor = tensors.get_tensor(name)
+                if tensor.is_floating_point() and not tensor.isfinite().all():
+                    raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
+                published.tensors[name] = tensor
+    return published
+
+
+def tensor_names(folder: Path) -> set[str]:
+    """The names of all tensors in a folder's safetensors files."""
+    found: set[str] = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with _opened(file) as tensors:
+            found.update(tensors.keys())
+    return found
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except Exception as error:  # noqa: BLE001  safetensors raises errors of its own for damaged files
+        raise CheckpointError(f"{file} cannot be read: {one_line(error)}") from error
+
+
+def layer_config(
+    published: Published, config: dict[str, Any], target: Any, query: str, kind: type[PreTrainedConfig] = LlamaConfig
+) -> PreTrainedConfig:
+    """The shape of a published drafter's layers.
+
+    Args: config: where it stands, the whole configuration or a part of it. query: name of a query projection, whose
+        rows tell the size of a head that the configuration does not state.
+    Raises: MismatchError: made for features of another size than the target's. CheckpointError: no size is stated.
+    """
+    for name in SIZES:
+        if not isinstance(config.get(name), int):
+            raise CheckpointError(f"{published.folder / CONFIG} does not state {name} as a whole number")
+    if config["hidden_size"] != target.hidden_size:
+        raise MismatchError(
+            f"the drafter in {published.folder} was made for features of size {config['hidden_size']}, the target has "
+            f"{target.hidden_size}"
+        )
+    if config.get("hidden_act", "silu") != "silu":
+        raise MismatchError(
+            f"{published.folder / CONFIG} says hidden_act = {config['hidden_act']!r}: only 'silu' is known"
+        )
+    heads = config["num_attention_heads"]
+    rows = published.tensors[query].shape[0] if query in published.tensors else target.hidden_size
+    biased = bool(config.get("qkv_bias") or config.get("attention_bias"))
+    made = kind(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        intermediate_size=config["intermediate_size"],
+        num_hidden_layers=config.get("num_hidden_layers", 1),
+        num_attention_heads=heads,
+        num_key_value_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or rows // heads,
+        max_position_embeddings=config.get("max_position_embeddings", 2048),
+        rms_norm_eps=config.get("rms_norm_eps", 1e-6),
+        attention_bias=biased,
+        **_rope(published, config),
+    )
+    made._attn_implementation = "sdpa"
+    return made
+
+
+def _rope(published: Published, config: dict[str, Any]) -> dict[str, Any]:
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in PLAIN_ROPE:
+        raise MismatchError(
+            f"{published.folder / CONFIG} says positions of type {kind!r}; only {', '.join(PLAIN_ROPE)} are supported"
+        )
+    theta = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+    return {"rope_parameters": {**scaling, "rope_type": kind, "rope_theta": theta}}
+
+
+def same_embeddings(published: Published, target: Any, name: str = "embed_tokens.weight") -> None:
+    """Take a table of embeddings that must be the target's own, which is used instead; there may be none.
+
+    Rows that only one of the tables has, at its end, are padding of the vocabulary.
+    Raises: MismatchError: they differ: made for another target, or trained further.
+    """
+    if name not in published.tensors:
+        return
+    found, own = published.tensors.pop(name), target.embed.weight.detach()
+    _same_table(published, name, found, own)
+
+
+def same_head(published: Published, target: Any, name: str, rows: Tensor | None = None) -> None:
+    """Take an output head that must be the target's own, or those rows of it; there may be none."""
+    if name in published.tensors:
+        own = target.head.weight.detach()
+        _same_table(published, name, published.tensors.pop(name), own if rows is None else own[rows.to(own.device)])
+
+
+def _same_table(published: Published, name: str, found: Tensor, own: Tensor) -> None:
+    if found.shape[1:] != own.shape[1:]:
+        raise MismatchError(
+            f"{name} in {published.folder} has the shape {list(found.shape)}, the target's {list(own.shape)}"
+        )
+    common = min(len(found), len(own))
+    here = own[:common].float().cpu()
+    apart = float((found[:common].float() - here).abs().max() / here.abs().max().clamp(min=1e-9))
+    if apart > CLOSE:
+        raise MismatchError(
+            f"{name} in {published.folder} is not the target's: they lie apart by {apart:.2g} of its largest entry, at "
+            f"most {CLOSE:g} is rounding; the drafter was made for another target, or trained a table of its own"
+        )
+
+
+def same_vocabulary(published: Published, config: dict[str, Any], target: Any) -> None:
+    """Raise MismatchError if the configuration states a vocabulary of another size than the target's."""
+    stated = config.get("vocab_size", target.vocab_size)
+    if stated != target.vocab_size:
+        raise MismatchError(
+            f"the drafter in {published.folder} was made for a vocabulary of {stated}, the target has "
+            f"{target.vocab_size}"
+        )

@@ -1,0 +1,107 @@
+"""Training questions from a data set of the Hugging Face hub, or from a folder that is laid out like one.
+
+Read through `datasets`. A row is a question: its prompt, picture and answer are found by the names that data sets give
+them, or in a conversation, of which the first question and its answer are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmspec.errors import InputError, missing_extra, one_line, shorten
+from mmspec.training.data import Question
+
+ID = re.compile(r"[\w.-]+/[\w.-]+")
+PROMPT = ("prompt", "question", "query", "instruction", "text")
+IMAGE = ("image", "images", "picture", "img")
+ANSWER = ("answer", "answers", "response", "output", "caption")
+TALK = ("conversations", "messages", "texts")
+ASKING, REPLYING = ("human", "user"), ("gpt", "assistant")
+SLOT = re.compile(r"\s*<image>\s*")
+
+
+class HubData:
+    """The rows of a data set.
+
+    Args: source: "owner/name", a folder in the same layout, or either with ":split" behind it ("train" otherwise).
+    Raises: InputError: it cannot be had, or has no column that holds a prompt.
+    """
+
+    def __init__(self, source: str) -> None:
+        if find_spec("datasets") is None:
+            raise missing_extra("datasets", "train")
+        place, _, split = source.partition(":")
+        self.name = f"{source if split else f'{source}:train'}"
+        self.rows = read(place, split or "train")
+        self.columns: list[str] = list(self.rows.column_names)
+        self.talk = self._column(TALK)
+        self.prompt, self.image, self.answer = (self._column(names) for names in (PROMPT, IMAGE, ANSWER))
+        if not len(self.rows):
+            raise InputError(f"{source} has no rows")
+        if self.prompt is None and self.talk is None:
+            raise InputError(
+                f"{source} has the columns {', '.join(self.columns)}; a prompt is looked for in {', '.join(PROMPT)}, a "
+                f"conversation in {', '.join(TALK)}"
+            )
+
+    def _column(self, names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in self.columns), None)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Question:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        row = self.rows[index]
+        asked, answer = self._spoken(row, index)
+        image = row[self.image] if self.image else None
+        if isinstance(image, list):
+            image = image[0] if image else None
+        return Question(image, asked, answer)
+
+    def _spoken(self, row: dict[str, Any], index: int) -> tuple[str, str | None]:
+        """The prompt and the answer, None if there is none."""
+        if self.prompt is not None:
+            asked, answer = row[self.prompt], row[self.answer] if self.answer else None
+        else:
+            assert self.talk is not None
+            asked, answer = first_exchange(row[self.talk])
+        answer = answer[0] if isinstance(answer, list) and answer else answer
+        if not isinstance(asked, str) or not asked.strip():
+            raise InputError(f"{self.name}, row {index}: the prompt is {shorten(asked)}, not a text")
+        return SLOT.sub("", asked), answer if isinstance(answer, str) else None
+
+
+def first_exchange(talk: Any) -> tuple[str | None, str | None]:
+    """What is asked and answered first. A turn is {"from", "value"} or {"role", "content"}, a pair of them {"user",
+    "assistant"}."""
+    turns = list(talk) if isinstance(talk, list) else []
+    if turns and isinstance(turns[0], dict) and "user" in turns[0]:
+        return turns[0]["user"], turns[0].get("assistant")
+    said = [(turn.get("from") or turn.get("role"), words(turn)) for turn in turns if isinstance(turn, dict)]
+    asked = next((text for who, text in said if who in ASKING), None)
+    return asked, next((text for who, text in said if who in REPLYING), None)
+
+
+def words(turn: dict[str, Any]) -> str | None:
+    """The text of a turn, whose content may be a list of parts."""
+    content = turn.get("value") or turn.get("content")
+    if isinstance(content, list):
+        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content
+
+
+def read(place: str, split: str) -> Any:
+    """A split of a data set. Raises: InputError: there is none, or it cannot be reached."""
+    import datasets
+
+    try:
+        return datasets.load_dataset(place, split=split)
+    except Exception as error:  # noqa: BLE001  the hub, the network, parquet files: each has exceptions of its own
+        known = f"its folder {place}" if Path(place).is_dir() else f"the data set {place!r} of the hub"
+        raise InputError(f"{known} cannot be read (split {split!r}): {one_line(error)}") from error

@@ -1,0 +1,36 @@
+"""Several processes that train the same drafters, as `accelerate launch` starts them; usually there is one.
+
+What is made once for all, answers and folders, is shared through files; what one process decides, the others are told.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+
+def group() -> Any:
+    """accelerate's view of the processes: `num_processes`, `process_index`, `is_main_process`, `device`."""
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available())
+
+
+def leader_first() -> AbstractContextManager[None]:
+    """A block that the first process leaves before the others enter it."""
+    return group().main_process_first()
+
+
+def wait() -> None:
+    """Go on when all processes have come here."""
+    group().wait_for_everyone()
+
+
+def told(value: Any) -> Any:
+    """What the first process gives, in every process; the others give anything."""
+    from accelerate.utils import broadcast_object_list
+
+    return broadcast_object_list([value])[0]

@@ -1,0 +1,510 @@
+"""Published drafters come in and say what a reference forward on their tensors says; ours go out and come back."""
+
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import published
+import pytest
+import taught
+import tiny
+import torch
+from published import Sample, Text
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+import mmspec
+from mmspec import cli, registry
+from mmspec.drafters.growing import Choice
+from mmspec.errors import CheckpointError, Error, InputError, MismatchError, UnsupportedError
+from mmspec.interchange import export as exporting
+from mmspec.interchange.export import export
+from mmspec.interchange.pickles import convert
+from mmspec.interchange.published import tensor_names
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
+
+PROMPT = "what is the value of the red bar?"
+SAMPLES: dict[str, Callable[[CausalTarget], Sample]] = {
+    "eagle": published.eagle,
+    "eagle without bias": lambda target: published.eagle(target, biased=False),
+    "eagle of qwen": lambda target: published.eagle(target, qkv=True),
+    "eagle3": published.eagle3,
+    "eagle3, all words": lambda target: published.eagle3(target, whole=True),
+    "eagle3 of speculators": lambda target: published.eagle3(target, speculators=True),
+    "medusa": published.medusa,
+    "hydra": published.hydra,
+    "hydra++": lambda target: published.hydra(target, plus=True),
+    "kangaroo": published.kangaroo,
+    "dflash": published.dflash,
+    "dflash of speculators": lambda target: published.dflash(target, speculators=True),
+}
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    model = tiny.llama_model(layers=6).double()
+    return mmspec.load(model, drafter="none", processor=tiny.tokenizer())
+
+
+def heard(pipe: Any, drafter: Any) -> tuple[list[int], list[int], list[Tensor]]:
+    """The text and a drafted chain after a prompt, and the logits [V] of each of its levels."""
+    return heard_after(pipe, drafter, pipe.prepare(None, [PROMPT]))
+
+
+def heard_after(pipe: Any, drafter: Any, inputs: Any) -> tuple[list[int], list[int], list[Tensor]]:
+    """The same for a prompt's model inputs."""
+    seen: list[Tensor] = []
+
+    class Recorded(Choice):
+        def children(self, logits: Tensor, *others: Any) -> Any:
+            seen.append(logits[0, 0].clone())
+            return super().children(logits, *others)
+
+    drafter.depth, drafter.width, drafter.top_k, drafter.total = published.LEVELS, 1, 1, 1 + published.LEVELS
+    drafter.choice = lambda sampler, kind: Recorded(sampler, kind, pipe.target.placeholders)
+    sampler = Sampler(Sampling(), 1, pipe.target.model.device)
+    with torch.inference_mode():
+        state = pipe.target.prefill({**inputs, "max_new_tokens": 20}, drafter.needs, sampler)
+        state.ids[0].append(int(state.pending))
+        draft = drafter.begin(state, sampler, "point").propose(state)
+    return state.ids[0], draft.tokens[0, 1:].tolist(), seen
+
+
+def double(tensors: published.Tensors) -> published.Tensors:
+    return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_published_drafter_says_what_its_tensors_say(name: str, pipe: Any, tmp_path: Path) -> None:
+    """All levels of a chain, the first on true features, the others on the drafter's own."""
+    sample = SAMPLES[name](pipe.target)
+    drafter = pipe.with_drafter(sample.write(tmp_path / "published")).drafter
+    assert drafter.method == sample.method
+    ids, path, seen = heard(pipe, drafter)
+    assert len(seen) == len(path) == published.LEVELS
+    assert not torch.allclose(seen[0], seen[1])
+    for level, logits in enumerate(seen):
+        with torch.no_grad():
+            expected = sample.says(Text(pipe.target, ids, path[:level]), double(sample.tensors), sample.config)
+        torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+        assert int(logits.argmax()) == path[level]
+
+
+@pytest.mark.parametrize("name", ["eagle3", "hydra++", "medusa"])
+def test_a_published_drafter_drafts_losslessly(name: str, pipe: Any, tmp_path: Path) -> None:
+    fast = pipe.with_drafter(SAMPLES[name](pipe.target).write(tmp_path / "published"), shape="own")
+    for temperature in (0.0, 1.0):
+        options = {"max_new_tokens": 12, "temperature": temperature}
+        assert fast(prompt=PROMPT, **options).token_ids == pipe(prompt=PROMPT, **options).token_ids
+
+
+def test_one_layout_at_most_knows_a_folder(pipe: Any) -> None:
+    layouts: dict[str, Any] = {
+        key: registry.resolve("layouts", key.partition("/")[2], key.partition("/")[0])
+        for key in registry.entries("layouts")
+    }
+    models = [({"model_type": "llama"}, set(pipe.target.model.state_dict())), ({}, set())]
+    for make in SAMPLES.values():
+        sample = make(pipe.target)
+        found = [key for key, layout in layouts.items() if layout.recognises(sample.config, set(sample.tensors))]
+        assert len(found) == 1, found
+    for config, names in models:
+        assert not any(layout.recognises(config, names) for layout in layouts.values())
+
+
+def test_without_a_layout_a_model_s_folder_is_an_independent_drafter(pipe: Any, tmp_path: Path) -> None:
+    assert pipe.with_drafter(tiny.tiny_llama(tmp_path / "small")).drafter.method == "spd"
+
+
+# What does not fit
+
+
+def other(width: int) -> Tensor:
+    return torch.zeros(width, width)
+
+
+REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[str, Any], type[Error], str]] = {
+    "features of another size": (published.eagle, {}, {"hidden_size": 64}, MismatchError, "size 64, the target has 32"),
+    "no size": (published.eagle, {}, {"intermediate_size": None}, CheckpointError, "does not state intermediate_size"),
+    "another width": (published.eagle, {}, {"intermediate_size": 40}, MismatchError, r"\[48, 32\].*need \[40, 32\]"),
+    "more heads": (published.eagle, {}, {"num_key_value_heads": 4}, MismatchError, r"k_proj.*\[16, 32\].*\[32, 32\]"),
+    "another vocabulary": (
+        published.eagle,
+        {"embed_tokens__weight": None},
+        {"vocab_size": 31999},
+        MismatchError,
+        "vocabulary of 31999, the target has 300",
+    ),
+    "other embeddings": (
+        published.eagle,
+        {"embed_tokens__weight": torch.ones(300, 32)},
+        {},
+        MismatchError,
+        "embed_tokens.weight .* is not the target's",
+    ),
+    "narrow embeddings": (
+        published.eagle,
+        {"embed_tokens__weight": torch.ones(300, 16)},
+        {},
+        MismatchError,
+        r"\[300, 16\], the target's \[300, 32\]",
+    ),
+    "two layers": (published.eagle, {}, {"num_hidden_layers": 2}, MismatchError, "num_hidden_layers = 2; only 1"),
+    "three-axis positions": (
+        published.eagle,
+        {},
+        {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
+        MismatchError,
+        "positions of type 'mrope'",
+    ),
+    "another activation": (published.eagle, {}, {"hidden_act": "gelu"}, MismatchError, "'gelu': only 'silu'"),
+    "not finite": (published.eagle, {"fc__bias": torch.full((32,), torch.nan)}, {}, CheckpointError, "fc.bias is not"),
+    "a tensor more": (
+        published.eagle3,
+        {"fc_norm__0__weight": other(32)},
+        {},
+        CheckpointError,
+        "fc_norm.0.weight among",
+    ),
+    "a tensor less": (published.eagle3, {"norm__weight": None}, {}, CheckpointError, "lacks the tensor norm.weight"),
+    "no head": (published.eagle3, {"lm_head__weight": None}, {}, CheckpointError, "lacks the tensor lm_head.weight"),
+    "a norm before fc": (published.eagle3, {}, {"norm_before_fc": True}, MismatchError, "norm_before_fc = True; only"),
+    "no norm before the head": (published.eagle3, {}, {"norm_output": False}, MismatchError, "norm_output = False"),
+    "a normed state fed back": (
+        lambda target: published.eagle3(target, speculators=True),
+        {},
+        {"norm_output": True},
+        MismatchError,
+        "norm_output = True; only False",
+    ),
+    "words that are not stated": (
+        published.eagle3,
+        {},
+        {"draft_vocab_size": 64},
+        MismatchError,
+        "of 64, .* has 60 rows",
+    ),
+    "words of no id": (
+        published.eagle3,
+        {"d2t": None, "t2d": None},
+        {},
+        MismatchError,
+        "vocabulary of 60 and no d2t; the target has 300",
+    ),
+    "words twice": (published.eagle3, {"d2t": -torch.arange(60), "t2d": None}, {}, MismatchError, "ids from 0 to 0"),
+    "two vocabularies": (published.eagle3, {"t2d": torch.zeros(300).bool()}, {}, CheckpointError, "d2t and t2d"),
+    "no such layer": (
+        published.eagle3,
+        {},
+        {"eagle_aux_hidden_state_layer_ids": [2, 3, 7]},
+        MismatchError,
+        r"\[2, 3, 7\], the target has 6 layers",
+    ),
+    "heads that see no draft": (
+        published.hydra,
+        {},
+        {"grounded_heads": False},
+        MismatchError,
+        "grounded_heads = False",
+    ),
+    "an earlier feature": (published.hydra, {}, {"hidden_state_offset": 1}, MismatchError, "hidden_state_offset = 1"),
+    "another kind of head": (published.hydra, {}, {"hydra_head_arch": "cross-attn"}, CheckpointError, "'cross-attn'"),
+    "a projection of another vocabulary": (
+        published.medusa,
+        {"1__2__weight": torch.zeros(280, 32)},
+        {},
+        MismatchError,
+        r"1.2.weight .*\[280, 32\].*\[300, 32\]",
+    ),
+    "no exit layer": (published.kangaroo, {}, {"exit_layer": None}, CheckpointError, 'add "exit_layer"'),
+    "no mask": (
+        published.dflash,
+        {},
+        {"dflash_config": {"target_layer_ids": [1], "block_size": 4}},
+        CheckpointError,
+        "mask_t",
+    ),
+    "another output head": (
+        lambda target: published.dflash(target, speculators=True),
+        {"lm_head__weight": torch.ones(60, 32)},
+        {},
+        MismatchError,
+        "lm_head.weight .* is not the target's",
+    ),
+    "sliding windows": (
+        published.dflash,
+        {},
+        {"layer_types": ["sliding_attention", "full_attention"]},
+        MismatchError,
+        "sliding_attention; only",
+    ),
+    "every slot drafts": (
+        lambda target: published.dflash(target, speculators=True),
+        {},
+        {"sample_from_anchor": True},
+        MismatchError,
+        "sample_from_anchor = True",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_with_both_values(case: str, pipe: Any, tmp_path: Path) -> None:
+    make, tensors, config, kind, words = REFUSED[case]
+    folder = make(pipe.target).but(**tensors).write(tmp_path / "published", **config)
+    with pytest.raises(kind, match=words) as caught:
+        pipe.with_drafter(folder)
+    assert type(caught.value) is kind
+
+
+def test_padding_of_the_vocabulary_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:
+    sample = published.eagle(pipe.target)
+    table = sample.tensors["embed_tokens.weight"]
+    folder = sample.but(embed_tokens__weight=table[:290].clone()).write(tmp_path / "fewer", vocab_size=290)
+    assert pipe.with_drafter(folder).drafter.method == "eagle2"
+    rounded = sample.but(embed_tokens__weight=table.bfloat16())
+    assert pipe.with_drafter(rounded.write(tmp_path / "rounded")).drafter.method == "eagle2"
+
+
+# Pickles
+
+
+def test_pickled_weights_are_converted_under_their_names(pipe: Any, tmp_path: Path) -> None:
+    sample = published.medusa(pipe.target)
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "config.json").write_text(json.dumps(sample.config))
+    torch.save(sample.tensors, tmp_path / "pickled" / "medusa_lm_head.pt")
+    with pytest.raises(CheckpointError, match="for a drafter, mmspec convert"):
+        pipe.with_drafter(tmp_path / "pickled")
+    folder = convert(tmp_path / "pickled", tmp_path / "safe")
+    assert tensor_names(folder) == set(sample.tensors)
+    assert json.loads((folder / "config.json").read_text()) == sample.config
+    assert heard(pipe, pipe.with_drafter(folder).drafter)[0]
+    with pytest.raises(CheckpointError, match="nothing to convert"):
+        convert(folder, tmp_path / "again")
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return exec, ("raise SystemExit('code ran')",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (Evil(), "holds more than tensors"),
+        ([1, 2], "no table of named tensors"),
+        ({"a": {"b": 1}}, "no table of named"),
+    ],
+)
+def test_a_pickle_of_anything_but_tensors_is_refused(content: Any, words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=words):
+        convert(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps("x", protocol=2)[:-3])
+    with pytest.raises(CheckpointError):
+        convert(tmp_path, tmp_path / "out")
+
+
+# Export
+
+
+def trained(method: str, pipe: Any) -> Any:
+    drafter = taught.drafter(method, taught.network(method, pipe.target))
+    drafter.bind(pipe.target)
+    return drafter
+
+
+def common(kind: str, name: str, tokens: int) -> dict[str, Any]:
+    """What every configuration of speculators says."""
+    return {
+        "architectures": [name],
+        "speculators_model_type": kind,
+        "speculators_version": exporting.VERSION,
+        "tie_word_embeddings": False,
+        "target_hidden_size": None,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": "some/target", "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+
+
+def written(folder: Path) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    config = json.loads((folder / "config.json").read_text())
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return config, {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+LAYER = {
+    "layers.0.self_attn.o_proj.weight": [32, 32],
+    "layers.0.post_attention_layernorm.weight": [32],
+    "layers.0.mlp.gate_proj.weight": [64, 32],
+    "layers.0.mlp.up_proj.weight": [64, 32],
+    "layers.0.mlp.down_proj.weight": [32, 64],
+}
+
+
+def test_an_export_of_eagle3_is_what_speculators_expects(pipe: Any, tmp_path: Path) -> None:
+    recipe = taught.recipe_of("eagle3", words=40, seed=3)
+    drafter = taught.drafter("eagle3", recipe.build(pipe.target).double())
+    drafter.bind(pipe.target)
+    config, shapes = written(export(drafter, pipe.target, "some/target", "speculators", tmp_path / "out"))
+    layer = config.pop("transformer_layer_config")
+    assert config.pop("transformers_version")
+    assert config == common("eagle3", "Eagle3Speculator", 5) | {
+        "draft_vocab_size": 40,
+        "eagle_aux_hidden_state_layer_ids": [2, 3, 3],
+        "embed_requires_grad": False,
+        "fc_norm": False,
+        "norm_before_fc": False,
+        "norm_before_residual": False,
+        "norm_output": False,
+    }
+    assert (layer["model_type"], layer["num_hidden_layers"]) == ("llama", 1)
+    assert (layer["vocab_size"], layer["hidden_size"], layer["head_dim"]) == (300, 32, 8)
+    assert shapes == LAYER | {
+        "fc.weight": [32, 96],
+        "norm.weight": [32],
+        "lm_head.weight": [40, 32],
+        "d2t": [40],
+        "t2d": [300],
+        "layers.0.hidden_norm.weight": [32],
+        "layers.0.input_layernorm.weight": [32],
+        "layers.0.self_attn.q_proj.weight": [32, 64],
+        "layers.0.self_attn.k_proj.weight": [16, 64],
+        "layers.0.self_attn.v_proj.weight": [16, 64],
+    }
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert (weights["d2t"].dtype, weights["t2d"].dtype) == (torch.int64, torch.bool)
+    assert (torch.arange(40) + weights["d2t"]).tolist() == weights["t2d"].nonzero()[:, 0].tolist()
+
+
+def test_an_export_of_dflash_is_what_speculators_expects(pipe: Any, tmp_path: Path) -> None:
+    drafter = trained("dflash", pipe)
+    taps = drafter.net.settings["taps"]
+    config, shapes = written(export(drafter, pipe.target, "some/target", "speculators", tmp_path / "out"))
+    assert config.pop("transformer_layer_config")["model_type"] == "qwen3"
+    assert config.pop("transformers_version")
+    mask = tiny.tokenizer().pad_token_id
+    assert config == common("dflash", "DFlashSpeculator", 5) | {
+        "aux_hidden_state_layer_ids": taps,
+        "block_size": 6,
+        "draft_vocab_size": 300,
+        "mask_token_id": mask,
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": False,
+    }
+    assert shapes == LAYER | {
+        "fc.weight": [32, 32 * len(taps)],
+        "hidden_norm.weight": [32],
+        "norm.weight": [32],
+        "layers.0.input_layernorm.weight": [32],
+        "layers.0.self_attn.q_proj.weight": [32, 32],
+        "layers.0.self_attn.k_proj.weight": [16, 32],
+        "layers.0.self_attn.v_proj.weight": [16, 32],
+        "layers.0.self_attn.q_norm.weight": [8],
+        "layers.0.self_attn.k_norm.weight": [8],
+        "embed_tokens.weight": [300, 32],
+        "lm_head.weight": [300, 32],
+    }
+    table = load_file(tmp_path / "out" / "model.safetensors")["embed_tokens.weight"]
+    torch.testing.assert_close(table[mask], drafter.net.mask.detach())
+    table[mask] = pipe.target.embed.weight[mask]
+    torch.testing.assert_close(table, pipe.target.embed.weight.detach())
+
+
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [
+        ("eagle3", "speculators"),
+        ("dflash", "speculators"),
+        ("eagle3", "eagle"),
+        ("eagle2", "eagle"),
+        ("eagle", "eagle"),
+    ],
+)
+def test_what_goes_out_comes_back_the_same(method: str, form: str, pipe: Any, tmp_path: Path) -> None:
+    drafter = trained(method, pipe)
+    if method == "eagle":  # its own tree is static: compare the network alone
+        drafter = taught.drafter("eagle2", drafter.net)
+        drafter.bind(pipe.target)
+    folder = export(drafter, pipe.target, "some/target", form, tmp_path / "out")
+    back = pipe.with_drafter(folder).drafter
+    for one, other in zip(heard(pipe, drafter), heard(pipe, back), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_what_a_format_cannot_say_is_refused(pipe: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="'medusa' cannot be written in the format 'speculators'"):
+        export(trained("medusa", pipe), pipe.target, "it", "speculators", tmp_path / "out")
+    with pytest.raises(UnsupportedError, match="format 'gguf'; there are speculators: eagle3, dflash; eagle:"):
+        export(trained("eagle3", pipe), pipe.target, "it", "gguf", tmp_path / "out")
+    shallow = mmspec.load(tiny.llama_model().double(), drafter="none", processor=tiny.tokenizer())
+    with pytest.raises(MismatchError, match=r"\[2, 1, 0\]; the last one, 2"):
+        export(trained("eagle3", shallow), shallow.target, "it", "speculators", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["mmspec", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def test_the_commands_convert_and_export(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    tiny.llama_model(layers=6).save_pretrained(target)
+    tiny.tokenizer().save_pretrained(target)
+    sample = published.kangaroo(pipe.target)
+    (tmp_path / "pickled").mkdir()
+    config = {name: value for name, value in sample.config.items() if name != "exit_layer"}
+    (tmp_path / "pickled" / "config.json").write_text(json.dumps(config))
+    torch.save(sample.tensors, tmp_path / "pickled" / "pytorch_model.bin")
+    assert command(monkeypatch, "convert", tmp_path / "pickled", "--out", tmp_path / "safe", "--exit-layer", 2) == 0
+    assert mmspec.load(target, drafter=tmp_path / "safe").drafter.net.settings["exit_layer"] == 2
+    head = published.eagle3(pipe.target).write(tmp_path / "head")
+    assert command(monkeypatch, "export", head, "--target", target, "--out", tmp_path / "out", "--verifier", "a/b") == 0
+    assert written(tmp_path / "out")[0]["speculators_config"]["verifier"]["name_or_path"] == "a/b"
+    capfd.readouterr()
+    assert command(monkeypatch, "export", tmp_path / "safe", "--target", target, "--out", tmp_path / "no") == 2
+    assert "'kangaroo' cannot be written" in capfd.readouterr().err
+
+
+def test_a_hub_id_is_downloaded_with_its_pickles_only_to_convert(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+
+    def snapshot(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        (tmp_path / "config.json").write_text("{}")
+        torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    convert("some/drafter", tmp_path / "out")
+    assert "*.bin" in asked[0]
+    mmspec.checkpoints.locate("drafter", "some/drafter", [])
+    assert not any(pattern.endswith((".bin", ".pt")) for pattern in asked[1])
+    with pytest.raises(InputError, match="is a file"):
+        convert(tmp_path / "config.json", tmp_path / "out")

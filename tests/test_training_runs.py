@@ -1,0 +1,412 @@
+"""What surrounds the training of drafters: early stop, data sets of the hub, several processes, what a run costs; and
+for every method one batch by heart, and a run that was killed.
+"""
+
+import itertools
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import taught
+import test_training
+import tiny
+import torch
+import toys
+import two_processes
+from PIL import Image
+from safetensors.torch import load_file
+from taught import METHODS
+from torch import nn
+
+import mmspec
+from mmspec.drafters.none import NoDrafter
+from mmspec.errors import InputError, MissingExtraError
+from mmspec.targets import CausalTarget
+from mmspec.training import drafter as training
+from mmspec.training import hub, processes
+from mmspec.training.answers import own_answer
+from mmspec.training.data import Lines, Question, open_data, warm_up_data
+from mmspec.training.drafter import train_drafter, train_drafters
+from mmspec.training.learner import Learner, LearnerTrainer
+from mmspec.training.loop import training_arguments
+from mmspec.training.spd import SpdRecipe
+from mmspec.training.validation import best_step, exhausted
+
+COURSE = test_training.COURSE
+
+
+@pytest.fixture(scope="module")
+def pipe(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return mmspec.load(tiny.tiny_smolvlm(tmp_path_factory.mktemp("target")), drafter="none")
+
+
+# Early stop
+
+
+def entry(step: int, greedy: float, sampled: float = 1.0, method: str = "eagle2") -> dict[str, Any]:
+    return {"step": step, "method": method, "tau_t0": greedy, "tau_t1": sampled}
+
+
+def test_training_is_over_when_patience_is() -> None:
+    history = [
+        {"step": 1, "loss": 3.0},
+        entry(2, 1.5),
+        entry(4, 2.0),
+        entry(6, 1.9),
+        entry(8, 2.0),
+        {"step": 8, "loss": 1},
+    ]
+    assert best_step(history) == 4  # the first of equals
+    assert [exhausted(history, patience) for patience in (0, 1, 2, 3)] == [False, True, True, False]
+    both = [entry(2, 2.0), entry(2, 2.0, method="medusa"), entry(4, 3.0), entry(4, 1.5, method="medusa")]
+    assert best_step(both) == 4  # by the mean of all methods
+    assert best_step([]) == 0
+    assert not exhausted([], 1)
+
+
+def told(taus: list[float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make measured taus what a test says; returns a list that grows with every measurement."""
+    measured: list[int] = []
+
+    def measure(*arguments: Any) -> dict[str, float]:
+        measured.append(1)
+        return {"tau_t0": taus[len(measured) - 1], "tau_t1": 1.0}
+
+    monkeypatch.setattr(training, "measure", measure)
+    return measured
+
+
+def test_a_run_stops_early_and_takes_the_best_weights(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same whether it was killed on the way or not, and when the command is given once more."""
+    recipe = taught.recipe_of("medusa", steps=12, batch=4, levels=2)
+    course = replace(COURSE, validate_every=2, save_every=2, patience=2)
+    short = taught.recipe_of("medusa", steps=12, batch=4, levels=2)
+    weights: dict[int, Any] = {}
+    keep = training.Best.keep
+
+    def noted(self: Any) -> None:
+        weights[len(weights)] = {name: weight.clone() for name, weight in self.learner.state_dict().items()}
+        keep(self)
+
+    monkeypatch.setattr(training.Best, "keep", noted)
+    measured = told([1.5, 2.5, 2.0, 2.4, 9.0], monkeypatch)
+    figures = train_drafter(pipe, recipe, course, tmp_path / "one", tmp_path / "run", "tiny")
+    assert len(measured) == 4
+    assert len(weights) == 2
+    assert (figures["step"], figures["tau_t0"]) == (4, 2.5)
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert "The weights are those of step 4, the best." in card
+    assert "| 4 | 2.50 | 1.00 |" in card
+    assert "| 6 |" not in card
+    saved = load_file(tmp_path / "one" / "model.safetensors")
+    for name, weight in saved.items():
+        torch.testing.assert_close(weight, weights[1][f"nets.medusa.{name}"].bfloat16())
+    assert train_drafter(pipe, short, course, tmp_path / "two", tmp_path / "run", "tiny") == figures
+    assert len(measured) == 4  # nothing was trained or measured again
+    for name in ("README.md", "model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_weight_with_two_names_is_saved_once_and_comes_back(pipe: Any, tmp_path: Path) -> None:
+    """The language-only drafter shares its table of tokens with its output head."""
+    recipe = SpdRecipe(width=32)
+    net = recipe.build(pipe.target)
+    assert net.lm_head.weight is net.model.embed_tokens.weight
+    learner = Learner({"spd": net}, [recipe.loss(net, pipe.target, None)])
+    best = training.Best(learner, tmp_path / "best.safetensors")
+    best.keep()
+    before = net.lm_head.weight.clone()
+    nn.init.zeros_(net.lm_head.weight)
+    best.take()
+    torch.testing.assert_close(net.lm_head.weight, before)
+    assert net.lm_head.weight is net.model.embed_tokens.weight
+
+
+# Data sets of the hub
+
+
+def written(folder: Path, rows: list[dict[str, Any]], split: str = "train") -> Path:
+    """A data set as the hub lays it out: parquet files in a folder `data`."""
+    import datasets
+
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_list(rows).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def picture(color: str) -> dict[str, Any]:
+    import io
+
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), color).save(stream, "PNG")
+    return {"bytes": stream.getvalue(), "path": None}
+
+
+def test_a_folder_in_the_hub_s_layout_is_read(tmp_path: Path) -> None:
+    import datasets
+
+    rows = [
+        {"image": picture(color), "question": f"Which {color}?", "answers": [color, "x"]} for color in ("red", "blue")
+    ]
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "question": datasets.Value("string"),
+            "answers": datasets.List(datasets.Value("string")),
+        }
+    )
+    (tmp_path / "data").mkdir()
+    table = datasets.Dataset.from_list([*rows, *rows], features=features)
+    table.to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    train, held_out = open_data(str(tmp_path), None, 1, 0)
+    assert (len(train), len(held_out)) == (3, 1)
+    asked = train[1]
+    assert (asked.prompt, asked.answer) == ("Which blue?", "blue")
+    assert isinstance(asked.image, Image.Image)
+    assert asked.image.convert("RGB").getpixel((3, 3)) == (0, 0, 255)
+    assert held_out[0].prompt == "Which blue?"
+    assert len(warm_up_data(str(tmp_path), 2, 0)) == 2
+    with pytest.raises(InputError, match="holds 4 rows: 9 are held out"):
+        open_data(str(tmp_path), None, 9, 0)
+    with pytest.raises(IndexError):
+        hub.HubData(str(tmp_path))[4]
+
+
+def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
+    written(tmp_path, [{"prompt": "a"}])
+    written(tmp_path, [{"prompt": "b"}, {"prompt": "c"}], "test")
+    assert len(hub.HubData(f"{tmp_path}:test")) == 2
+    assert hub.HubData(f"{tmp_path}:test").name != hub.HubData(str(tmp_path)).name
+    with pytest.raises(InputError, match=r"split 'validation'"):
+        hub.HubData(f"{tmp_path}:validation")
+
+
+@pytest.mark.parametrize(
+    ("talk", "said"),
+    [
+        ([{"from": "human", "value": "<image>\nWhich?"}, {"from": "gpt", "value": "This."}], ("Which?", "This.")),
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which?"}], ("Which?", None)),
+        ([{"user": "Which?", "assistant": "This.", "source": "x"}], ("Which?", "This.")),
+        (
+            [{"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "Which?"}]}],
+            ("Which?", None),
+        ),
+    ],
+)
+def test_the_first_exchange_of_a_conversation_is_taken(talk: Any, said: Any, tmp_path: Path) -> None:
+    rows = hub.HubData(str(written(tmp_path, [{"conversations": talk, "id": "1"}])))
+    assert (rows[0].prompt, rows[0].answer) == said
+    assert rows[0].image is None
+
+
+def test_a_data_set_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has the columns label, size; a prompt is looked for in prompt, question"):
+        hub.HubData(str(written(tmp_path / "a", [{"label": 1, "size": 2}])))
+    with pytest.raises(InputError, match="row 0: the prompt is '  ', not a text"):
+        hub.HubData(str(written(tmp_path / "b", [{"prompt": "  "}])))[0]
+
+
+def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data set 'some/data' of the hub cannot be read \(split 'train'\)"):
+        open_data("some/data", None, 1, 0)
+    find = hub.find_spec
+    monkeypatch.setattr(hub, "find_spec", lambda name: None if name == "datasets" else find(name))
+    with pytest.raises(MissingExtraError, match=r"datasets is not installed.*mmspec\[train\]"):
+        open_data("some/data", None, 1, 0)
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert isinstance(training.open_data(str(tmp_path), None, 1, 0)[0].source, Lines)  # type: ignore[attr-defined]
+
+
+def test_a_hub_id_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked = []
+
+    def load(place: str, split: str) -> Any:
+        asked.append((place, split))
+        return datasets.Dataset.from_list([{"query": "a"}, {"query": "b"}])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    train, _ = open_data("some/data:dev", None, 1, 0)
+    assert asked == [("some/data", "dev")]
+    assert train[0] == Question(None, "a")
+
+
+# Several processes
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
+    """Of every update each takes half of the answers; gradients are averaged, so both end with the weights of one."""
+    script = Path(two_processes.__file__)
+    ran = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "two")],
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    first, second = (load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in range(2))
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        torch.testing.assert_close(weight, second[name], rtol=0, atol=0)
+    answers = tmp_path / "two" / "run" / "answers-target"
+    assert len(list(answers.glob("*.jsonl"))) == 4
+    two_processes.write_data(tmp_path / "one")
+    figures, alone = two_processes.trained(tmp_path / "one")
+    for name, weight in alone.items():
+        torch.testing.assert_close(weight, first[name], rtol=1e-2, atol=1e-4)  # stored in bfloat16
+    assert first["tau"].tolist() == pytest.approx([figures["tau_t0"], figures["tau_t1"]])
+    for folder in ("one", "two"):
+        assert (tmp_path / folder / "out" / "drafter.json").exists()
+    same = (tmp_path / "one" / "run" / "answers-target" / "00003.jsonl").read_text()
+    assert same == (answers / "00003.jsonl").read_text()
+
+
+def test_the_loss_goes_through_the_module_that_was_wrapped(tmp_path: Path) -> None:
+    calls = []
+
+    class Wrapped(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, **batch: Any) -> Any:
+            calls.append(sorted(batch))
+            return self.inner(**batch)
+
+    net = nn.Linear(2, 1)
+    learner = Learner({"it": net}, [lambda position, rows: net(torch.ones(2)).sum()] * 2)
+    arguments = training_arguments(tmp_path, steps=1, batch=1, rate=0.01, seed=0, use_cpu=True)
+    trainer = LearnerTrainer(model=learner, args=arguments)
+    loss = trainer.compute_loss(Wrapped(learner), {"position": torch.zeros(1), "rows": []}, num_items_in_batch=None)
+    assert calls == [["position", "rows"]]
+    torch.testing.assert_close(loss, 2 * net(torch.ones(2)).sum())
+
+
+def test_answers_that_cannot_be_shared_are_refused(pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Three:
+        num_processes = 3
+
+    monkeypatch.setattr(training, "group", Three)
+    with pytest.raises(InputError, match="4 answers per update cannot be shared by 3 processes"):
+        train_drafter(pipe, test_training.SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert not list(tmp_path.iterdir())
+
+
+def test_alone_a_process_is_told_what_it_says() -> None:
+    assert processes.told({"a": 1}) == {"a": 1}
+    assert processes.group().num_processes == 1
+    processes.wait()
+
+
+# The response mask
+
+
+def test_a_template_that_rewrites_the_prompt_has_no_boundary(tmp_path: Path) -> None:
+    """What is learnt begins where the template's prompt ends; where that is not so, the data's answers are refused."""
+    tokenizer = tiny.tokenizer()
+    pipe = mmspec.load(tiny.llama_model(), drafter="none", processor=tokenizer)
+    try:
+        tokenizer.chat_template = (
+            "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}<end_of_utterance>\n{% endfor %}"
+            "{% if add_generation_prompt %}assistant:{% endif %}"
+        )
+        ids = own_answer(pipe, Question(None, "Which?", "This one."))
+        assert tokenizer.decode(ids) == " This one.<end_of_utterance>"
+        tokenizer.chat_template = "{{ messages | length }}{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
+        with pytest.raises(InputError, match="the chat template rewrites the prompt"):
+            own_answer(pipe, Question(None, "Which?", "This one."))
+    finally:
+        tokenizer.chat_template = None
+
+
+# What is said of a run
+
+
+def test_the_card_says_what_the_run_cost(pipe: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "mmspec"):
+        train_drafter(pipe, test_training.SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert "the hidden states of all answers take 0.00 GB, 4.00 GB may be kept in memory" in caplog.text
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "## Cost" in card
+    rows = [
+        json.loads(line)
+        for file in sorted((tmp_path / "run" / "answers-target").glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    assert len(rows) == 12
+    tokens = 4 * sum(len(row["answer"]) for row in rows)  # 12 updates of 4 answers: four times all of them
+    assert f"{tokens:,} tokens of answers in 12 updates took " in card
+    state = json.loads((test_training.checkpoint_of(tmp_path / "run", "eagle2") / "trainer_state.json").read_text())
+    costs = [one for one in state["log_history"] if "peak_bytes" in one]
+    assert [one["step"] for one in costs] == [4, 8, 12]
+    seconds = [one["seconds"] for one in costs]
+    assert seconds == sorted(seconds)
+    assert all(one["peak_bytes"] > 2**26 for one in costs)
+
+
+# Every method: a batch by heart, and a run that was killed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_batch_is_learnt_by_heart(method: str) -> None:
+    """Of two answers that it has seen many times, a drafter gets much more right than at first."""
+    target = CausalTarget(toys.llama())
+    inputs = toys.prompts(9, 6)
+    answers = toys.answer(target, NoDrafter(), inputs, 12).rows
+    rows, features = taught.studied(target, inputs, answers)
+    reached = {}
+    for steps in (1, 60):
+        drafter = taught.drafter(method, taught.taught(method, target, rows, features, steps))
+        drafter.bind(target)
+        said = toys.answer(target, drafter, inputs, 12)
+        assert said.rows == answers
+        reached[steps] = 1 + sum(said.accepted) / len(said.accepted)
+    assert reached[60] > reached[1] + 0.5, reached
+
+
+def test_a_killed_run_of_every_method_resumes(pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in one run, which is killed between two checkpoints; `tests/test_training.py` kills that of spd."""
+    recipes = [taught.recipe_of(method, steps=4, batch=2) for method in METHODS]
+    course = replace(COURSE, questions=6, held_out=1, validate_every=4, save_every=2)
+    told([1.5] * 2 * len(METHODS), monkeypatch)
+    monkeypatch.setattr(training, "measured_shares", lambda pipe, drafter, *others: drafter.shares)
+
+    def run(name: str) -> None:
+        train_drafters(
+            pipe, recipes, course, [tmp_path / name / method for method in METHODS], tmp_path / "run", "tiny"
+        )
+
+    run("whole")
+    unbroken = test_training.losses(tmp_path / "run", "+".join(METHODS))
+    for folder in (tmp_path / "run").glob("*+*"):
+        folder.rename(tmp_path / folder.name)  # the answers stay
+    forward, calls = Learner.forward, itertools.count(1)
+
+    def killed(self: Any, *batch: Any, **named: Any) -> Any:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return forward(self, *batch, **named)
+
+    monkeypatch.setattr(Learner, "forward", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run("cut")
+    assert not (tmp_path / "cut").exists()
+    run("cut")
+    resumed = test_training.losses(tmp_path / "run", "+".join(METHODS))
+    assert [step for step, _ in resumed] == [1, 2, 3, 4]
+    for (_, one), (_, other) in zip(unbroken, resumed, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+    for method in METHODS:
+        whole, cut = (load_file(tmp_path / name / method / "model.safetensors") for name in ("whole", "cut"))
+        for name, weight in whole.items():
+            torch.testing.assert_close(weight, cut[name], rtol=1e-2, atol=1e-3)  # stored in bfloat16
