@@ -38,3 +38,20 @@ def summed(parts: Iterable[Counts]) -> Counts:
             whole[name][0] += emitted
             whole[name][1] += drafted
     return whole
+
+
+DEPENDENCES = {"image": "the picture", "copy": "the question", "template": "neither"}
+"""What a token of a reference answer depends on."""
+
+
+def kinds_of(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int, str]], shift: int = 0) -> list[str]:
+    """The dependence of every token of a labelled answer, see `mmspec.miniworld.facts.QA.spans`.
+
+    A token that overlaps several spans belongs to the one that only the picture determines, else to the copied one.
+    Args: offsets: start and end of each token in the text. shift: where the answer begins in that text.
+    """
+    found = []
+    for start, end in offsets:
+        touched = {kind for begin, stop, kind in spans if start < stop + shift and begin + shift < end}
+        found.append(next((kind for kind in ("image", "copy") if kind in touched), "template"))
+    return found

@@ -1,0 +1,263 @@
+"""How drafters that see are trained: what is shown when, what the target is asked about its attention, and whole
+runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sights
+import test_training
+import tiny
+import torch
+from test_training import COURSE
+from torch import Tensor
+
+import mmspec
+from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.card import model_card
+from mmspec.training.data import Miniworld
+from mmspec.training.drafter import find_recipe, train_drafter, train_drafters
+from mmspec.training.features import Features
+from mmspec.vlm.drafters.dream_recipe import Insights, Sharpness, early
+from mmspec.vlm.drafters.ensemble import pooled
+from mmspec.vlm.drafters.eyes import Grafted
+from mmspec.vlm.drafters.grafted import Massv
+from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
+from mmspec.vlm.drafters.lessons import image_slots
+from mmspec.vlm.drafters.recipes import shows
+
+SMALL = {"steps": 4, "batch": 3}
+GRAFTED = {**SMALL, "width": 32, "warm_steps": 2, "warm_questions": 4}
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return mmspec.load(tiny.smolvlm_model(layers=5), drafter="none", processor=tiny.processor())
+
+
+@pytest.fixture(scope="module")
+def rows(pipe: Any, tmp_path_factory: Any) -> list[Answered]:
+    options = AnswerOptions(max_new_tokens=8, batch=3)
+    return collect(pipe, Miniworld("test", 3), options, tmp_path_factory.mktemp("answers"), "it")
+
+
+# What is shown
+
+
+def test_pictures_come_after_words_and_then_more_and_more_often() -> None:
+    shown = [shows(place, 1000, 0.5, 0) for place in range(1000)]
+    assert not any(shown[:500])
+    share = [sum(shown[start : start + 100]) for start in range(500, 1000, 100)]
+    assert all(
+        low < count < high for count, low, high in zip(share, (2, 18, 36, 56, 78), (22, 42, 64, 84, 99), strict=True)
+    )
+    assert all(shows(place, 1000, 0.5, 0) for place in range(2000, 2100))
+    assert all(shows(place, 1000, 0.0, 0) for place in range(100))
+    assert not any(shows(place, 1000, 1.0, 0) for place in range(1000))
+
+
+def test_msd_s_first_stage_does_not_depend_on_pictures(pipe: Any, rows: list[Answered]) -> None:
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    features(rows)
+    recipe = sights.recipe_of("msd", noise=0.0, **SMALL)
+    loss = recipe.loss(recipe.build(pipe.target), pipe.target, features)
+    before = [float(loss(torch.tensor([place]), rows)) for place in (0, 10**6)]
+    slots = image_slots(rows, pipe.target.placeholders, max(len(row.ids) for row in rows) - 2)
+    assert slots.sum(1).tolist() == [tiny.IMAGE_TOKENS] * len(rows)
+    for row, one in enumerate(rows):
+        features.kept[one.index][1:][: slots.shape[1]][slots[row][: len(one.ids) - 1], 0] += 1.0
+    after = [float(loss(torch.tensor([place]), rows)) for place in (0, 10**6)]
+    assert after[0] == before[0]
+    assert abs(after[1] - before[1]) > 1e-4
+
+
+# What the target is asked about its attention
+
+
+def test_insights_are_what_eager_attention_says(pipe: Any, rows: list[Answered]) -> None:
+    """The focus of the prompt alone, and the early layer of least entropy over the whole text."""
+    questions = Miniworld("test", 3)
+    features = Features(pipe, questions)
+    insights = Insights(features)
+    found = insights(rows)
+    eager = tiny.smolvlm_model(layers=5)
+    eager.set_attn_implementation("eager")
+    assert early(5) == 2
+    for row, insight in zip(rows, found, strict=True):
+        inputs = pipe.prepare([questions[row.index].image], [questions[row.index].prompt])
+        with torch.no_grad():
+            out = eager(
+                input_ids=torch.tensor([row.ids]),
+                pixel_values=inputs["pixel_values"],
+                output_attentions=True,
+                output_hidden_states=True,
+            )
+        entropies = [
+            -torch.special.xlogy(out.attentions[layer], out.attentions[layer]).sum(-1).mean() for layer in (0, 1)
+        ]
+        assert insight.layer == 1 + int(torch.stack(entropies).argmin())
+        torch.testing.assert_close(insight.middle, out.hidden_states[insight.layer][0], rtol=1e-4, atol=1e-4)
+        want = out.attentions[4][0, :, : row.start].mean((0, 1))
+        torch.testing.assert_close(insight.focus, want, rtol=1e-4, atol=1e-5)
+
+
+def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered], monkeypatch: Any) -> None:
+    read, calls = pipe.target.read, []
+    monkeypatch.setattr(pipe.target, "read", lambda *given: calls.append(len(given[1])) or read(*given))
+    one = len(rows[0].ids) * pipe.target.hidden_size * 4
+    features = Features(pipe, Miniworld("test", 3), memory=one)
+    insights = Insights(features)
+    for _ in range(2):
+        assert len(insights(rows)) == len(rows)
+    assert calls == [len(rows), len(rows) - 1]
+    assert features.free == 0
+
+
+def test_sharpness_weighs_every_position_of_a_row_once() -> None:
+    flat, sharp = torch.full((1, 2, 2, 4), 0.25), torch.zeros(1, 2, 2, 4)
+    sharp[..., 0] = 1.0
+    found = Sharpness([3])
+    for layer, weights in ((0, flat), (1, flat), (2, sharp)):
+        found.note(layer, weights)
+    found.note(0, sharp)
+    found.note(1, flat)
+    found.note(2, flat)
+    assert found.sharpest() == [0 if found.entropy[0] <= found.entropy[2] else 2]
+    ln = float(torch.tensor(4.0).log())
+    assert [float(found.entropy[layer]) for layer in range(3)] == pytest.approx([4 * ln, 6 * ln, 2 * ln])
+    assert found.sharpest() == [2]
+
+
+# Models with the target's eyes
+
+
+def test_what_is_learnt_from_is_what_is_read_while_drafting(pipe: Any, rows: list[Answered]) -> None:
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    states = features(rows, (0,))
+    recipe = MassvRecipe(**GRAFTED)
+    net = recipe.build(pipe.target)
+    made = Massv(net)
+    made.bind(pipe.target)
+    texts, starts = recipe.loss(net, pipe.target, features).texts(rows, states, 0)
+    for row, text, start, here in zip(rows, texts, starts, states, strict=True):
+        places = [place for place, token in enumerate(row.prompt) if token in pipe.target.placeholders]
+        seen = net.projector(here[places])
+        with torch.no_grad():
+            want = made.text(row.ids, seen)
+        assert start == row.start
+        assert torch.equal(text, want)
+
+
+def test_an_ensemble_learns_its_members_ways_in_turn(pipe: Any, rows: list[Answered]) -> None:
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    states, recipe = features(rows, (0,)), IbedRecipe(**GRAFTED)
+    net = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, features)
+    lengths = [len(loss.texts(rows[:1], states[:1], step * 3)[0][0]) for step in range(4)]
+    whole = len(rows[0].ids)
+    assert lengths == [whole, whole - 3, whole - 4, whole]
+    first = IbedRecipe(**{**GRAFTED, "steps": 100}, projector_share=1.0).loss(net, pipe.target, features)
+    lengths = [len(first.texts(rows[:1], states[:1], step * 3)[0][0]) for step in range(4)]
+    assert lengths == [whole, whole - 3] * 2  # while the MLP learns alone, it always has something to learn
+    assert len(pooled(torch.zeros(4, 2))) == 1
+
+
+def test_the_projector_learns_alone_at_first(pipe: Any, rows: list[Answered]) -> None:
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    recipe = MassvRecipe(**{**GRAFTED, "steps": 10}, projector_share=0.5)
+    net: Grafted = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, features)
+    for place, learns in ((0, False), (14, False), (15, True), (29, True)):
+        net.zero_grad()
+        loss(torch.tensor([place]), rows).backward()
+        assert all(weight.grad is not None for weight in net.projector.parameters())
+        assert any(weight.grad is not None for weight in net.speaker.parameters()) == learns
+    assert all(weight.requires_grad for weight in net.parameters())
+    blind = [
+        replace(row, prompt=[token for token in row.prompt if token not in pipe.target.placeholders]) for row in rows
+    ]
+    features.last = features.kept = {row.index: torch.randn(len(row.ids), 2, 32) for row in blind}
+    net.zero_grad()
+    loss(torch.tensor([0]), blind).backward()  # without a picture the words learn, else nothing would
+    assert any(weight.grad is not None for weight in net.speaker.parameters())
+
+
+# Runs
+
+
+def test_drafters_that_see_learn_together_and_come_back(pipe: Any, tmp_path: Path) -> None:
+    course = replace(
+        COURSE,
+        questions=4,
+        held_out=1,
+        validate_every=4,
+        bf16=True,
+        accumulate=2,
+        answers=AnswerOptions(max_new_tokens=8, batch=4),
+    )
+    recipes = [sights.recipe_of(method, **SMALL, unroll=2) for method in sights.METHODS]
+    outs = [tmp_path / method for method in sights.METHODS]
+    figures = train_drafters(pipe, recipes, course, outs, tmp_path / "run", "tiny")
+    assert list(figures) == sights.METHODS
+    for recipe, out in zip(recipes, outs, strict=True):
+        made = mmspec.load(pipe.target.model, out, processor=pipe.processor).drafter
+        assert type(made) is recipe.drafter_class
+        assert recipe.drafter_class.source.split("arXiv ")[1] in (out / "README.md").read_text()
+    steps = test_training.losses(tmp_path / "run", "+".join(sights.METHODS))
+    assert [step for step, _ in steps] == [1, 2, 3, 4]
+    assert all(0 < loss < 100 for _, loss in steps)
+
+
+@pytest.mark.parametrize("method", ["massv", "tabed"])
+def test_models_with_the_target_s_eyes_learn_and_come_back(method: str, pipe: Any, tmp_path: Path) -> None:
+    course = replace(
+        COURSE, questions=4, held_out=1, validate_every=4, answers=AnswerOptions(max_new_tokens=8, batch=4)
+    )
+    recipe = find_recipe(method)(**GRAFTED)
+    figures = train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny")
+    assert figures["tau_t0"] >= 1
+    made = mmspec.load(pipe.target.model, tmp_path / "out", processor=pipe.processor).drafter
+    assert made.method == method
+    described = json.loads((tmp_path / "out" / "drafter.json").read_text())
+    assert described["target"]["hidden_size"] == pipe.target.hidden_size
+    assert "projector share" in model_card("tiny", recipe, course, [], [], 7)
+
+
+@pytest.mark.parametrize("method", ["msd", "vispec", "hivis", "dream", "massv", "spec-llava", "ibed", "tabed"])
+def test_a_few_steps_lower_the_loss(method: str, pipe: Any, rows: list[Answered]) -> None:
+    changes: dict[str, Any] = {"text_share": 0.0} if method == "msd" else {}
+    if method in ("massv", "spec-llava", "ibed", "tabed"):
+        changes = {"width": 32, "projector_share": 0.0, "batch": 1}
+    recipe = find_recipe(method)(**changes)
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    net = recipe.build(pipe.target, rows)
+    values: list[Tensor] = []
+    loss = recipe.loss(net, pipe.target, features)
+    for weight in pipe.target.model.parameters():
+        weight.requires_grad_(False)
+    optimizer = test_training.build_optimizer(net, 0.02)
+    learnt: set[str] = set()
+    for step in range(24):
+        value = loss(position=torch.tensor([step]), rows=rows)
+        values.append(value.detach())
+        optimizer.zero_grad()
+        value.backward()
+        learnt |= {name for name, weight in net.named_parameters() if weight.grad is not None}
+        optimizer.step()
+    assert values[-3] < values[0] - 0.2  # both read the whole picture, in ensembles
+    assert learnt == {name for name, _ in net.named_parameters()}
+
+
+def test_the_command_takes_the_methods_own_options(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tiny.tiny_smolvlm(tmp_path / "target")
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --unroll 2"
+    own = "--queries 1 --keep 0.5 --middle-weight 0.1"
+    arguments = ["drafter", "--target", str(folder), "--method", "vispec,dream", "--out", "mine", *small.split()]
+    assert test_training.command(monkeypatch, *arguments, *own.split()) == 0
+    assert json.loads((tmp_path / "mine/vispec/drafter.json").read_text())["settings"]["queries"] == 1
+    assert json.loads((tmp_path / "mine/dream/drafter.json").read_text())["settings"] == {"keep": 0.5}
+    assert test_training.command(monkeypatch, *arguments[:3], "--method", "hivis", "--keep", "0.5") == 2
+    assert "--keep: not an option of the method hivis" in capfd.readouterr().err

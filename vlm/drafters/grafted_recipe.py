@@ -1,0 +1,193 @@
+"""How small language models learn to see with a target's eyes (MASSV, arXiv 2505.10526), and to draft in ensembles.
+
+First a warm-up on the words of the data's own answers. Then the target's answers: at the beginning the MLP learns
+alone, between a frozen language model and the target's frozen eyes; then both learn (self-data distillation: what is
+distilled is what the target says). The paper's first phase takes captions; here it is the same answers. To the
+cross-entropy to the tokens comes that to the target's laws, which the project's other drafters learn from, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+from mmspec.drafters.independent import Independent
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.features import Features
+from mmspec.training.spd import SpdLoss, SpdRecipe
+from mmspec.vlm.drafters.branching import SpecLlava
+from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
+from mmspec.vlm.drafters.eyes import Grafted
+from mmspec.vlm.drafters.grafted import Massv
+from mmspec.vlm.drafters.lessons import check_share
+
+
+class GraftedLoss(SpdLoss):
+    """The loss of a batch whose prompts keep their pictures. Arguments as for `mmspec.training.spd.SpdLoss`."""
+
+    def __init__(self, net: Grafted, target: Any, features: Features, recipe: MassvRecipe) -> None:
+        super().__init__(net.speaker, target, features, recipe)
+        self.net = net
+
+    def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
+        """A scalar. position: [B] of the samples in the training run, which says what learns."""
+        assert self.features is not None
+        true = self.features(rows)
+        with resting(self.net.speaker, self.alone(rows, int(position[0]))):
+            texts, starts = self.texts(rows, self.features(rows, (0,)), int(position[0]))
+            hidden = self.model.model(inputs_embeds=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
+            told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
+            logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
+        tokens = torch.tensor([token for row in rows for token in row.answer], device=logits.device)
+        by_token, by_law = cross_entropy(logits, tokens), cross_entropy(logits, self._laws(true, rows))
+        return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
+
+    def alone(self, rows: list[Answered], position: int) -> bool:
+        """Whether the MLP learns alone from this batch; without a picture there would be nothing to learn."""
+        recipe: Any = self.recipe
+        sees = any(token in self.target.placeholders for row in rows for token in row.prompt)
+        return sees and position < recipe.projector_share * recipe.steps * recipe.batch
+
+    def texts(self, rows: list[Answered], embeddings: Tensor, position: int) -> tuple[list[Tensor], list[int]]:
+        """[T, D] embeddings of every text, and where its answer begins. embeddings: [B, T, H] of the target."""
+        found, starts = [], []
+        for row, here in zip(rows, embeddings, strict=True):
+            prompt = torch.cat(self.prompt(row, here, position) or [self.net.words(row.prompt[-1:])])
+            found.append(torch.cat([prompt, self.net.words(row.answer)]))
+            starts.append(len(prompt))
+        return found, starts
+
+    def prompt(self, row: Answered, embeddings: Tensor, position: int) -> list[Tensor]:
+        """The parts [n, D] of a prompt."""
+        return [
+            self.net.projector(embeddings[start:stop]) if image else self.net.words(row.prompt[start:stop])
+            for image, start, stop in self.parts(row.prompt)
+        ]
+
+    def parts(self, ids: list[int]) -> Iterator[tuple[bool, int, int]]:
+        """Runs of image slots and of words: whether it is one of slots, start, stop."""
+        start = 0
+        for place in range(1, len(ids) + 1):
+            slot = ids[start] in self.target.placeholders
+            if place == len(ids) or (ids[place] in self.target.placeholders) != slot:
+                yield slot, start, place
+                start = place
+
+
+class EnsembleLoss(GraftedLoss):
+    """Every batch is read in the way of one member, in turn: the picture whole, pooled or not at all."""
+
+    def prompt(self, row: Answered, embeddings: Tensor, position: int) -> list[Tensor]:
+        """See `GraftedLoss`."""
+        way = position // self.recipe.batch % (2 if self.alone([row], position) else 3)
+        found = []
+        for image, start, stop in self.parts(row.prompt):
+            if not image:
+                found.append(self.net.words(row.prompt[start:stop]))
+            elif way < 2:
+                seen = self.net.projector(embeddings[start:stop])
+                found.append(pooled(seen) if way else seen)
+        return found
+
+
+@contextmanager
+def resting(model: nn.Module, rests: bool) -> Iterator[None]:
+    """Keeps gradients out of a model's weights where it `rests`."""
+    for weight in model.parameters():
+        weight.requires_grad_(not rests)
+    try:
+        yield
+    finally:
+        for weight in model.parameters():
+            weight.requires_grad_(True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MassvRecipe(SpdRecipe):
+    """A small Llama with the target's eyes. projector_share: of the run, in which the MLP learns alone."""
+
+    projector_share: float = 0.15
+
+    method: ClassVar[str] = "massv"
+    about: ClassVar[str] = (
+        "MASSV: a small Llama whose image slots hold the target's own embeddings of the picture, through an MLP; it "
+        "drafts a chain (arXiv 2505.10526)."
+    )
+    drafter_class: ClassVar[type[Massv]] = Massv
+    loss_class: ClassVar[type[GraftedLoss]] = GraftedLoss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("projector_share", self.projector_share)
+
+    def build(self, target: Any, rows: Sequence[Answered] = ()) -> Grafted:  # type: ignore[override]
+        """A Llama and an MLP with new weights."""
+        if not target.placeholders:
+            raise InputError(
+                f"{self.method} drafts for models that see, and {type(target).__name__} has no image slots"
+            )
+        llama = super().build(target, rows)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return Grafted(llama, target.hidden_size)
+
+    def taps(self, net: Any) -> tuple[int, ...]:
+        """See `Recipe`: the embeddings."""
+        return (0,)
+
+    def loss(self, net: Grafted, target: Any, features: Features | None) -> Any:  # type: ignore[override]
+        """Distillation; without features plain language modelling, of words alone."""
+        return (
+            SpdLoss(net.speaker, target, None, self)
+            if features is None
+            else self.loss_class(net, target, features, self)
+        )
+
+    def drafter(self, net: Grafted) -> Independent:  # type: ignore[override]
+        """With the default size."""
+        return self.drafter_class(net)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecLlavaRecipe(MassvRecipe):
+    """As MASSV; it drafts a tree."""
+
+    method: ClassVar[str] = "spec-llava"
+    about: ClassVar[str] = (
+        "Spec-LLaVA: a small Llama that sees with the target's eyes and drafts a tree where it is confident (arXiv "
+        "2509.11961)."
+    )
+    drafter_class: ClassVar[type[Massv]] = SpecLlava
+
+
+@dataclass(frozen=True, kw_only=True)
+class IbedRecipe(MassvRecipe):
+    """As MASSV, its batches in turn with the whole picture, a pooled one, and none."""
+
+    method: ClassVar[str] = "ibed"
+    about: ClassVar[str] = (
+        "IbED: a small Llama that reads the prompt with the picture, with a pooled one and without it, in one batch, "
+        "and drafts from the mixture (ICLR 2025 workshop)."
+    )
+    drafter_class: ClassVar[type[Massv]] = Ibed
+    loss_class: ClassVar[type[GraftedLoss]] = EnsembleLoss
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabedRecipe(IbedRecipe):
+    """As IbED; the weights are chosen at test time."""
+
+    method: ClassVar[str] = "tabed"
+    about: ClassVar[str] = (
+        "TABED: a small Llama that reads the prompt with the picture, with a pooled one and without it, in one batch, "
+        "and drafts from a mixture whose weights it chooses for each request (arXiv 2601.20357)."
+    )
+    drafter_class: ClassVar[type[Massv]] = Tabed

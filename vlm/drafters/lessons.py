@@ -1,0 +1,122 @@
+"""What the training of drafters with a `SightHead` has in common.
+
+Rows of a batch have pictures of different sizes at different places, so nothing is cut here: slots that the drafter
+leaves out are hidden by the mask, which is the same thing. The steps on the head's own estimates are those of
+`mmspec.training.unroll`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.eagle import EagleLoss, EagleRecipe
+from mmspec.training.steps import Batch
+from mmspec.training.unroll import unroll
+from mmspec.vlm.drafters.sight import Seen, Sight, SightHead
+
+
+class SightLoss(EagleLoss):
+    """EAGLE's loss, on slots with pictures in place."""
+
+    def estimates(self, batch: Batch) -> list[Tensor]:
+        """See `StepLoss`."""
+        sight = self.sight(batch)
+        sight = replace(sight, features=sight.features + self._noise(batch.position, sight.features))
+        return self.unrolled(self.shown(self.net.see(sight), sight, batch), sight, batch.first)
+
+    def unrolled(self, seen: Seen, sight: Sight, first: int) -> list[Tensor]:
+        """Estimates of every step, of the slots from `first` on."""
+        return unroll(
+            Reader(self.net, seen).head, sight.embeddings, sight.features, first, self.recipe.unroll, self.fed
+        )
+
+    def shown(self, seen: Seen, sight: Sight, batch: Batch) -> Seen:
+        """What of that is read in this batch."""
+        return seen
+
+    def sight(self, batch: Batch) -> Sight:
+        """The slots of a batch."""
+        slots = batch.slots
+        embeddings = self.features(batch.rows, (0,))[:, 1 : slots + 1]
+        device = embeddings.device
+        focus = None
+        if self.net.focuses:
+            focus = pad_sequence(self.focus(batch.rows), batch_first=True)[:, 1 : slots + 1].to(device)
+        image = image_slots(batch.rows, self.target.placeholders, slots).to(device)
+        return Sight(embeddings, batch.features[:, :slots], image, focus)
+
+    def focus(self, rows: list[Answered]) -> list[Tensor]:
+        """[T] how much attention the positions of each text get while its prompt is read; for networks that ask."""
+        raise NotImplementedError
+
+
+@dataclass
+class Reader:
+    """A network as `unroll` calls a head. step: the next one."""
+
+    net: SightHead
+    seen: Seen
+    step: int = 0
+
+    def head(self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
+        """Step 0 reads the whole text, the others the estimates of the one before."""
+        content = self.seen.content
+        if self.step:
+            content = self.net.content(embeddings, features, self.seen.context, self.step)
+        seen = see(self.seen.kept) if mask is None else (mask == 0) & shown(self.seen.kept, mask.shape[-1])
+        self.step += 1
+        low = torch.finfo(content.dtype).min
+        hidden = torch.zeros(seen.shape, dtype=content.dtype, device=content.device).masked_fill_(~seen, low)
+        return self.forward(content, positions, hidden, cache)
+
+    def forward(self, content: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        """The network's own."""
+        return self.net(content, positions, mask, cache)
+
+
+def see(kept: Tensor) -> Tensor:
+    """[B, 1, T, T] bool: a slot sees itself and what is kept before it. kept: [B, T]."""
+    size = kept.shape[1]
+    causal = torch.ones(size, size, dtype=torch.bool, device=kept.device).tril()
+    itself = torch.eye(size, dtype=torch.bool, device=kept.device)  # a row of a softmax must not be empty
+    return ((causal & kept[:, None]) | itself)[:, None]
+
+
+def shown(kept: Tensor, width: int) -> Tensor:
+    """[B, 1, 1, width] bool: which keys are kept; those behind the text's own are. kept: [B, T]."""
+    return torch.nn.functional.pad(kept, (0, width - kept.shape[1]), value=True)[:, None, None]
+
+
+def image_slots(rows: Sequence[Answered], placeholders: Sequence[int], slots: int) -> Tensor:
+    """[B, slots] bool: slot t holds an image slot x_{t+1} of the prompt."""
+    image = torch.zeros(len(rows), slots, dtype=torch.bool)
+    for row, one in enumerate(rows):
+        inside = [place - 1 for place, token in enumerate(one.prompt) if token in placeholders and place]
+        image[row, [place for place in inside if place < slots]] = True
+    return image
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise InputError unless a setting is a share."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{name}={value} is not valid: it is a share, 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SightRecipe(EagleRecipe):
+    """How a head that sees is trained: as an EAGLE head, with the target's embeddings of the pictures beside it."""
+
+    steps: int = 400
+    unroll: int = 4
+
+    def taps(self, net: Any) -> tuple[int, ...]:
+        """See `Recipe`: the embeddings."""
+        return (0,)

@@ -1,0 +1,181 @@
+"""What a drafter with a layer of its own sees of a prompt with pictures, and the base of the methods that differ in
+it.
+
+As in EAGLE (`mmspec.drafters.eagle`), slot t of the shifted frame holds the token x_{t+1} and the target's feature
+f_t. Where x_{t+1} is an image slot, its embedding is what the target made of a piece of the picture. A method says
+which slots its layers read and what stands in them; the slots that it leaves out keep their positions, so that it
+makes no difference whether they are cut, as while drafting, or hidden by a mask, as in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from mmspec.cache import RowCache
+from mmspec.contract import Kind, Needs, State
+from mmspec.drafters.eagle import Eagle, Unrolling
+from mmspec.drafters.heads import HeadNet
+from mmspec.drafters.slots import Slots
+from mmspec.errors import MismatchError
+from mmspec.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Slots of a text, as the target read it.
+
+    embeddings, features: [B, T, H] of x_{t+1}, pictures in place, and f_t. image: [B, T] bool, whether x_{t+1} is an
+    image slot. focus: [B, T] how much attention x_{t+1} gets (`mmspec.focus`), for networks that ask for it.
+    """
+
+    embeddings: Tensor
+    features: Tensor
+    image: Tensor
+    focus: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a network makes of a `Sight`.
+
+    content: [B, T, C] of all slots. kept: [B, T] bool, those that are read. context: [B, 1, H] what the slots behind
+    the text are told, or None.
+    """
+
+    content: Tensor
+    kept: Tensor
+    context: Tensor | None = None
+
+
+class SightHead(HeadNet):
+    """fc and one decoder layer, as in an EAGLE head; subclasses say what is read of pictures.
+
+    Args: config: the shape of the layer (`hidden_size` is the target's).
+    """
+
+    focuses: ClassVar[bool] = False
+    """Whether `see` asks for the focus."""
+
+    def __init__(self, config: LlamaConfig, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        self.layer.input_layernorm = nn.Identity()
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def see(self, sight: Sight) -> Seen:
+        """What is read of a text. Here: all of its words and nothing of its pictures."""
+        return Seen(self.content(sight.embeddings, sight.features), ~sight.image)
+
+    def content(self, embeddings: Tensor, features: Tensor, context: Tensor | None = None, step: int = 0) -> Tensor:
+        """[B, N, C] of slots that hold words.
+
+        Args: embeddings, features: [B, N, H]. context: of `Seen`. step: 0 for true features, else the level of the
+        draft
+            that the estimates stand in.
+        """
+        return self.fc(torch.cat([embeddings, features], -1))
+
+    def forward(self, content: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
+        """The next features [B, N, H] of slots with contents [B, N, C] at positions [B, N].
+
+        mask: additive [B, 1, N, K], or None for plain causal attention without a past.
+        """
+        return self.layer(
+            content,
+            attention_mask=mask,
+            position_embeddings=self.rotary(content, positions),
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+
+    def fuse(self, heard: list[Tensor]) -> Tensor:
+        """The features [B, N, H] of slots from the target's hidden states: those of its last layer, as they are."""
+        return heard[0]
+
+    def logits(self, features: Tensor, head: nn.Module) -> Tensor:
+        """[.., V] of estimates [.., H], with the target's output head."""
+        return head(features)
+
+
+class SightDrafter(Eagle):
+    """Drafts a dynamic tree with a `SightHead`."""
+
+    net_class: ClassVar[type[HeadNet]] = SightHead
+
+    def bind(self, target: Any) -> None:
+        """Share the target's embeddings and head; ask for the prompt's embeddings, pictures included."""
+        if not target.placeholders:
+            raise MismatchError(
+                f"{self.noun} drafts for models that see, and {type(target).__name__} has no image slots"
+            )
+        super().bind(target)
+        self.needs = Needs(taps=self.needs.taps, embeddings=True, focus=self.net.focuses)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Looking:
+        """Read the prompt, all but the slot of the pending token, which waits for the first proposal."""
+        features = self.net.fuse(self.heard(state.prompt_taps))
+        seen = self.net.see(sight_of(state, features, self.target.placeholders))
+        slots = read(self.net, seen, [len(ids) - 2 for ids in state.ids])
+        assert state.pending is not None
+        rows = torch.arange(len(state.ids), device=features.device)
+        last = features[rows, [len(ids) - 2 for ids in state.ids]][:, None]
+        slots.waiting.append((state.pending[:, None], last, [1] * len(rows)))
+        return Looking(self, self.choice(sampler, kind), slots, context=seen.context)
+
+
+@dataclass
+class Looking(Unrolling):
+    """A head that sees and runs on its own estimates, on one request. context: see `Seen`. step: level being
+    drafted."""
+
+    context: Tensor | None = None
+    step: int = 0
+
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+        """See `mmspec.drafters.growing.Expand`."""
+        self.step = level
+        return super()._expand(level, tokens, origin, above)
+
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        net = self.drafter.net
+        content = net.content(self.drafter.target.embed(tokens), features, self.context, self.step)
+        return net(content, positions, mask, cache)
+
+
+def sight_of(state: State, features: Tensor, placeholders: tuple[int, ...]) -> Sight:
+    """The slots of a prefilled request, but for the pending token's; features: [B, T, H] of the prompt."""
+    assert state.prompt_embeddings is not None
+    width = features.shape[1]
+    texts = [ids[:-1] for ids in state.ids]
+    image = torch.tensor(
+        [[token in placeholders for token in text] + [False] * (width - len(text)) for text in texts],
+        device=features.device,
+    )
+    focus = None if state.prompt_focus is None else state.prompt_focus[:, 1:]
+    return Sight(state.prompt_embeddings[:, 1:], features[:, :-1], image[:, 1:], focus)
+
+
+def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
+    """A cache that holds the kept ones among the first `lengths` slots of each row, and nothing that waits."""
+    batch, width = seen.kept.shape
+    device, dtype = seen.content.device, seen.content.dtype
+    slots = torch.arange(width, device=device)
+    kept = seen.kept & (slots < torch.tensor(lengths, device=device)[:, None])
+    counts = kept.sum(-1).tolist()
+    cache, most = RowCache(batch, device), max(counts)
+    if most:
+        order = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        content = seen.content.gather(1, order[..., None].expand(-1, -1, seen.content.shape[-1]))
+        causal = torch.ones(most, most, dtype=torch.bool, device=device).tril().expand(batch, most, most)
+        net(content, order, cache.mask(causal, order, dtype), cache.hf)
+        cache.commit(most, [list(range(count)) for count in counts])
+    cut = [length - count for length, count in zip(lengths, counts, strict=True)]
+    cache.shift = torch.tensor(cut, device=device)[:, None]
+    return Slots(cache, [])
