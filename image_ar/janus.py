@@ -6,7 +6,6 @@ the prompt with every token but the first and the start of the image replaced by
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError, UnsupportedError, shorten
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
+from mmspec.image_ar.words import check_known
 from mmspec.prompts import check_plain
 
 
@@ -80,12 +80,8 @@ class Janus(ImageTarget):
         else:
             prompts = texts
         inputs = dict(processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1))
-        unknown = processor.tokenizer.unk_token_id
-        for text, ids in zip(texts, inputs["input_ids"], strict=True):
-            if unknown is not None and (ids == unknown).any():
-                known = processor.tokenizer.get_vocab()
-                strange = [word for word in re.findall(r"\w+|[^\w\s]", text) if word not in known]
-                raise InputError(f"the prompt has words that the model was never told: {shorten(strange)}")
+        for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
+            check_known(text, ids, processor.tokenizer)
         return inputs
 
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:

@@ -34,6 +34,21 @@ class Classes:
         return cls({int(number): name for number, name in found.items() if not name.startswith("LABEL_")})
 
 
+def class_numbers(processor: Classes, texts: list[str], count: int) -> list[int]:
+    """The classes that texts name, by number or name. Args: count: how many there are."""
+    numbers = {name.lower(): number for number, name in processor.names.items()}
+    found = []
+    for text in texts:
+        word = text.strip().lower()
+        number = int(word) if re.fullmatch(r"[0-9]{1,9}", word) else numbers.get(word)
+        if number is None and numbers:
+            raise unknown_name("class", text, numbers, f"a number from 0 to {count - 1} will also do")
+        if number is None or number >= count:
+            raise InputError(f"{shorten(text)} is no class of this model: give a number from 0 to {count - 1}")
+        found.append(number)
+    return found
+
+
 class LlamaGenTarget(ImageTarget):
     """A LlamaGen folder. See `mmspec.loading.Family`."""
 
@@ -70,18 +85,7 @@ class LlamaGenTarget(ImageTarget):
         """`input_ids` [B, 1]: classes, by number or name."""
         if any(images):
             raise InputError("LlamaGen draws a class here: leave image out")
-        numbers = {name.lower(): number for number, name in processor.names.items()}
-        count = self.model.config.classes
-        ids = []
-        for text in texts:
-            word = text.strip().lower()
-            number = int(word) if re.fullmatch(r"[0-9]{1,9}", word) else numbers.get(word)
-            if number is None and numbers:
-                raise unknown_name("class", text, numbers, f"a number from 0 to {count - 1} will also do")
-            if number is None or number >= count:
-                raise InputError(f"{shorten(text)} is no class of this model: give a number from 0 to {count - 1}")
-            ids.append([number])
-        return {"input_ids": torch.tensor(ids)}
+        return {"input_ids": torch.tensor([[n] for n in class_numbers(processor, texts, self.model.config.classes)])}
 
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
         """The empty class."""

@@ -61,6 +61,32 @@ class GuidedState(CausalState):
 
     scale: float = field(kw_only=True)
     layout: Layout = field(kw_only=True)
+    lasts: dict[int, Tensor] = field(default_factory=dict)
+    """tap -> [P * B, 1, H] hidden states of the prompts' last tokens, those of the told rows first."""
+
+    @property
+    def pairs(self) -> int:
+        """P: rows per picture, 2 with guidance and 1 without."""
+        return len(self.cache.lengths) // len(self.ids)
+
+    def guided(self, logits: Tensor, depth: Tensor | int) -> Tensor:
+        """Guided logits [B, N, V] of the tokens `depth` ([B, N], or one for all) places behind those emitted, with what
+        the layout forces there.
+
+        Args: logits: [P * B, N, V] of all rows.
+        """
+        places = self.emitted[:, None] + depth
+        return self.layout.force(guide(logits, len(self.ids), self.scale), places)
+
+
+@dataclass
+class GuidedVerified(Verified):
+    """What both rows of each picture said; `taps` is what the told ones did.
+
+    rows: tap -> [P * B, N, H], those of the told rows first.
+    """
+
+    rows: dict[int, Tensor] = field(default_factory=dict)
 
 
 class ImageTarget(CausalTarget):
@@ -151,7 +177,7 @@ class ImageTarget(CausalTarget):
         inputs = dict(inputs)
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
-        scale = self._scale(inputs.pop("guidance", None))
+        scale = self.guidance(inputs.pop("guidance", None))
         told = unpad(inputs)
         rows = told if scale == 1 else told + self.unguided(told, inputs)
         lengths = [len(row) for row in rows]
@@ -168,6 +194,8 @@ class ImageTarget(CausalTarget):
         check_finite(logits, "the prompt")
         pending = sampler.draw(sampler.warp(root(zeros), logits), zeros[:, None])[:, 0]
         sampler.see(pending[:, None].tolist(), self.vocab_size)
+        lasts = torch.tensor(lengths, device=device)[:, None] - 1
+        every = torch.arange(len(rows), device=device)[:, None]
         return GuidedState(
             ids=[[] for _ in told],
             done=[False] * batch,
@@ -183,26 +211,32 @@ class ImageTarget(CausalTarget):
             lengths=[0] * batch,
             scale=scale,
             layout=layout,
+            lasts={tap: states[every, lasts] for tap, states in heard.taps.items()},
         )
 
     def verify(self, state: State, draft: Draft) -> Verified:
         """One forward over the tree, in both rows of each picture."""
         assert isinstance(state, GuidedState)
-        batch = len(draft.tokens)
-        pairs = len(state.cache.lengths) // batch
+        batch, pairs = len(draft.tokens), state.pairs
         tokens, depth, ancestors = draft.tokens.repeat(pairs, 1), draft.depth.repeat(pairs, 1), draft.ancestors
         heard = self.decoder.extend(state.cache, tokens, depth, ancestors.repeat(pairs, 1, 1), state.taps)
-        logits = state.layout.force(guide(heard.logits, batch, state.scale), state.emitted[:, None] + draft.depth)
+        logits = state.guided(heard.logits, draft.depth)
         check_finite(logits, f"output position {max(map(len, state.ids))}")
-        return Verified(logits, {tap: states[:batch] for tap, states in heard.taps.items()})
+        return GuidedVerified(logits, {tap: states[:batch] for tap, states in heard.taps.items()}, heard.taps)
 
-    def _scale(self, asked: Any) -> float:
-        scale = asked if asked is not None else getattr(self.model.generation_config, "guidance_scale", None)
-        scale = self.usual_guidance if scale is None else scale
-        number = isinstance(scale, int | float) and not isinstance(scale, bool)
-        if not number or not math.isfinite(scale) or scale <= 0:
-            raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
-        return float(scale)
+    def guidance(self, asked: Any = None) -> float:
+        """The scale of a request, or the checkpoint's usual one. Raises InputError for one that is none."""
+        return guidance_scale(asked, self.model.generation_config, self.usual_guidance)
+
+
+def guidance_scale(asked: Any, config: Any, usual: float) -> float:
+    """The scale that is asked for, else that of a generation config, else the usual one. Raises InputError."""
+    scale = asked if asked is not None else getattr(config, "guidance_scale", None)
+    scale = usual if scale is None else scale
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not number or not math.isfinite(scale) or scale <= 0:
+        raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
+    return float(scale)
 
 
 def guide(logits: Tensor, batch: int, scale: float) -> Tensor:

@@ -18,7 +18,7 @@ from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
 from mmspec.errors import InputError
 from mmspec.image_ar.guesses import RANDOM, Places, check_init, layout_for
-from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.layout import UNKNOWN, Layout
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
@@ -192,13 +192,14 @@ class Window:
         places, top = self._places(state), again.tokens.shape[1]
         self.past.known = before + (accepted.count - 1).clamp(min=top)
         start = max(0, top + 1 - max(map(len, accepted.paths)))  # every row knows its guesses before it
-        first = self._first(places[:, start:], state, start)
         if top == 0:
-            self.guesses = first
+            self.guesses = self._first(places, state)
             return
         index = places - before[:, None]  # [B, W] in the old window
-        known, index = (index <= top)[:, start:], (index - 1).clamp(max=top - 1)
+        known, index = index <= top, (index - 1).clamp(max=top - 1)
         tokens = again.tokens.gather(1, index)
+        first = self._first(places[:, start:], state, start, torch.where(known, tokens, UNKNOWN))
+        known = known[:, start:]
         tokens[:, start:] = torch.where(known, tokens[:, start:], first.tokens)
         q = None
         if again.q is not None and first.q is not None:
@@ -211,8 +212,11 @@ class Window:
         """[B, W] the places behind the pending token."""
         return state.emitted[:, None] + torch.arange(self.drafter.window, device=state.emitted.device)
 
-    def _first(self, places: Tensor, state: State, column: int = 0) -> Guesses:
-        """First guesses for places [B, K], the window's from `column` on."""
+    def _first(self, places: Tensor, state: State, column: int = 0, window: Tensor | None = None) -> Guesses:
+        """First guesses for places [B, K], the window's from `column` on.
+
+        Args: window: [B, W] what it holds already, UNKNOWN (below 0) where it holds nothing; None holds nothing at all.
+        """
         scores = self.past.guess(places)
         at = Redraw(self.sampler, self.kind, scores, places, state.emitted, first=True, column=column)
         first = self._draw(at)

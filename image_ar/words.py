@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from mmspec.errors import InputError, shorten
 
 
 class ImageWords(nn.Module):
@@ -45,3 +49,14 @@ class ImageLogits(nn.Module):
         if self.rows is None or self.rows.device != weight.device or self.rows.dtype != weight.dtype:
             self.rows = weight[torch.tensor(self.words, device=weight.device)].detach()
         return nn.functional.linear(states, self.rows)
+
+
+def check_known(text: str, ids: Sequence[int], tokenizer: Any) -> None:
+    """Raise InputError for a prompt with words that a tokenizer of whole words has no ids for.
+
+    Args: ids: of the text.
+    """
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        known = tokenizer.get_vocab()
+        strange = [word for word in re.findall(r"\w+|[^\w\s]", text) if word not in known]
+        raise InputError(f"the prompt has words that the model was never told: {shorten(strange)}")

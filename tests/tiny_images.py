@@ -60,19 +60,19 @@ def janus_processor() -> JanusProcessor:
     return JanusProcessor(images, tokenizer(), num_image_tokens=SIDE * SIDE)
 
 
-def janus_model(seed: int = 0, layers: int = 2) -> JanusForConditionalGeneration:
+def janus_model(seed: int = 0, layers: int = 2, side: int = SIDE, codes: int = CODES) -> JanusForConditionalGeneration:
     """A random Janus for `janus_processor()`, float64. Heads are large, so that pictures depend on prompts."""
     vision = {
         "hidden_size": 32,
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
-        "image_size": 16,
+        "image_size": 4 * side,
         "patch_size": 4,
         "projection_dim": 32,
-        "num_image_tokens": SIDE * SIDE,
+        "num_image_tokens": side * side,
     }
     picture = {
-        "num_embeddings": CODES,
+        "num_embeddings": codes,
         "embed_dim": 8,
         "latent_channels": 32,
         "base_channels": 32,

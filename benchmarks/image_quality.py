@@ -1,0 +1,164 @@
+"""What the pictures of every method are worth: whether captions are kept, and what can be said without captions.
+
+Fidelity is strict: everything that a caption states must be found in its picture by the judge's reader. The control is
+the same pictures under other captions, each that of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from mmspec import Pipeline
+from mmspec.benchmarks.accuracy import Score, score
+from mmspec.benchmarks.clip import Clip
+from mmspec.benchmarks.figures import OURS
+from mmspec.benchmarks.image_laws import surprise
+from mmspec.benchmarks.image_measures import change, frechet, marginal_distance, position_divergence
+from mmspec.benchmarks.image_run import ImageSettings, judge_kind
+from mmspec.benchmarks.rows import row
+from mmspec.errors import InputError
+
+REAL, THROUGH = "real pictures", "the same, through the codes"
+"""What no model can exceed: the real pictures of the captions, and what the picture tokenizer leaves of them."""
+LAWS = 32
+"""Pictures whose likeliness is read."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One method's pictures. None stands for what cannot be said.
+
+    fidelity: share of captions of which everything holds. change: that minus the fidelity of autoregressive decoding on
+    the same captions, with its 95 % interval. facts: mean share of stated facts that hold. shuffled: fidelity to other
+    captions. frechet: distance to real pictures in the reader's features. marginal, divergence: of the codes from those
+    of autoregressive decoding, see `mmspec.benchmarks.image_measures`. surprise: mean nats per code under the target's
+    guided law. clip: mean CLIP score.
+    """
+
+    row: str
+    lossless: bool | None
+    pictures: int
+    fidelity: Score | None = None
+    change: tuple[float, float, float] | None = None
+    facts: float | None = None
+    shuffled: float | None = None
+    frechet: float | None = None
+    marginal: float | None = None
+    divergence: float | None = None
+    surprise: float | None = None
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Captions, and what every row made of them: codes and pictures."""
+
+    asked: list[Any]
+    codes: dict[str, list[list[int]]]
+    pictures: dict[str, list[Image.Image]]
+
+    @property
+    def captions(self) -> list[str]:
+        """Their texts."""
+        return [one.prompt for one in self.asked]
+
+
+def decoded(pipe: Pipeline, asked: list[Any], codes: dict[str, list[list[int]]]) -> Drawn:
+    """The pictures of codes."""
+    layout = pipe.target.layout
+    pictures = {name: [pipe.target.picture(ids, layout) for ids in rows] for name, rows in codes.items()}
+    return Drawn(asked, codes, pictures)
+
+
+def qualities(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any) -> list[Quality]:
+    """The figures of every row; above them, with a judge, those of the real pictures."""
+    base = drawn.codes.get(OURS)
+    clip = Clip(settings.clip) if settings.clip else None
+    real, found = real_pictures(settings, drawn, judge), []
+    kept = facts_of(judge, drawn.asked, drawn.pictures.get(OURS))
+    for name, codes in drawn.codes.items():
+        pictures = drawn.pictures[name]
+        told: dict[str, Any] = {"row": name, "pictures": len(pictures), **marks(judge, drawn.asked, pictures, kept)}
+        told["lossless"] = row(pipe, name).rule.lossless if name in settings.speed.drafters else None
+        if base is not None and name != OURS:
+            one, other = torch.tensor(codes), torch.tensor(base)
+            told["marginal"] = marginal_distance(one, other, pipe.target.vocab_size)
+            told["divergence"] = position_divergence(one, other, pipe.target.vocab_size)
+        if real is not None:
+            told["frechet"] = frechet(judge.features(pictures), real)
+        told["surprise"] = surprise(pipe, drawn.captions[:LAWS], codes[:LAWS], settings.temperature, settings.guidance)
+        if clip is not None:
+            scores = clip.scores(pictures, drawn.captions)
+            told["clip"] = sum(scores) / len(scores)
+        found.append(Quality(**told))
+    return ([] if real is None else of_real(pipe, settings, drawn, judge, real)) + found
+
+
+def facts_of(judge: Any, asked: Sequence[Any], pictures: Sequence[Image.Image] | None) -> list[list[bool]] | None:
+    """Which facts hold in each picture; None without a judge, or for captions that state none."""
+    return None if judge is None or pictures is None else judge.facts(asked, pictures)
+
+
+def marks(
+    judge: Any, asked: list[Any], pictures: Sequence[Image.Image], base: list[list[bool]] | None
+) -> dict[str, Any]:
+    """What the judge says of pictures. base: the facts that hold in the pictures of autoregressive decoding."""
+    facts = facts_of(judge, asked, pictures)
+    if facts is None:
+        return {}
+    whole = [all(each) for each in facts]
+    others = facts_of(judge, [*asked[1:], asked[0]], pictures) or []
+    return {
+        "fidelity": score("fidelity", whole),
+        "change": change(whole, [all(each) for each in base]) if base is not None else None,
+        "facts": sum(sum(each) / len(each) for each in facts) / len(facts),
+        "shuffled": sum(map(all, others)) / len(others),
+    }
+
+
+def real_pictures(settings: ImageSettings, drawn: Drawn, judge: Any) -> Any:
+    """Features of the real pictures of the captions; None without a judge, or where there are none."""
+    pictures = [one.picture for one in drawn.asked]
+    return None if judge is None or None in pictures else judge.features(pictures)
+
+
+def of_real(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, real: Any) -> list[Quality]:
+    """The figures of the real pictures, whose distance is from as many other real ones, and of what the picture
+    tokenizer leaves of them."""
+    others = judge_kind().captions(len(drawn.asked), None, len(drawn.asked))
+    pictures = [one.picture for one in drawn.asked]
+    sets = {REAL: pictures}
+    if pipe.target.model.config.model_type == "janus":
+        sets[THROUGH] = [through_codes(pipe, picture) for picture in pictures]
+    compared = {REAL: [one.picture for one in others], THROUGH: sets.get(THROUGH, [])}
+    return [
+        Quality(name, None, len(those), **marks(judge, drawn.asked, those, None),
+                frechet=frechet(judge.features(compared[name]), real))
+        for name, those in sets.items()
+    ]  # fmt: skip
+
+
+@torch.inference_mode()
+def through_codes(pipe: Pipeline, picture: Image.Image) -> Image.Image:
+    """A real picture as codes, and back, by the picture tokenizer of a Janus."""
+    target: Any = pipe.target
+    tokenizer = target.model.model.vqmodel
+    side = target.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1)
+    small = np.asarray(picture.convert("RGB").resize((side, side), Image.Resampling.BOX), dtype=np.float32)
+    pixels = torch.from_numpy(small).permute(2, 0, 1)[None].to(target.model.device, target.model.dtype) / 127.5 - 1
+    return target.picture(tokenizer.encode(pixels).image_tokens.flatten().tolist(), target.layout)
+
+
+def measure_by(found: Sequence[Quality]) -> tuple[str, Callable[[Quality], float | None]]:
+    """What stands for quality in a plot: fidelity, or without a judge the surprise."""
+    if not found:
+        raise InputError("nothing was drawn, so there is no quality to show")
+    if any(each.fidelity for each in found):
+        return "captions kept", lambda each: each.fidelity.accuracy if each.fidelity else None
+    return "nats per code under the target's law", lambda each: each.surprise

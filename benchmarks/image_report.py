@@ -1,0 +1,186 @@
+"""From the samples of an image run to what is read: tables, summary, plots, contact sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mmspec import Pipeline
+from mmspec.benchmarks.certainty import mean_top
+from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.image_plots import contact_sheet, draw_curve, sheet_rows
+from mmspec.benchmarks.image_quality import Drawn, Quality, decoded, qualities
+from mmspec.benchmarks.image_run import ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
+from mmspec.benchmarks.machine import conditions
+from mmspec.benchmarks.plot import plot
+from mmspec.benchmarks.records import Sample
+from mmspec.benchmarks.tables import MISSING, NAMED, REFUSED, aligned, number, percent
+from mmspec.media import save_image
+
+GAUGED = 4
+"""Captions over which the gauge is taken."""
+HONEST = 0.4
+"""The most that the mean top-1 probability of an honest world is."""
+SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", "tau", "S", "95 %", "S whole", "S/tau"]
+SPEED_HEAD += ["draft", "verify", "other", "= AR", "= HF"]
+"""NFE: target forwards per picture, prefill included. NFE x: codes per forward. = AR, = HF: requests with the same
+codes."""
+QUALITY_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", "facts", "shuffled", "Frechet"]
+QUALITY_HEAD += ["TV", "KL", "nats", "CLIP"]
+NOTE = """\
+kept: captions of which everything holds; facts: mean share of what is stated that holds; shuffled: kept under other
+captions. Frechet: distance to real pictures. TV, KL: codes against those of our AR loop, pooled and place by place;
+nats: per code under the target's law. What the other seeds of our AR loop show is chance."""
+
+
+@dataclass
+class ImageReport:
+    """What an image run says. speeds: batch size -> figures. top: the gauge. reader: how good the judge's reader is."""
+
+    settings: ImageSettings
+    length: int
+    speeds: dict[int, list[Figures]]
+    quality: list[Quality]
+    top: float | None
+    reader: dict[str, float] | None
+    drawn: Drawn
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        settings = asdict(self.settings)
+        settings |= {
+            name: value and str(value) for name, value in settings.items() if name in ("prompts", "reader", "clip")
+        }
+        return {
+            "settings": settings,
+            **conditions(),
+            "speed": [
+                {"batch": size, "nfe": nfe(each, self.length), "compression": compression(each, self.length)}
+                | asdict(each)
+                for size, found in self.speeds.items()
+                for each in found
+            ],
+            "quality": [asdict(each) for each in self.quality],
+            "mean_top_probability": self.top,
+            "reader": self.reader,
+        }
+
+    def text(self) -> str:
+        """Everything, for people."""
+        speed, scale = self.settings.speed, self.settings.guidance
+        title = f"{speed.model}: pictures of {self.length} tokens, temperature {self.settings.temperature:g}, "
+        title += "its own guidance" if scale is None else f"guidance {scale:g}"
+        parts = [title, *(speed_block(size, found, self.length) for size, found in self.speeds.items())]
+        parts.append(quality_block(self.quality))
+        if self.reader is None:
+            parts.append("No reader of pictures: captions are not judged (--reader, or `reader` beside the model).")
+        else:
+            own = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.reader.items())
+            parts.append(f"The reader itself, on real pictures that it has not seen: {own}.")
+        limit = f"an honest world's is at most {HONEST:g}"
+        parts.append(f"Mean top-1 probability of a token under the guided law: {number(self.top)} ({limit}).")
+        return "\n\n".join(parts)
+
+    def draw(self, folder: Path) -> None:
+        """plot.png of the smallest batch, curve.png, sheet.png."""
+        size, found = next(iter(self.speeds.items()))
+        title = f"{self.settings.speed.model}, batch {size}"
+        plot(found, title, folder / "plot.png")
+        draw_curve(self.quality, found, title, folder / "curve.png")
+
+    def save_sheet(self, folder: Path) -> None:
+        """The contact sheet: our AR loop, exact and relaxed methods."""
+        save_image(contact_sheet(self.drawn, sheet_rows(self.quality)), folder / "sheet.png")
+
+
+def nfe(found: Figures, length: int) -> float:
+    """Target forwards per picture, prefill included; a row of a batch counts until it is done."""
+    return found.verifications / (found.new_tokens / length) + 1
+
+
+def compression(found: Figures, length: int) -> float:
+    """Tokens per target forward."""
+    return length / nfe(found, length)
+
+
+def speed_block(size: int, found: Sequence[Figures], length: int) -> str:
+    """The speed of every method at one batch size."""
+    rows = [SPEED_HEAD]
+    for each in found:
+        span = MISSING if each.speedup is None else f"{each.speedup_low:.2f}-{each.speedup_high:.2f}"
+        rows.append([
+            each.method + ("" if each.lossless else " (lossy)"),
+            number(each.ms_per_token and each.ms_per_token * length, 0),
+            number(nfe(each, length), 1),
+            number(compression(each, length)),
+            number(each.tau),
+            number(each.speedup) + ("!" if each.suspicious else ""),
+            span,
+            number(each.end_to_end),
+            number(each.efficiency),
+            percent(each.draft),
+            percent(each.verify),
+            percent(each.other),
+            percent(each.equal_ours),
+            percent(each.equal_hf),
+        ])  # fmt: skip
+    first = found[0]
+    notes = [REFUSED if first.baseline is None else f"S is against {NAMED[first.baseline]}, the faster AR decoding."]
+    notes += [
+        f"! {each.method}: S {each.speedup:.2f} is above tau * t_AR / t_verify = {each.bound:.2f}: an error of "
+        "measurement, repeat it on a quiet machine"
+        for each in found
+        if each.suspicious
+    ]
+    title = f"batch {size}: {first.new_tokens // length} pictures per method"
+    return "\n".join([title, aligned(rows), *notes])
+
+
+def quality_block(found: Sequence[Quality]) -> str:
+    """The quality of every method."""
+    rows = [QUALITY_HEAD]
+    for each in found:
+        kept, change = each.fidelity, each.change
+        rows.append([
+            each.row + (" (lossy)" if each.lossless is False else ""),
+            number(kept.accuracy if kept else None, 3),
+            MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
+            MISSING if change is None else f"{change[0]:+.3f}",
+            MISSING if change is None else f"{change[1]:+.3f} to {change[2]:+.3f}",
+            number(each.facts, 3),
+            number(each.shuffled, 3),
+            number(each.frechet, 3),
+            number(each.marginal, 3),
+            number(each.divergence, 4),
+            number(each.surprise, 3),
+            number(each.clip),
+        ])  # fmt: skip
+    return "\n".join([f"quality: {found[-1].pictures} captions", aligned(rows), NOTE])
+
+
+def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageReport:
+    """Everything: speed at every batch size, pictures, figures. It goes on where an earlier run in `folder` stopped.
+
+    Args: pipe: a pipeline on the target, without a drafter.
+    """
+    settings = fitted(pipe, settings)
+    judge = judge_of(pipe, settings)
+    asked = judge_kind().captions(settings.captions, settings.prompts)
+    speeds: dict[int, list[Sample]] = {
+        size: run_batch(pipe, settings, size, folder / f"batch-{size}") for size in settings.batches
+    }
+    drawn = decoded(pipe, asked, draw_all(pipe, settings, asked, folder / "pictures"))
+    requests = [
+        {"prompt": one.prompt, "temperature": settings.temperature, "guidance": settings.guidance} for one in asked
+    ]
+    return ImageReport(
+        settings,
+        settings.speed.max_new_tokens,
+        {size: figures(samples) for size, samples in speeds.items()},
+        qualities(pipe, settings, drawn, judge),
+        mean_top(pipe, requests[:GAUGED]),
+        None if judge is None else judge.own_figures,
+        drawn,
+    )

@@ -1,0 +1,237 @@
+"""The image run: every method draws the same captions, a few with clocks, at every batch size, and many to be judged.
+
+A method's seconds are those of decoding codes: prefill, drafting, verification, bookkeeping. What the picture decoder
+takes is the same for all and not counted. The rows of a batch count one by one: tau is per picture, seconds are shared.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from tqdm import tqdm
+
+from mmspec import Pipeline
+from mmspec.answers import Generation
+from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.methods import Method
+from mmspec.benchmarks.records import Run, Sample, Store
+from mmspec.benchmarks.rows import row
+from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.errors import InputError, UnsupportedError
+from mmspec.options import sampling_for
+from mmspec.registry import resolve
+
+AGAIN = "none, other seeds"
+"""The control: autoregressive decoding once more; what it is away from itself, nobody can be blamed for."""
+OTHER_SEEDS = 1_000_000
+TOGETHER = 16
+"""Pictures that are drawn together when no clock runs."""
+LEAST_REQUESTS = 2
+
+CURVE_DRAFTER = "scd-mc"
+CURVE = {
+    "lantern": ("delta", (0.02, 0.05, 0.1, 0.2, 0.4)),
+    "lantern++": ("bound", (1.5, 2, 3, 5)),
+    "gsd": ("size", (4, 8, 14, 30, 50)),
+    "cool-sd": ("delta", (1.1, 1.3, 1.6, 2)),
+}
+"""Every relaxed rule, its knob, and the settings between the exact rule and the loosest one that was published."""
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """How an image model is measured. speed: its `drafters` are rows (`mmspec.benchmarks.rows`), its first temperature
+    the only one, its `questions` the captions with clocks.
+
+    captions: how many are judged. batches: sizes. guidance: None is the model's own. prompts: a file of captions, one a
+    line; held-out ones of the synthetic world by default. reader, clip: folders of the reader of pictures (by default
+    the one beside the model) and of a CLIP model (none by default).
+    """
+
+    speed: SpeedSettings
+    captions: int = 128
+    batches: tuple[int, ...] = (1, 8)
+    guidance: float | None = None
+    prompts: Path | None = None
+    reader: Path | None = None
+    clip: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("captions", (self.captions,)), ("batch", self.batches or (0,))):
+            if not all(isinstance(value, int) and value >= 1 for value in values):
+                raise InputError(
+                    f"{name}={', '.join(map(str, values))} is not valid: whole numbers from 1 on are needed"
+                )
+        if len(self.speed.temperatures) != 1:
+            raise InputError("pictures are measured at one temperature at a time: give one")
+        if self.captions < 2:
+            raise InputError("captions=1 is not valid: a control needs the caption of another picture, so 2 or more")
+
+    @property
+    def temperature(self) -> float:
+        """The only one."""
+        return self.speed.temperatures[0]
+
+
+def curve_rows() -> tuple[str, ...]:
+    """The rows of a quality-speed curve."""
+    return tuple(
+        f"{CURVE_DRAFTER}@{rule}:{knob}={value:g}" for rule, (knob, values) in CURVE.items() for value in values
+    )
+
+
+@dataclass
+class Drawing:
+    """Our decode loop with one drafter and one rule."""
+
+    pipe: Pipeline
+    guidance: float | None = None
+
+    def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See `Method`; `inputs` is a list of captions."""
+        replies = self.draw(inputs, max_new_tokens, temperature, seed)
+        last = max((reply.stats for reply in replies), key=lambda stats: stats.seconds)  # it was there in every round
+        lengths = [length for reply in replies for length in reply.stats.accept_lengths]
+        tokens = [token for reply in replies for token in reply.token_ids]
+        return Run(
+            tokens=tokens,
+            seconds=last.seconds,
+            prefill_seconds=last.prefill_seconds,
+            verifications=len(lengths),
+            verified_tokens=len(tokens) - len(replies),
+            accept_lengths=lengths,
+            draft_seconds=last.draft_seconds,
+            verify_seconds=last.verify_seconds,
+            other_seconds=last.other_seconds,
+            lossless=last.lossless,
+            more={"pictures": len(replies), "forwards": last.target_calls},
+        )
+
+    def draw(self, captions: list[str], max_new_tokens: int, temperature: float, seed: int) -> list[Generation]:
+        """A picture per caption, in one batch; caption i has the seed `seed` + i."""
+        told: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        return self.pipe(prompt=list(captions), guidance=self.guidance, **told)
+
+
+@dataclass
+class StockJanus:
+    """`generate` of transformers on the same model with the same warpers. Its first forward is its prefill."""
+
+    pipe: Pipeline
+    guidance: float | None = None
+
+    def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See `Method`; `inputs` is a list of captions."""
+        model = self.pipe.target.model
+        told = {name: value.to(model.device) for name, value in self.pipe.prepare(None, list(inputs)).items()}
+        scale = self.pipe.target.guidance(self.guidance)
+        sampling = sampling_for({"temperature": temperature}, model.generation_config)
+        drawn = {"do_sample": True, "temperature": temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        ends: list[float] = []
+        hook = model.model.language_model.register_forward_hook(lambda *_: ends.append(time.perf_counter()))
+        torch.manual_seed(seed)
+        start = time.perf_counter()
+        try:
+            tokens = model.generate(
+                **told,
+                generation_mode="image",
+                max_length=told["input_ids"].shape[1] + max_new_tokens,
+                guidance_scale=scale,
+                **(drawn if temperature else {"do_sample": False}),
+            )
+        finally:
+            hook.remove()
+        seconds, batch = time.perf_counter() - start, len(tokens)
+        count = tokens.numel() - batch
+        more = {"pictures": float(batch), "forwards": float(len(ends))}
+        return Run(tokens.flatten().tolist(), seconds, ends[0] - start, count, count, more=more)
+
+
+def methods(pipe: Pipeline, settings: ImageSettings) -> dict[str, Method]:
+    """The rows as methods; `generate` of transformers stands beside our AR loop where it can draw at all."""
+    found: dict[str, Method] = {}
+    for text in settings.speed.drafters:
+        found[text] = Drawing(row(pipe, text), settings.guidance)
+        if text == OURS and pipe.target.model.config.model_type == "janus":
+            found[HF] = StockJanus(pipe, settings.guidance)
+    return found
+
+
+def judge_kind() -> Any:
+    """What knows captions and judges pictures."""
+    return cast("Any", resolve("judges", "reader", "image"))
+
+
+def judge_of(pipe: Pipeline, settings: ImageSettings) -> Any:
+    """The judge of the run, None if there is no reader. Raises: CheckpointError: the one named is none."""
+    return judge_kind().find(pipe.folder, settings.reader)
+
+
+def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
+    """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn."""
+    if pipe.target.modality != "image":
+        raise InputError(f"{type(pipe.target.model).__name__} does not draw: mmspec bench measures it without 'images'")
+    if not hasattr(pipe.target, "layout"):
+        raise UnsupportedError(
+            f"{type(pipe.target.model).__name__} draws without codes, and what is measured here are pictures of codes"
+        )
+    for text in settings.speed.drafters:
+        row(pipe, text)
+    pipe.target.guidance(settings.guidance)
+    length = pipe.target.budget
+    return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
+
+
+def told_of(settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
+    """What the samples of a run depend on."""
+    words = sha256("\n".join(captions).encode()).hexdigest()
+    return {**asdict(settings.speed), "guidance": settings.guidance, "prompts": words}
+
+
+def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) -> list[Sample]:
+    """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone."""
+    count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
+    captions = [one.prompt for one in judge_kind().captions((count + 1) * size, settings.prompts)]
+    groups = [captions[start : start + size] for start in range(0, len(captions), size)]
+    speed = replace(settings.speed, questions=count)
+    told = told_of(settings, captions) | {"run": "images", "batch": size, "questions": count}
+    return run(
+        pipe,
+        speed,
+        Store(folder, told),
+        lambda: cast("Any", groups[:-1]),
+        lambda: methods(pipe, settings),
+        warm=lambda: cast("Any", groups[-1]),
+        prepare=lambda asked: asked,
+    )
+
+
+def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: Path) -> dict[str, list[list[int]]]:
+    """The codes of every caption by every row and by the control; those that the folder does not hold are drawn."""
+    captions = [one.prompt for one in asked]
+    rows = [*settings.speed.drafters, *([AGAIN] if OURS in settings.speed.drafters else [])]
+    store = Store(folder, told_of(settings, captions) | {"run": "pictures", "captions": len(captions)})
+    done = {(record["row"], record["caption"]): record["tokens"] for record in store.load()}
+    bar = partial(tqdm, desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done))
+    with bar(disable=None) as progress:
+        for name in rows:
+            missing = [index for index in range(len(captions)) if (name, index) not in done]
+            drawing = Drawing(row(pipe, OURS if name == AGAIN else name), settings.guidance) if missing else None
+            for first in dict.fromkeys(index // TOGETHER * TOGETHER for index in missing):
+                assert drawing is not None
+                seed = settings.speed.seed + first + (OTHER_SEEDS if name == AGAIN else 0)
+                batch = captions[first : first + TOGETHER]
+                replies = drawing.draw(batch, settings.speed.max_new_tokens, settings.temperature, seed)
+                for index, reply in enumerate(replies, first):
+                    if (name, index) not in done:
+                        store.add({"row": name, "caption": index, "tokens": list(reply.token_ids)})
+                        done[name, index] = list(reply.token_ids)
+                        progress.update()
+    return {name: [done[name, index] for index in range(len(captions))] for name in rows}

@@ -1,0 +1,239 @@
+"""MAR as target: pictures of continuous tokens, several of which are revealed in a step, in random order.
+
+A prompt is a caption, in the words that the checkpoint was told, or the number or name of a class (published MARs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.errors import CheckpointError, InputError, missing_extra, shorten
+from mmspec.image_ar.continuous import Proposal, Walk, normal
+from mmspec.image_ar.llamagen import Classes, class_numbers
+from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
+from mmspec.image_ar.pictures import GREY
+from mmspec.image_ar.target import guidance_scale
+from mmspec.noise import TARGET
+from mmspec.sampling import Sampler, Sampling
+from mmspec.stopping import TextStop
+from mmspec.targets import CausalTarget, check_finite, unpad
+
+SCHEDULES = ("linear", "constant")
+UNSERVED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "ras_window": 0}
+"""Settings for laws over a vocabulary, and where they are off."""
+
+
+class ContinuousSampler(Sampler):
+    """The noise of a request. Temperature is the head's business, so nothing is warped here.
+
+    Raises: InputError: temperature 0, or a setting for vocabularies.
+    """
+
+    def __init__(self, sampling: Sampling, batch: int, device: torch.device) -> None:
+        super().__init__(sampling, batch, device)
+        if self.greedy:
+            raise InputError(
+                "temperature=0 is not valid: tokens are drawn from densities, it must be above 0 (usual: 1)"
+            )
+        for name, off in UNSERVED.items():
+            if getattr(sampling, name) != off:
+                raise InputError(
+                    f"{name} is for models with a vocabulary; the tokens here are continuous: leave it out"
+                )
+
+    def warp(self, draft: Any, logits: Tensor) -> Tensor:
+        """What the rule needs, as it is."""
+        return logits
+
+
+class MarTarget(CausalTarget):
+    """A folder of MAR. See `mmspec.loading.Family`. `CausalTarget` lends what a face asks for, and no decoding."""
+
+    modality = "image"
+    usual_drafter = "none"
+    settings = ("guidance",)
+    applies = ("guidance_scale",)
+    usual_guidance = 1.0
+    rules = {"exact": "continuous-conditioned"}  # noqa: RUF012
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        config: Any = model.config
+        if not config.vae_config:
+            raise CheckpointError("this MAR has no VAE: it can draft for another, but not draw")
+        if config.guidance_schedule not in SCHEDULES:
+            raise CheckpointError(
+                f"guidance_schedule {config.guidance_schedule!r} is not served: {' or '.join(SCHEDULES)}"
+            )
+        self.model, self.tokenizer = model, None  # what is emitted are places, no words
+        self.vocab_size, self.hidden_size = config.classes, config.hidden_size
+        self.num_layers = config.encoder_layers + config.decoder_layers
+        self.stages = plan(config.length, config.reveal_steps)
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of this package's MAR."""
+        return config.model_type == "mmspec-mar"
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The class of the model."""
+        return mar_class()
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """What reads captions, or the names of classes."""
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast if getattr(config, "captions", False) else Classes
+
+    @property
+    def budget(self) -> int:
+        """A whole picture."""
+        return self.model.config.length
+
+    def sampler(self, sampling: Sampling, batch: int) -> Sampler:
+        """See `ContinuousSampler`."""
+        return ContinuousSampler(sampling, batch, self.model.device)
+
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+        """The canvas ends a row."""
+        return CanvasStop(budget)
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """`input_ids` [B, T], words padded on the left with their `attention_mask`, or [B, 1] of classes."""
+        if any(images):
+            raise InputError("MAR draws from a text here: leave image out")
+        config = self.model.config
+        if not config.captions:
+            return {"input_ids": torch.tensor([[number] for number in class_numbers(processor, texts, config.classes)])}
+        rows = [processor(text, add_special_tokens=False)["input_ids"] for text in texts]
+        for text, row in zip(texts, rows, strict=True):
+            if processor.unk_token_id in row:
+                known = processor.get_vocab()
+                strange = [word for word in re.findall(r"\w+|[^\w\s]", text) if word not in known]
+                raise InputError(f"the prompt has words that the model was never told: {shorten(strange)}")
+        width = max(map(len, rows))
+        pads = [width - len(row) for row in rows]
+        return {
+            "input_ids": torch.tensor([[0] * pad + row for pad, row in zip(pads, rows, strict=True)]),
+            "attention_mask": torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads]),
+        }
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Canvas:  # type: ignore[override]
+        """An empty canvas; nothing is computed.
+
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`. The
+        canvas is left among them, so that `product_of` finds it.
+        """
+        config = self.model.config
+        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens"}
+        if strange:
+            raise InputError(f"MAR is served without {min(strange)}: leave it out")
+        rows = unpad(inputs)
+        longest, room = max(map(len, rows)), config.buffer if config.captions else 1
+        if longest > room:
+            raise InputError(f"the prompt has {longest} words, the model's context is {room}: shorten it")
+        scale = guidance_scale(inputs.get("guidance"), self.model.generation_config, self.usual_guidance)
+        size = config.length, config.channels
+        condition = self.model.slots(rows)
+        dtype = torch.promote_types(self.model.dtype, torch.float32)  # of values and noise: densities need it
+        budget = inputs["max_new_tokens"]
+        canvas = Canvas.blank(condition, size, dtype, self.stages, budget, scale, sampler)
+        inputs["canvas"] = canvas
+        return canvas
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """The target's walks at every node: one forward, with a canvas per group for aligned drafts."""
+        assert isinstance(state, Canvas)
+        assert isinstance(draft, Proposal)
+        contexts = draft.groups if draft.kind == "aligned" else 1
+        counts = state.after(torch.arange(contexts, device=state.known.device))
+        values = state.values.scatter(1, draft.places[..., None].expand_as(draft.tokens), draft.tokens)
+        most = max(state.revealed) + (draft.places.shape[1] if contexts > 1 else 0)
+        walk = walks(
+            self.model, state, values, counts, most, draft.places, draft.depth, draft.depth.clamp(max=contexts - 1)
+        )
+        check_finite(walk.mean, f"token {max(state.revealed)}")
+        return Verified(walk.pack())
+
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Reveal what was accepted."""
+        assert isinstance(state, Canvas)
+        assert isinstance(draft, Proposal)
+        state.write(draft, accepted)
+
+    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
+        """The picture as far as the places `ids` tell it; the rest is grey."""
+        return {"image": self.picture(inputs["canvas"].values[row], ids)}
+
+    @torch.inference_mode()
+    def picture(self, values: Tensor, places: list[int]) -> Image.Image:
+        """The picture of some places of a canvas [L, D]."""
+        grid = self.model.config.grid
+        known = torch.zeros(grid * grid, dtype=torch.bool, device=values.device)
+        known[places] = True
+        pixels = self.model.pixels(torch.where(known[:, None], values, 0.0)[None])[0].float()
+        size = pixels.shape[-1] // grid
+        seen = known.view(grid, grid).repeat_interleave(size, 0).repeat_interleave(size, 1)
+        colours = torch.where(seen, pixels, GREY) * 0.5 + 0.5
+        return Image.fromarray((colours * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).cpu().numpy())
+
+
+def walks(
+    model: Any,
+    canvas: Canvas,
+    values: Tensor,
+    counts: Tensor,
+    most: int,
+    places: Tensor,
+    depth: Tensor,
+    context: Tensor,
+) -> Walk:
+    """Where a model, target or drafter, stands before the last step at some places, in either of two rows if guided.
+
+    Args: values: [B, L, D], drafted ones included. counts: [B, C] how many tokens, in the order of revelation, each
+        context knows; most: a number that none exceeds. places: [B, N]. depth: [B, N] groups between what is known and
+        a place's own. context: [B, N] which of the C a place is drawn from.
+    """
+    rows, contexts = counts.shape
+    known = canvas.rank[:, None] < counts[:, :, None]
+    values = torch.where(known[..., None], values[:, None], 0.0).flatten(0, 1)
+    condition = canvas.condition[:, None].expand(-1, contexts, -1).flatten(0, 1)
+    known = known.flatten(0, 1)
+    if canvas.scale != 1:
+        values, known = values.repeat(2, 1, 1), known.repeat(2, 1)
+        condition = torch.cat([condition, torch.full_like(condition, NOTHING)])
+    states = model.states(values, known, condition, most).unflatten(0, (-1, rows, contexts))
+    every = torch.arange(rows, device=places.device)[:, None]
+    told, *free = states[:, every, context, places].unbind(0)
+    scale = torch.full(places.shape, canvas.scale, device=places.device, dtype=values.dtype)
+    if model.config.guidance_schedule == "linear":
+        after = canvas.after(depth + 1).to(values.dtype)
+        scale = 1 + (scale - 1) * after / canvas.length
+    noise = walk_noise(canvas.sampler.seeds, places, model.config).to(values.dtype)
+    return model.walk(told, noise, canvas.sampler.sampling.temperature, free[0] if free else None, scale)
+
+
+def walk_noise(seeds: Tensor, places: Tensor, config: Any) -> Tensor:
+    """[B, N, T + 1, D] the noise of a place's walk, the same in every round and for every model."""
+    count, size = config.diffusion_steps + 1, config.channels
+    return normal(seeds, TARGET, places, count * size).unflatten(-1, (count, size))
+
+
+def mar_class() -> Any:
+    """The class of the model. Raises MissingExtraError."""
+    for package in ("timm", "diffusers"):
+        if find_spec(package) is None:
+            raise missing_extra(package, "image")
+    from mmspec.image_ar.mar_model import Mar
+
+    return Mar

@@ -1,0 +1,115 @@
+"""What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss, mse_loss
+from transformers import PreTrainedTokenizerFast
+
+from mmspec.image_ar.mar_canvas import NOTHING, plan
+from mmspec.image_ar.mar_model import Mar
+from mmspec.image_ar.pretrain.captions import Caption
+from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
+
+LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
+FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
+WALKS = 4  # noises that each token is learnt with
+MEASURED = 64
+
+
+class Compressor(nn.Module):
+    """A VAE in training: pixels to the loss of their reconstruction."""
+
+    def __init__(self, vae: AutoencoderKL) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
+        wanted = normalized(pixels)
+        law = self.vae.encode(wanted).latent_dist
+        made = self.vae.decode(law.sample()).sample
+        edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
+        divergence = law.kl().mean() / law.mean[0].numel()
+        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + LATENT_WEIGHT * divergence
+        return {"loss": loss, "made": made}
+
+    @torch.no_grad()
+    def spread(self) -> tuple[float, float]:
+        """Standard deviation of latents, and what share of it is noise."""
+        scenes = Scenes("codes", MEASURED)
+        pixels = collate([scenes[index] for index in range(MEASURED)])["pixels"]
+        law = self.vae.eval().encode(normalized(pixels)).latent_dist
+        noise = float(law.var.mean())
+        whole = float((law.var + law.mean.square()).mean() - law.mean.mean().square())
+        return whole**0.5, (noise / whole) ** 0.5
+
+
+class Revealer(nn.Module):
+    """A MAR in training: captions and pixels to the loss of the tokens that are hidden.
+
+    Args: vae: frozen. teacher: a target in the same latents; the model then learns its guesses in place of the data's.
+    """
+
+    def __init__(
+        self, model: Mar, vae: AutoencoderKL, tokenizer: PreTrainedTokenizerFast, teacher: Mar | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.vae, self.tokenizer, self.teacher = model, vae, tokenizer, teacher
+        for part in (vae, model.vae, teacher):
+            if part is not None:
+                part.requires_grad_(False)
+        self.stages = plan(model.config.length, model.config.reveal_steps)
+
+    def train(self, mode: bool = True) -> Revealer:
+        """What is frozen stays as it is in use."""
+        super().train(mode)
+        for part in (self.vae, self.teacher):
+            if part is not None:
+                part.eval()
+        return self
+
+    def forward(self, pixels: Tensor, captions: list[Caption], **_: Any) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8. Every picture is cut at a step of its own, in an order of its own."""
+        tokens = self.tokens(pixels)
+        rows = [self.tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in captions]
+        condition = self.model.slots(rows)
+        if self.training:
+            free = torch.rand(len(rows), 1, device=tokens.device) < FREE
+            condition = condition.masked_fill(free, NOTHING)
+        cuts = torch.randint(len(self.stages) - 1, (len(rows),))
+        counts = torch.tensor(self.stages)[cuts].to(tokens.device)
+        rank = torch.rand(tokens.shape[:2], device=tokens.device).argsort(-1).argsort(-1)
+        known = rank < counts[:, None]
+        hidden = ~known
+        most = int(counts.max())
+        told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
+        wanted = tokens[hidden].repeat(WALKS, 1)
+        loss = self.model.diffusion.loss(
+            self.model.diffloss.net, told, wanted, self.taught(tokens, known, condition, most) if self.teacher else None
+        )
+        return {"loss": loss.mean()}
+
+    def taught(self, tokens: Tensor, known: Tensor, condition: Tensor, most: int) -> Any:
+        """What the teacher says of noisy tokens at the hidden places."""
+        assert self.teacher is not None
+        net = self.teacher.diffloss.net
+        with torch.no_grad():
+            states = self.teacher.states(tokens, known, condition, most)[~known]
+            told = net.cond_embed(states.repeat(WALKS, 1))
+
+        @torch.no_grad()
+        def say(noisy: Tensor, times: Tensor) -> Tensor:
+            return net(noisy, times, told)
+
+        return say
+
+    @torch.no_grad()
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """[B, L, D] tokens of pictures, drawn from the VAE's law."""
+        latents = self.vae.encode(normalized(pixels)).latent_dist.sample()
+        return latents.flatten(2).transpose(1, 2) * self.model.config.latent_scale

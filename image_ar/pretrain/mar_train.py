@@ -1,0 +1,85 @@
+"""Trains `mar-mini` from nothing, with its VAE and its drafter: `mmspec train target mar-mini --help`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL
+from torch import nn
+from transformers import PreTrainedTokenizerFast, set_seed
+
+from mmspec.image_ar.mar_model import Mar
+from mmspec.image_ar.pretrain.architecture import build_tokenizer
+from mmspec.image_ar.pretrain.mar_export import export
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
+from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
+from mmspec.image_ar.pretrain.train import settings, train_stage
+from mmspec.image_ar.pretrain.world import scene
+from mmspec.training.folders import claim
+from mmspec.training.loop import stage_arguments
+
+LEARNT = 600  # captions that the words are taken from
+
+
+def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
+    """The words of the checkpoint; they are learnt once."""
+    folder = run / "tokenizer"
+    if not (folder / "done").exists():
+        build_tokenizer(scene("tokenizer", index).caption.text for index in range(LEARNT)).save_pretrained(folder)
+        (folder / "done").touch()
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedTokenizerFast, float]:
+    """Every stage, from where the run is. Returns target, drafter, tokenizer and the share of noise in the latents."""
+    tokenizer = prepare_tokenizer(run)
+
+    def stage(name: str, module: nn.Module, steps: int, rate: float) -> None:
+        more = {**settings(steps), "seed": options.seed, "falling": steps // 2}
+        train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, rate, **more))
+
+    compressor = Compressor(AutoencoderKL(**VAE))
+    stage("vae", compressor, options.picture_steps, 0.01)
+    spread, noise = compressor.spread()
+    vae = compressor.vae
+    target = Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True))
+    assert target.vae is not None
+    target.vae.load_state_dict(vae.state_dict())
+    stage("target", Revealer(target, vae, tokenizer), options.steps, 0.01)
+    drafter = Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False))
+    stage("drafter", Revealer(drafter, vae, tokenizer, target), options.drafter_steps, 0.01)
+    return target.eval(), drafter.eval(), tokenizer, noise
+
+
+def shape(usual: dict[str, int], layers: int) -> dict[str, int]:
+    """A shape with another number of layers each way."""
+    return {**usual, "layers": layers}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="mmspec train target mar-mini", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
+    parser.add_argument("--run", type=Path, default=Path("runs/mar-mini"), help="folder of logs and checkpoints")
+    parser.add_argument("--picture-steps", type=int, default=600, help="updates of the VAE")
+    parser.add_argument("--steps", type=int, default=2200, help="updates of the target")
+    parser.add_argument("--drafter-steps", type=int, default=1000, help="updates of the drafter")
+    parser.add_argument("--batch", type=int, default=16, help="pictures per update")
+    parser.add_argument("--layers", type=int, default=TARGET["layers"], help="of the target's encoder, and its decoder")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)
+    kept = ("picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
+    claim(options.run, {name: getattr(options, name) for name in kept})
+    set_seed(options.seed)
+    target, drafter, tokenizer, noise = train(options.run, options)
+    export(target, drafter, tokenizer, noise, options.out, options.run)
+
+
+if __name__ == "__main__":
+    main()

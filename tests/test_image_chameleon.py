@@ -1,0 +1,351 @@
+"""Chameleon, Anole and Lumina-mGPT draw: image tokens of a class that rules them out, sizes, line ends, pictures."""
+
+import json
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_images
+import torch
+import toys
+from safetensors.torch import load_file, save_file
+from test_image_janus import Replay
+from torch import Tensor
+from transformers import (
+    ChameleonConfig,
+    ChameleonForConditionalGeneration,
+    ChameleonImageProcessor,
+    ChameleonProcessor,
+)
+
+import mmspec
+from mmspec.acceptance.ratio import Ratio
+from mmspec.drafters.none import NoDrafter
+from mmspec.errors import CheckpointError, InputError, MismatchError, UnsupportedError
+from mmspec.image_ar.chameleon import END, LINE, START, TURN, UNITS, Chameleon, Lumina
+from mmspec.image_ar.chameleon_pictures import PictureDecoder, read_decoder, save_decoder
+from mmspec.image_ar.eagle import GuidedEagle
+from mmspec.image_ar.eagle_window import EagleSharing
+from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
+from mmspec.image_ar.neighbours import Neighbours
+from mmspec.image_ar.pac import Proactive
+from mmspec.image_ar.recipes import GuidedEagleRecipe
+from mmspec.sampling import Sampling
+
+CODES, FIRST, SIDE = 32, 100, 4
+ROWS, COLUMNS = 2, 4
+LUMINA = "ChameleonXLLMXForConditionalGeneration"
+SAMPLED = Sampling(temperature=1.0, seed=3)
+
+
+def spelled(code: int) -> str:
+    """The name of an image token: its number in letters."""
+    return "IMGIMG" + "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) + "Z"
+
+
+NAMES = {START: 4, END: 5, "<image>": 6, TURN: 21, LINE: 22, **{UNITS.format(8800 + n): 22 + n for n in range(1, 4)}}
+PICTURE: dict[str, Any] = {
+    "num_embeddings": CODES,
+    "embed_dim": 8,
+    "latent_channels": 32,
+    "base_channels": 32,
+    "channel_multiplier": [1, 2],
+    "num_res_blocks": 1,
+    "resolution": 2 * SIDE,
+    "attn_resolutions": [SIDE],
+}
+
+
+def chameleon(seed: int = 0, lumina: bool = False, named: int = CODES) -> ChameleonForConditionalGeneration:
+    """A random one, float64. Ids of image tokens are no run, and not in the order of the codes."""
+    config = ChameleonConfig(
+        vocab_size=200,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=96,
+        initializer_range=0.3,
+        pad_token_id=0,
+        vocabulary_map={**NAMES, **{spelled(code): FIRST + (7 * code) % 37 for code in range(named)}},
+        vq_config=PICTURE,
+        architectures=[LUMINA if lumina else "ChameleonForConditionalGeneration"],
+    )
+    torch.manual_seed(seed)
+    model = ChameleonForConditionalGeneration(config).double().eval()
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, 0.4)
+        model.model.vqmodel.quantize.embedding.weight.normal_()
+    return model
+
+
+@cache
+def target(lumina: bool = False) -> Any:
+    return (Lumina if lumina else Chameleon)(chameleon(lumina=lumina), tiny_images.tokenizer())
+
+
+def request(lumina: bool = False) -> dict[str, Any]:
+    """Two prompts of several lengths, as `encode` ends them."""
+    inputs = dict(tiny_images.prompts(3, 5))
+    if not lumina:
+        return inputs
+    sizes = torch.tensor([[NAMES[UNITS.format(8800 + side // 2)] for side in (ROWS, COLUMNS)]] * 2)
+    return {
+        "input_ids": torch.cat([inputs["input_ids"], sizes], 1),
+        "attention_mask": torch.nn.functional.pad(inputs["attention_mask"], (0, 2), value=1),
+        "image_sizes": torch.tensor([[ROWS, COLUMNS]] * 2),
+    }
+
+
+def places(lumina: bool) -> list[int | None]:
+    """The language model's id that must stand at each place of a picture, None where it is a code."""
+    if not lumina:
+        return [None] * SIDE**2 + [NAMES[END]]
+    return ([None] * COLUMNS + [NAMES[LINE]]) * ROWS + [NAMES[END]]
+
+
+@torch.no_grad()
+def reference(model: Any, lumina: bool, scale: float) -> list[list[int]]:
+    """Greedy pictures in the language model's ids, by whole forwards of the inner model and its whole head."""
+    inputs, image = request(lumina), sorted(model.model.vocabulary_mapping.image_tokens)
+    drawn = []
+    for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
+        told = ids[mask.bool()].tolist()
+        free = told[-3:] if lumina else [0, NAMES[START]]
+        out: list[int] = []
+        for forced in places(lumina):
+            both = [
+                model.lm_head(model.model(input_ids=torch.tensor([row + out])).last_hidden_state[0, -1])
+                for row in (told, free)
+            ]
+            guided = (both[1] + scale * (both[0] - both[1]))[image]
+            out.append(image[int(guided.argmax())] if forced is None else forced)
+        drawn.append(out)
+    return drawn
+
+
+def words_of(made: Any, rows: list[list[int]]) -> list[list[int]]:
+    return [made.embed.words[torch.tensor(row)].tolist() for row in rows]
+
+
+def draw(lumina: bool, drafter: Any, sampling: Any = None, rule: Any = None, **more: Any) -> toys.Answer:
+    made = target(lumina)
+    return toys.answer(made, drafter, {**request(lumina), **more}, len(places(lumina)), sampling, rule)
+
+
+@pytest.mark.parametrize("lumina", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_greedy_pictures_are_those_of_whole_forwards(lumina: bool, scale: float) -> None:
+    want = reference(target(lumina).model, lumina, scale)
+    got = draw(lumina, NoDrafter(), guidance=scale)
+    assert words_of(target(lumina), got.rows) == want
+    assert got.finish == ["length", "length"]
+
+
+def test_the_stock_output_has_no_image_tokens() -> None:
+    """Why the target reads hidden states: if this changes, it need not."""
+    model = target().model
+    logits = model(input_ids=torch.tensor([[1, 9, 4]])).logits[0, -1]
+    assert set(logits[model.model.vocabulary_mapping.image_tokens].tolist()) == {torch.finfo(logits.dtype).min}
+
+
+def network(made: Any) -> Any:
+    net = GuidedEagleRecipe(seed=3).build(made).double()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight += 0.15 * torch.randn_like(weight)
+    return net.eval()
+
+
+def drafters(lumina: bool) -> dict[str, Any]:
+    net = network(target(lumina))
+    return {
+        "jacobi": Jacobi(7, "repeat-left"),
+        "sjd": SJD(6, "sample-above"),
+        "scd-mc": MaximalCoupling(6),
+        "scd-gs": GumbelSharing(9),
+        "sjd-pac": Proactive(7, width=2, depth=3),
+        "eagle2": GuidedEagle(net),
+        "sjd-eagle": EagleSharing(net, 7),
+    }
+
+
+@pytest.mark.parametrize("lumina", [False, True])
+def test_every_drafter_draws_the_same_and_keeps_the_layout(lumina: bool) -> None:
+    """Windows of 7 and trees of 5 levels cross the ends of rows of 4 codes."""
+    layout = [target(lumina).embed.words.tolist().index(word) if word else None for word in places(lumina)]
+    for sampling in (None, SAMPLED):
+        want = draw(lumina, NoDrafter(), sampling).rows
+        for name, drafter in drafters(lumina).items():
+            got = draw(lumina, drafter, sampling)
+            assert got.rows == want, name
+            if lumina and name != "jacobi":
+                assert max(got.accepted) > 0, name  # a line end, at least
+    for name in ("sjd", "scd-mc", "sjd-pac", "eagle2", "sjd-eagle"):
+        for row in draw(lumina, drafters(lumina)[name], SAMPLED, Ratio()).rows:
+            assert all(
+                token < CODES if forced is None else token == forced for token, forced in zip(row, layout, strict=True)
+            )
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3])
+def test_drafts_that_are_all_right_all_wrong_or_mixed(wrong: int) -> None:
+    want = draw(True, NoDrafter()).rows
+    got = draw(True, Replay(want, wrong))
+    assert got.rows == want
+    assert max(got.accepted) == {0: 5, 1: 0, 3: 2}[wrong]
+
+
+# Pictures
+
+
+def saved(folder: Path, lumina: bool = False, inside: bool = False, decoder: bool = True) -> Path:
+    """A checkpoint's folder; inside: the picture decoder lies among the model's own weights."""
+    model = chameleon(lumina=lumina)
+    processor = ChameleonProcessor(ChameleonImageProcessor(), tiny_images.tokenizer(), image_seq_length=SIDE**2)
+    tiny_images.save(folder, model, processor)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [LUMINA] if lumina else None}))
+    torch.manual_seed(5)
+    made = PictureDecoder(model.config.vq_config)
+    if decoder and inside:
+        weights = load_file(folder / "model.safetensors")
+        weights |= {f"model.vqmodel.decoder.{name}": weight for name, weight in made.state_dict().items()}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    elif decoder:
+        published = {f"decoder.{name}": weight for name, weight in made.state_dict().items()}
+        save_decoder({**published, "encoder.conv_in.weight": torch.zeros(1)}, folder, model.config.vq_config)
+    return folder
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("lumina", [False, True])
+def test_a_folder_draws_a_picture(tmp_path: Path, lumina: bool, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_SIDE", SIDE)
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_PROMPT", "{text}")
+    pipe = mmspec.load(saved(tmp_path / "model", lumina, inside), drafter="scd-gs")
+    assert type(pipe.target) is (Lumina if lumina else Chameleon)
+    out = pipe(prompt="a red circle", temperature=1.0, seed=2)
+    assert out.image.size == (2 * SIDE, 2 * SIDE)
+    inputs = pipe.prepare(None, ["a red circle", "two blue square above"])
+    opening = [NAMES[UNITS.format(8802)]] * 2 if lumina else []
+    assert all(row[-2 - len(opening) :] == [TURN_ID, NAMES[START], *opening] for row in inputs["input_ids"].tolist())
+    model = pipe.target.model.model
+    codes = torch.tensor(pipe.target.layout.grid(out.token_ids)).view(1, SIDE, SIDE)
+    vectors = model.vqmodel.quantize.embedding(codes).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        colours = read_decoder(tmp_path / "model", model.config.vq_config)(model.vqmodel.post_quant_conv(vectors))
+    want = ((colours[0] * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    assert out.image.tobytes() == want.numpy().tobytes()
+    batch = pipe(prompt=["a red circle", "two blue square above"], temperature=1.0, seed=2)
+    assert batch[0].token_ids == out.token_ids
+
+
+TURN_ID = NAMES[TURN]
+
+
+def test_the_decoder_mirrors_the_encoder() -> None:
+    """Published names; the same blocks at every resolution, one more of them, attention where the encoder has it."""
+    model = chameleon()
+    made = PictureDecoder(model.config.vq_config)
+    names = set(made.state_dict())
+    assert {"up.1.block.1.norm1.weight", "up.1.attn.1.proj_out.bias", "up.1.upsample.conv.weight"} <= names
+    assert {"up.0.block.0.nin_shortcut.weight", "mid.attn_1.q.weight", "norm_out.bias", "conv_out.bias"} <= names
+    assert not any(name.startswith(("up.0.attn", "up.0.upsample", "up.2")) for name in names)
+    mid = {name: value.shape for name, value in made.mid.state_dict().items()}
+    assert mid == {name: value.shape for name, value in model.model.vqmodel.encoder.mid.state_dict().items()}
+    assert made(torch.randn(2, 32, 3, 5)).shape == (2, 3, 6, 10)
+
+
+def test_published_sizes_fit() -> None:
+    """Those of the VQGAN that Chameleon was trained with, without allocating it."""
+    with torch.device("meta"):
+        made = PictureDecoder(ChameleonConfig().vq_config)
+    shapes = {name: tuple(value.shape) for name, value in made.state_dict().items()}
+    assert shapes["conv_in.weight"] == (512, 256, 3, 3)
+    assert shapes["up.4.block.2.conv2.weight"] == (512, 512, 3, 3)
+    assert shapes["up.3.block.0.nin_shortcut.weight"] == (256, 512, 1, 1)
+    assert shapes["up.1.block.0.nin_shortcut.weight"] == (128, 256, 1, 1)
+    assert shapes["conv_out.weight"] == (3, 128, 3, 3)
+    assert not any(".attn." in name for name in shapes)
+
+
+def test_without_a_picture_decoder_codes_are_drawn_and_a_warning_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        pipe = mmspec.load(saved(tmp_path / "model", decoder=False), drafter="none")
+    assert "no picture decoder" in caplog.text
+    out = pipe(prompt="a red circle")
+    assert len(out.token_ids) == SIDE**2 + 1
+    assert out.image is None
+    with pytest.raises(UnsupportedError, match="no picture decoder"):
+        pipe.target.picture(out.token_ids, pipe.target.layout)
+
+
+@pytest.mark.parametrize("what", ["missing", "shape", "nan", "unknown"])
+def test_a_decoder_that_does_not_fit_is_refused(tmp_path: Path, what: str) -> None:
+    config = chameleon().config.vq_config
+    weights = {f"decoder.{name}": value.clone() for name, value in PictureDecoder(config).state_dict().items()}
+    changed: dict[str, Tensor] = {
+        "shape": {"decoder.conv_in.bias": torch.zeros(3)},
+        "nan": {"decoder.conv_in.bias": torch.full((64,), torch.nan)},
+        "unknown": {"decoder.up.7.weight": torch.zeros(1)},
+        "missing": {},
+    }[what]
+    weights |= changed
+    if what == "missing":
+        del weights["decoder.conv_in.bias"]
+    with pytest.raises(CheckpointError, match="up.7.weight" if what == "unknown" else "conv_in.bias"):
+        save_decoder(weights, tmp_path, config)
+    assert not list(tmp_path.iterdir())
+
+
+# Mistakes
+
+
+def test_a_codebook_of_another_size_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="names 31 image tokens, its codebook has 32 codes"):
+        Chameleon(chameleon(named=CODES - 1))
+
+
+def test_a_table_of_another_codebook_is_refused() -> None:
+    table = Neighbours.of(torch.randn(CODES, 8), 3)
+    with pytest.raises(MismatchError, match="belongs to another codebook"):
+        table.fit(target().codebook)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([[3, 4]] * 2, "units of 2 codes"),
+        ([[2, 40]] * 2, "only so far as its vocabulary has tokens"),
+        ([[4, 4]] * 2, "not what the prompts ask for"),
+        ([[2, 4], [4, 4]], "the same for every picture"),
+        ([[0, 4]] * 2, "image_sizes"),
+        ([2, 4], "rows and columns of codes are needed"),
+    ],
+)
+def test_sizes_that_the_layout_cannot_hold_are_named(sizes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw(True, NoDrafter(), image_sizes=torch.tensor(sizes))
+
+
+@pytest.mark.parametrize("guidance", [0, -2.0, float("nan")])
+def test_guidance_that_is_none_is_named(guidance: float) -> None:
+    with pytest.raises(InputError, match="a number above 0"):
+        draw(False, NoDrafter(), guidance=guidance)
+
+
+def test_captions_that_are_too_long_or_not_known_are_named(tmp_path: Path) -> None:
+    pipe = mmspec.load(saved(tmp_path / "model", decoder=False), drafter="none")
+    with pytest.raises(InputError, match=r"the prompt has 8\d tokens and the picture 17, the model's context is 96"):
+        pipe(prompt="a red circle " * 27)
+    with pytest.raises(InputError, match="never told: .*zebra"):
+        pipe(prompt="a red zebra")
+    with pytest.raises(InputError, match="leave image out"):
+        pipe(image=torch.zeros(8, 8, 3, dtype=torch.uint8).numpy(), prompt="a red circle")

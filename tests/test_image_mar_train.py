@@ -1,0 +1,138 @@
+"""mar-mini can be trained: what its losses are least for; a run goes on where it stopped and ends in a folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_mar
+import torch
+from torch import Tensor, nn
+
+import mmspec
+from mmspec.image_ar.mar_drafter import MarDrafter
+from mmspec.image_ar.mar_head import Diffusion
+from mmspec.image_ar.pretrain import mar_train
+from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
+from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
+from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+
+
+class Fixed(nn.Module):
+    """Says the same of every noisy token: a guess and a spread."""
+
+    def __init__(self, guess: float, spread: float) -> None:
+        super().__init__()
+        self.said = nn.Parameter(torch.tensor([guess, spread]))
+        self.cond_embed = nn.Identity()
+
+    def forward(self, noisy: Tensor, times: Tensor, told: Tensor) -> Tensor:
+        return self.said[:, None].expand(-1, noisy.shape[-1]).flatten().expand(len(noisy), -1)
+
+
+def learnt(diffusion: Diffusion, net: nn.Module, tokens: Tensor, teacher: Any = None) -> tuple[float, float]:
+    """What a `Fixed` says when it has learnt."""
+    optimizer = torch.optim.Adam(net.parameters(), 0.05)
+    for step in range(300):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 300)
+        optimizer.zero_grad()
+        diffusion.loss(net, torch.zeros(len(tokens), 1), tokens, teacher).mean().backward()  # type: ignore[arg-type]
+        optimizer.step()
+    guess, spread = next(net.parameters()).tolist()
+    return guess, spread
+
+
+def test_the_loss_is_least_for_the_mean_and_the_variance_of_the_tokens() -> None:
+    torch.manual_seed(0)
+    one = tiny_mar.config(diffusion_steps=1, least_variance=0.01)
+    tokens = 0.7 + 0.4 * torch.randn(400, 3)
+    guess, spread = learnt(Diffusion(one), Fixed(0.0, 0.0), tokens)
+    step = Diffusion(one).steps[0]
+    variance = torch.tensor((spread + 1) / 2 * step.high + (1 - spread) / 2 * step.low).exp()
+    assert guess == pytest.approx(0.7, abs=0.03)
+    assert float(variance) == pytest.approx(0.16, rel=0.1)
+    taught = learnt(Diffusion(one), Fixed(0.0, 0.0), tokens, lambda noisy, times: Fixed(-0.5, 0.3)(noisy, times, noisy))
+    assert taught == pytest.approx((-0.5, 0.3), abs=0.03)
+
+
+def test_the_bound_is_the_divergence_from_the_true_step() -> None:
+    """With the tokens themselves as guess, it is zero where the head chooses the true variance."""
+    diffusion = Diffusion(tiny_mar.config(diffusion_steps=6, least_variance=0.0))
+    tokens = torch.ones(500, 2)
+    torch.manual_seed(1)
+    losses = diffusion.loss(Fixed(1.0, -1.0), torch.zeros(500, 1), tokens)  # type: ignore[arg-type]
+    last = diffusion.steps[0]
+    found = {round(value, 4) for value in losses.tolist()}
+    assert len(found) == 2
+    assert min(found, key=abs) == pytest.approx(0, abs=1e-3)
+    assert any(value == pytest.approx(0.5 * last.low, abs=1e-3) for value in found)
+
+
+def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
+    captions = [scene("tokenizer", index).caption.text for index in range(600)]
+    tokenizer = build_tokenizer(captions)
+    assert max(len(tokenizer(text)["input_ids"]) for text in captions) <= SLOTS
+    torch.manual_seed(0)
+    small = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 1, "head_layers": 1, "head_width": 32}
+    made = mar_train.Mar(mar_config(len(tokenizer), 1.0, small, vae=True))
+    compressor = Compressor(made.vae)
+    batch = collate([Scenes("a", 2)[index] for index in range(2)])
+    batch["pixels"] = batch["pixels"][:, :, :32, :32]
+    losses = fitted(compressor, batch, 6)
+    assert losses[-1] < 0.9 * losses[0]
+    spread, noise = compressor.spread()
+    assert spread > 0
+    assert 0 < noise < 1
+    batch = collate([Scenes("a", 2)[index] for index in range(2)])
+    revealer = Revealer(made, compressor.vae, tokenizer)
+    assert revealer.tokens(batch["pixels"]).shape == (2, 64, 16)
+    losses = fitted(revealer, batch, 8)
+    assert min(losses[4:]) < losses[0]
+    taught = Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, small, vae=False)), compressor.vae, tokenizer, made)
+    assert not any(weight.requires_grad for weight in made.parameters())
+    losses = fitted(taught, batch, 8)
+    assert min(losses[4:]) < losses[0]
+
+
+def fitted(module: nn.Module, batch: dict[str, Any], steps: int) -> list[float]:
+    """The losses of some updates on one batch."""
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    optimizer = torch.optim.Adam(trained, 3e-3)
+    losses = []
+    for _ in range(steps):
+        torch.manual_seed(5)  # the same cuts and noises, so that losses can be compared
+        loss = module(**batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "mar-mini"
+    small = ["--picture-steps", "2", "--steps", "2", "--drafter-steps", "2", "--batch", "2", "--layers", "1"]
+    command = [*small, "--threads", "1", "--out", str(out), "--run", str(run)]
+
+    def stopped(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mar_train, "Revealer", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            mar_train.main(command)
+    first = (run / "vae.safetensors").stat().st_mtime_ns
+    assert not out.exists()
+    mar_train.main(command)
+    assert (run / "vae.safetensors").stat().st_mtime_ns == first
+    assert "Held-out losses: VAE" in (out / "README.md").read_text()
+    pipe = mmspec.load(out)
+    assert isinstance(pipe.drafter, MarDrafter)
+    drawn = pipe(prompt="a red circle at the top left", seed=1)
+    assert drawn.image.size == (PIXELS, PIXELS)
+    assert sorted(drawn.token_ids) == list(range(64))
+    assert drawn.image.tobytes() == pipe(prompt="a red circle at the top left", seed=1).image.tobytes()
+    with pytest.raises(mmspec.Error, match="holds a run that differs in batch"):
+        mar_train.main([*command, "--batch", "3"])
