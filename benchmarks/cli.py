@@ -1,7 +1,8 @@
-"""`mmspec bench`: speed (also without a sub-command), auto, accuracy, gauges."""
+"""`mmspec bench`: speed (also without a sub-command), auto, accuracy, gauges, speech, images."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import sys
@@ -33,6 +34,10 @@ DATA = (
     "Official files of the task; of several tasks a folder with one folder each. Default: stand-ins of the miniworld."
 )
 DRAFTERS = "none,prompt-lookup,spd,eagle2"
+SPEECH = "none,prompt-lookup,vadusa,mtp-viterbi,ssd,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified"
+IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
+IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd=14,scd-mc@cool-sd=1.3"
+METHODS = "Rows DRAFTER, DRAFTER@RULE or DRAFTER@RULE=KNOB, separated by commas; none is our AR loop."
 
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model.")]
 Drafters = Annotated[str, typer.Option(help="Names, folders or hub ids, separated by commas; none is our AR loop.")]
@@ -55,7 +60,10 @@ Device = Annotated[str | None, typer.Option(help="Device, such as cpu or cuda. D
 Tasks = Annotated[str, typer.Option("--task", "--tasks", help=f"Data sets, separated by commas: {', '.join(TASKS)}.")]
 Data = Annotated[Path | None, typer.Option(help=DATA)]
 Style = Annotated[str, typer.Option(help="Prompts of tasks: speed asks to explain, score is as published.")]
-Table = Annotated[int | None, typer.Option(help="The survey's table 1 (text) or 2 (vision-language).")]
+Table = Annotated[
+    str | None,
+    typer.Option(help="The survey's table 1 (text) or 2 (vision-language); or drafters: all of them, on the world."),
+]
 Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of a run of tasks; options go first.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of the table.")]
 
@@ -86,12 +94,16 @@ def speed(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score.
+    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score. An
+    image or a speech model is measured as `images` or `speech` do.
 
     Example: mmspec bench --model smolvlm-mini --drafters none,eagle2 --temperature 0 --questions 8 --out bench-eagle2
     """
     if context.invoked_subcommand is not None:
         refuse_misplaced(context)
+        return
+    if table == "drafters":
+        run_drafters(context, out, as_json)
         return
     if task or table or config:
         run_tasks(plan_of(context), out, plot and out is not None, as_json)
@@ -103,6 +115,7 @@ def speed(
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import save, speed_report
     from mmspec.benchmarks.speed import SpeedSettings, run_speed
+    from mmspec.loading import modality_of
 
     settings = SpeedSettings(
         model=model,
@@ -120,6 +133,10 @@ def speed(
     )
     if plot and out is not None:
         require_matplotlib()  # before the long part
+    modality = modality_of(model)
+    if modality in OTHERS:
+        run_other(context, OTHERS[modality])
+        return
     with kept_in(out) as folder:
         store = Store(folder, {"run": "speed", **asdict(settings)})
         pipe = loaded(settings, "none")
@@ -266,6 +283,190 @@ def gauges(
     show([asdict(each) for each in found], gauge_table(found), as_json)
 
 
+@app.command()
+def classes(
+    model: Model = "smolvlm-mini",
+    drafters: Annotated[
+        str, typer.Option(help="Separated by commas; the others are compared with the first one.")
+    ] = "spd,eagle2",
+    questions: Questions = 32,
+    shape: Annotated[
+        str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16.")
+    ] = "own",
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Acceptance by what a token depends on: the picture, the question, or neither, as the synthetic world knows it.
+
+    Example: mmspec bench classes --drafters spd,eagle2 --questions 32 --out bench-classes
+    """
+    from functools import partial
+
+    from mmspec.benchmarks.plot import draw_classes, require_matplotlib, save_panels
+    from mmspec.benchmarks.report import save
+    from mmspec.benchmarks.told import ToldSettings, run_told
+
+    settings = ToldSettings(model, words(drafters), questions, threads, dtype, device, shape=shape)
+    if plot and out is not None:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        report = run_told(loaded(settings, "none"), settings)
+        summary, text = report.summary(), report.text()
+        save(folder, summary, text)
+        if plot and out is not None:
+            panel = partial(draw_classes, found=report.panel())
+            save_panels([panel], f"{model}, {questions} questions", folder / "plot.png")
+    show(summary, text, as_json)
+
+
+@app.command()
+def speech(
+    model: Model = "valle-mini",
+    methods: Annotated[str, typer.Option(help=METHODS)] = SPEECH,
+    temperature: Temperature = "1",
+    questions: Annotated[int, typer.Option("--sentences", "--questions", help="How many sentences are said.")] = 24,
+    max_new_tokens: MaxNewTokens = 320,
+    min_tokens: MinTokens = 20,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    texts: Annotated[Path | None, typer.Option(help="File of sentences, one a line. Default: held-out ones.")] = None,
+    listener: Annotated[
+        Path | None, typer.Option(help="Folder of the listener. Default: the one of the model.")
+    ] = None,
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Speech: tau and S of drafters and rules, the words and the voice that a listener hears, time to first audio.
+
+    Example: mmspec bench speech --methods none,vadusa,vadusa@tolerance=4 --sentences 24 --out bench-speech
+    """
+    from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.report import save
+    from mmspec.benchmarks.speech_report import speech_report
+    from mmspec.benchmarks.speech_run import SpeechSettings, judge_of, run_speech, script
+    from mmspec.benchmarks.speech_sounds import draw_sounds, sounds, write_sounds
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    speed = SpeedSettings(
+        model=model,
+        drafters=words(methods),
+        temperatures=numbers(temperature),
+        questions=questions,
+        max_new_tokens=max_new_tokens,
+        min_tokens=min_tokens,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+    )
+    settings = SpeechSettings(speed, texts, listener)
+    if plot and out is not None:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        pipe = loaded(speed, "none")
+        found = run_speech(pipe, settings, folder)
+        report = speech_report(pipe, found, settings)
+        summary, text = report.summary(), report.text()
+        save(folder, summary, text)
+        if out is not None:
+            kept = sounds(pipe, script(pipe, settings), found)
+            write_sounds(kept, folder)
+            judge = judge_of(pipe, settings)
+            if plot:
+                report.draw(folder / "plot.png")
+            if plot and judge is not None:
+                draw_sounds(kept, judge, folder / "spectrograms.png")
+    show(summary, text, as_json)
+
+
+@app.command()
+def images(
+    model: Model = "janus-mini",
+    methods: Annotated[str, typer.Option(help=METHODS)] = IMAGES,
+    temperature: Temperature = "1",
+    guidance: Annotated[float | None, typer.Option(help="Scale of guidance. Default: the model's own.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
+    questions: Annotated[int, typer.Option(help="Captions with clocks, of each batch size at least two batches.")] = 8,
+    captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
+    curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
+    prompts: Annotated[
+        Path | None, typer.Option(help="File of captions, one a line. Default: held-out ones of the bundled world.")
+    ] = None,
+    reader: Annotated[
+        Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
+    ] = None,
+    clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Pictures: tau, S and forwards of drafters and rules, whether captions are kept, how far codes and pictures drift.
+
+    Example: mmspec bench images --methods none,scd-gs,sjd@gsd=14 --captions 64 --out bench-images
+    """
+    from mmspec.benchmarks.image_report import run_images
+    from mmspec.benchmarks.image_run import ImageSettings, curve_rows
+    from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.report import save
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    rows = words(methods)
+    speed = SpeedSettings(
+        model=model,
+        drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
+        temperatures=numbers(temperature),
+        questions=questions,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+    )
+    sizes = tuple(int(size) if size.is_integer() else 0 for size in numbers(batch))
+    settings = ImageSettings(speed, captions, sizes, guidance, prompts, reader, clip)
+    if plot and out is not None:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        report = run_images(loaded(speed, "none"), settings, folder)
+        summary, text = report.summary(), report.text()
+        save(folder, summary, text)
+        report.save_sheet(folder)
+        if plot and out is not None:
+            report.draw(folder)
+    show(summary, text, as_json)
+
+
+OTHERS = {"image": images, "speech": speech}
+"""Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
+
+
+def run_other(context: typer.Context, command: Any) -> None:
+    """Run the sub-command that measures this kind of model, with the options that were given."""
+    takes = inspect.signature(command).parameters
+    given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    given = {"methods" if name == "drafters" else name: value for name, value in given.items()}
+    for name in given:
+        if name not in takes:
+            option = name.removeprefix("as_").replace("_", "-")
+            raise InputError(f"--{option} is not for this model: see mmspec bench {command.__name__} --help")
+    command(**given)
+
+
 def run_tasks(plan: Plan, out: Path | None, page: bool, as_json: bool) -> None:
     """Run a plan and print what it found. What failed is told at the end, and by the exit status."""
     from mmspec.benchmarks.plan_run import run_plan
@@ -282,6 +483,36 @@ def run_tasks(plan: Plan, out: Path | None, page: bool, as_json: bool) -> None:
         raise typer.Exit(2)
 
 
+def run_drafters(context: typer.Context, out: Path | None, as_json: bool) -> None:
+    """The table of drafters, with the options that were given."""
+    from mmspec.benchmarks.drafter_table import FAMILIES, TASKS, TableSettings, run_table, usual
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    other = [name for name in ("data", "config", "style", "memory", "plot") if name in given]
+    if other:
+        raise InputError(f"--{other[0]} is not for --table drafters: leave it out")
+    same = ("acceptance", "questions", "max_new_tokens", "min_tokens", "repeats", "seed", "threads", "dtype", "device")
+    families = words(given["model"]) if "model" in given else FAMILIES
+    speed = SpeedSettings(
+        model=families[0],
+        drafters=usual(words(given.get("drafters", ""))),
+        temperatures=numbers(given.get("temperature", "0,1")),
+        **{"questions": 6, "repeats": 1, **{name: given[name] for name in same if name in given}},
+    )
+    tasks = words(given["task"]) if "task" in given else tuple(TASKS)
+    with kept_in(out) as folder:
+        table = run_table(TableSettings(speed, families, tasks), folder)
+    show(table.summary(), table.text(), as_json)
+
+
+def table_number(text: str) -> int:
+    """The number of one of the survey's tables."""
+    if not text.isdecimal():
+        raise InputError(f"table {text!r} is not valid: 1, 2 or drafters is needed")
+    return int(text)
+
+
 def plan_of(context: typer.Context) -> Plan:
     """The plan of a call: the settings of its file, then the options that were given."""
     from mmspec.benchmarks.plan import Plan, read_plan
@@ -289,7 +520,7 @@ def plan_of(context: typer.Context) -> Plan:
     given = {name: value for name, value in context.params.items() if was_given(context, name)}
     settings = read_plan(given["config"]) if "config" in given else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
-    readers = {"model": words, "task": words, "drafters": words, "temperature": numbers}
+    readers = {"model": words, "task": words, "drafters": words, "temperature": numbers, "table": table_number}
     same = (
         "acceptance",
         "questions",
@@ -297,7 +528,6 @@ def plan_of(context: typer.Context) -> Plan:
         "repeats",
         "seed",
         "style",
-        "table",
         "threads",
         "dtype",
         "device",

@@ -73,12 +73,13 @@ class HuggingFace:
     model: PreTrainedModel
     settings: dict[str, Any] = field(default_factory=dict)
     assistant: PreTrainedModel | None = None
+    warpers: dict[str, Any] = field(default_factory=lambda: PLAIN)
 
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See Method."""
-        first = generation_config(self.model, 1, temperature)
+        first = generation_config(self.model, 1, temperature, self.warpers)
         _, prefill = timed_generate(self.model, inputs, first, None, seed)
-        config = generation_config(self.model, max_new_tokens, temperature, **self.settings)
+        config = generation_config(self.model, max_new_tokens, temperature, self.warpers, **self.settings)
         with counted_forwards(self.model) as forwards:
             tokens, seconds = timed_generate(self.model, inputs, config, self.assistant, seed)
         skipped = 0 if self.settings else 1
@@ -101,13 +102,13 @@ def timed_generate(
 
 
 def generation_config(
-    model: PreTrainedModel, max_new_tokens: int, temperature: float, **settings: Any
+    model: PreTrainedModel, max_new_tokens: int, temperature: float, warpers: dict[str, Any] = PLAIN, **settings: Any
 ) -> GenerationConfig:
-    """The settings of transformers that mean the same as ours."""
+    """The settings of transformers that mean the same as ours. warpers: beside temperature, where tokens are drawn."""
     ends = model.generation_config.eos_token_id
     padding = model.generation_config.pad_token_id
     greedy = {"do_sample": False, "repetition_penalty": 1.0}
-    sampling = {"do_sample": True, "temperature": float(temperature), **PLAIN} if temperature else greedy
+    sampling = {"do_sample": True, "temperature": float(temperature), **warpers} if temperature else greedy
     return GenerationConfig(
         max_new_tokens=max_new_tokens, eos_token_id=ends, pad_token_id=padding, **sampling, **settings
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,20 @@ def require_matplotlib() -> Any:
 
 def plot(found: Sequence[Figures], title: str, path: Path) -> None:
     """Draw the figures of a speed run to a PNG file."""
+    lengths = [figures for figures in found if len(figures.histogram) > 1]
+    split = [figures for figures in found if figures.verify is not None]
+    panels = (partial(draw_speed, found=found), partial(draw_lengths, found=lengths), partial(draw_split, found=split))
+    save_panels(panels, title, path)
+
+
+def save_panels(panels: Sequence[Callable[[Any], None]], title: str, path: Path) -> None:
+    """Draw panels side by side into a PNG file."""
     pyplot = require_matplotlib()
-    figure, panels = pyplot.subplots(1, 3, figsize=(16, 6), layout="constrained")
+    size = (5.4 * len(panels), 6)
+    figure, places = pyplot.subplots(1, len(panels), squeeze=False, figsize=size, layout="constrained")
     figure.suptitle(title)
-    draw_speed(panels[0], found)
-    draw_lengths(panels[1], [figures for figures in found if len(figures.histogram) > 1])
-    draw_split(panels[2], [figures for figures in found if figures.verify is not None])
+    for draw, place in zip(panels, places[0], strict=True):
+        draw(place)
     temporary = path.with_name(f"{path.name}.tmp")
     figure.savefig(temporary, format="png", dpi=120)
     pyplot.close(figure)

@@ -24,7 +24,7 @@ class Run:
     verifications: target forwards after which tokens were emitted, the prefill excluded; verified_tokens: how many.
     accept_lengths: drafted tokens accepted, per round. draft_seconds, verify_seconds, other_seconds: parts of the
         rounds. The methods of transformers do not tell these.
-    lossless: whether the acceptance rule keeps the target's law.
+    lossless: whether the acceptance rule keeps the target's law. more: what else was measured, by name.
     """
 
     tokens: list[int]
@@ -37,6 +37,7 @@ class Run:
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
     lossless: bool = True
+    more: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

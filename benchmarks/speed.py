@@ -91,33 +91,34 @@ def run(
     make: Callable[[], dict[str, Method]],
     warm: Callable[[], Prompt] | None = None,
     note: Callable[[Sample], dict[str, Any]] = lambda sample: {},
+    prepare: Callable[[Any], Any] | None = None,
 ) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
     Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
-        default one of the miniworld. note: what else to write down about a sample.
+        default one of the miniworld. note: what else to write down about a sample. prepare: what the methods are given
+        of a question; by default its model inputs.
     """
+    prepare = prepare or (lambda question: pipe.prepare(question.image, question.prompt))
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
     if missing:
         questions, ready = ask(), make()
-        warm_up(pipe, ready, settings, (warm or (lambda: long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]))())
+        first = (warm or (lambda: long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]))()
+        warm_up(ready, settings, prepare(first))
         # the bar counts from where an earlier run stopped
         bar = tqdm(missing, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
         for plan in bar:
-            sample = answer(pipe, ready, questions[plan[0]], plan, settings)
+            sample = answer(ready, prepare(questions[plan[0]]), plan, settings)
             store.add(asdict(sample) | note(sample))
             done[sample.key] = sample
     return [done[Sample(*plan, runs={}).key] for plan in wanted]
 
 
-def answer(
-    pipe: Pipeline, ready: dict[str, Method], question: Prompt, plan: tuple[int, float, int], settings: SpeedSettings
-) -> Sample:
+def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], settings: SpeedSettings) -> Sample:
     """All methods on one question; which one begins changes from sample to sample."""
     index, temperature, repeat = plan
-    inputs = pipe.prepare(question.image, question.prompt)
     names = list(ready)
     first = (index + repeat) % len(names)
     runs = {}
@@ -126,10 +127,10 @@ def answer(
     return Sample(index, temperature, repeat, {name: runs[name] for name in names})
 
 
-def warm_up(pipe: Pipeline, ready: dict[str, Method], settings: SpeedSettings, question: Prompt) -> None:
-    """One reply of every method at every temperature on a question that is not measured."""
+def warm_up(ready: dict[str, Method], settings: SpeedSettings, inputs: Any) -> None:
+    """One reply of every method at every temperature to a question that is not measured."""
     for temperature in settings.temperatures:
-        answer(pipe, ready, question, (0, temperature, 0), settings)
+        answer(ready, inputs, (0, temperature, 0), settings)
 
 
 def token_counter(pipe: Pipeline) -> Callable[[str], int]:

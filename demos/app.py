@@ -1,4 +1,4 @@
-"""The demo as one page with a tab per modality, and the settings under which it can be shown to others.
+"""The demo as one page with a tab per model, and the settings under which it can be shown to others.
 
 A tab is a module with a TITLE and a function `build(studio, folder)`; a new one is a line in TABS.
 """
@@ -10,11 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mmspec.demos.booth import Booth
+from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
 from mmspec.demos.studio import Studio
 from mmspec.errors import missing_extra
 
-TABS = ("mmspec.demos.picture_chat",)
+TABS = {
+    Studio: "mmspec.demos.picture_chat",
+    Easel: "mmspec.demos.picture_board",
+    Booth: "mmspec.demos.speaking_booth",
+}
+"""What stands behind a tab -> the tab."""
 WAITING = 32
 """Requests that may wait; further ones are told that the queue is full."""
 LAUNCH: dict[str, Any] = {
@@ -43,14 +50,23 @@ def require_gradio() -> Any:
     return gradio
 
 
-def page(studio: Studio) -> Any:
-    """The page, a `gr.Blocks` with its queue."""
+def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
+    """What stands behind the tab of a model, by its modality."""
+    from mmspec.loading import modality_of
+
+    kind = {"image": Easel, "speech": Booth}.get(modality_of(model), Studio)
+    return kind(model, drafters)
+
+
+def page(*studios: Studio) -> Any:
+    """The page, a `gr.Blocks` with its queue; a tab per studio."""
     gr = require_gradio()
     folder = TemporaryDirectory(prefix="mmspec-demo-")
     with gr.Blocks(title="mmspec", analytics_enabled=False, delete_cache=(600, 600)) as blocks:
-        gr.Markdown(f"# mmspec: speculative decoding, seen\nModel: `{studio.model}`")
-        for name in TABS:
-            tab = import_module(name)
+        models = ", ".join(f"`{studio.model}`" for studio in studios)
+        gr.Markdown(f"# mmspec: speculative decoding, seen\nModel: {models}")
+        for studio in studios:
+            tab = import_module(TABS[type(studio)])
             with gr.Tab(tab.TITLE):
                 tab.build(studio, Path(folder.name))
     blocks.mmspec_examples = folder  # goes when the page goes

@@ -8,12 +8,17 @@ import typer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+SHOWN = ("smolvlm-mini", "janus-mini", "valle-mini")
+"""Bundled models that have a tab where none is named."""
+
 
 @app.command(epilog="Try: mmspec demo --open   Then click on an example, and on Race.")
 def demo(
-    model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
+    model: Annotated[
+        str, typer.Option(help="Bundled names (mmspec models), folders or hub ids, separated by commas; a tab each.")
+    ] = "",
     drafters: Annotated[
-        str, typer.Option(help="Drafters to choose from, separated by commas; those that fit the model unless given.")
+        str, typer.Option(help="Drafters of the first model, separated by commas; those that fit it unless given.")
     ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 lets other computers in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port, 1 to 65535; 0 takes a free one from 7860 on.")] = 0,
@@ -21,21 +26,24 @@ def demo(
 ) -> None:
     """Show speculative decoding in a browser (needs the extra `demo`).
 
-    A question about a picture is answered one token at a time and with drafts, then both are replayed side by side on
-    one clock: accepted draft tokens are underlined, corrected ones marked, tau and speed count along, and the tree of
-    every round can be looked at. Nothing is sent anywhere: no telemetry, no public link, uploads of at most 10 MB that
-    are deleted after ten minutes, one answer at a time with at most 32 waiting.
+    A question about a picture is answered (a caption drawn, a sentence said) one token at a time and with drafts,
+    then both are replayed side by side on one clock: accepted draft tokens are underlined, corrected ones marked, tau
+    and speed count along, and the tree of every round can be looked at.
+
+    Nothing is sent anywhere: no telemetry, no public link, uploads of at most 10 MB that are deleted after ten
+    minutes, one answer at a time with at most 32 waiting.
     """
-    from mmspec.demos.app import LAUNCH, page, require_gradio
-    from mmspec.demos.studio import Studio
+    from mmspec.checkpoints import bundled
+    from mmspec.demos.app import LAUNCH, page, require_gradio, studio_of
     from mmspec.errors import InputError
 
     if not 0 <= port < 2**16:
         raise InputError(f"port {port} is not valid: 1 to 65535, or 0 for a free one")
     require_gradio()
     names = [name.strip() for name in drafters.split(",") if name.strip()]
-    studio = Studio(model, names or None)
-    blocks = page(studio)
+    models = [name.strip() for name in model.split(",") if name.strip()]
+    first, *others = models or [name for name in SHOWN if name in bundled() or name == SHOWN[0]]
+    blocks = page(studio_of(first, names or None), *map(studio_of, others))
     try:
         blocks.launch(server_name=host, server_port=port or None, inbrowser=open_browser, **LAUNCH)
     except OSError as error:

@@ -120,8 +120,9 @@ class Studio:
         return pipe
 
 
-def usable(model: str) -> list[str]:
-    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files."""
+def usable(model: str, modality: str = "vlm") -> list[str]:
+    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files, its
+    modality's own first."""
     from mmspec.checkpoints import drafters_of
     from mmspec.inventory import drafters
     from mmspec.loading import PREFERRED, find_model
@@ -130,11 +131,11 @@ def usable(model: str) -> list[str]:
     beside = drafters_of(find_model(model))
     first = [name for name in PREFERRED if name in beside]
     free = [
-        entry["name"]
+        (modality not in entry["modalities"], entry["name"])
         for entry in drafters()
-        if not entry["trained"] and entry["name"] != "none" and {"any", "vlm"} & set(entry["modalities"])
+        if not entry["trained"] and entry["name"] != "none" and {"any", modality} & set(entry["modalities"])
     ]
-    ready = [name for name in free if not hasattr(resolve("drafters", name, "vlm"), "advice")]
+    ready = [name for _, name in sorted(free) if not hasattr(resolve("drafters", name, modality), "advice")]
     return list(dict.fromkeys([*first, *beside, *ready]))
 
 

@@ -84,14 +84,15 @@ def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say 
         file = folder / f"{start // SHARD:04d}.npz"
         if not file.exists():
             spoken = [resampled(speak(text, SPEAKERS[i]), rate).numpy() for text, i in zip(part, who, strict=True)]
-            _write(file, spoken)
-        pcm, ends = _read(file)
+            write_shard(file, spoken)
+        pcm, ends = read_shard(file)
         for text, i, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
             found.append(Utterance(text, i, pcm[begin:end]))
     return found
 
 
-def _write(file: Path, spoken: list[np.ndarray]) -> None:
+def write_shard(file: Path, spoken: list[np.ndarray]) -> None:
+    """Utterances [N] float32 in one file."""
     whole = np.concatenate([np.round(np.clip(one, -1, 1) * 32767).astype(np.int16) for one in spoken])
     temporary = file.with_suffix(".tmp")
     with temporary.open("wb") as stream:
@@ -99,7 +100,8 @@ def _write(file: Path, spoken: list[np.ndarray]) -> None:
     temporary.replace(file)
 
 
-def _read(file: Path) -> tuple[Tensor, list[int]]:
+def read_shard(file: Path) -> tuple[Tensor, list[int]]:
+    """All samples one after the other, int16, and where each utterance ends."""
     with np.load(file, allow_pickle=False) as shard:
         return torch.from_numpy(shard["pcm"]), shard["ends"].tolist()
 

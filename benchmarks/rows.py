@@ -1,0 +1,83 @@
+"""Rows of a comparison: DRAFTER, DRAFTER@RULE or DRAFTER@RULE=KNOB, such as vadusa@tolerance=4.
+
+Both may have settings by name: sjd:window=16:init=repeat-left@lantern:delta=0.1:k=50. The drafter's `shape` is that of
+`mmspec.load`. The knob of a rule is its first setting.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+from mmspec import Pipeline
+from mmspec.control import read_shape
+from mmspec.errors import InputError, one_line, shorten, unknown_name
+from mmspec.registry import resolve
+
+
+def row(pipe: Pipeline, text: str) -> Pipeline:
+    """The pipeline of a row, on the target of `pipe`. Raises: Error: a name or a knob that is not known."""
+    told, _, rule = text.partition("@")
+    drafter, settings = settings_of(told)
+    shape, modality = settings.pop("shape", None), pipe.target.modality
+    found = made("drafter", drafter, settings, modality) if settings else drafter
+    size = None if shape is None else read_shape(str(shape))
+    return pipe.with_drafter(found, size, rule_of(rule, modality) if rule else "exact")
+
+
+def rule_of(text: str, modality: str) -> Any:
+    """A rule from its name, from name=knob (the knob is its first parameter), or from name:setting=value..."""
+    if ":" in text:
+        name, settings = settings_of(text)
+        return made("rule", name, settings, modality)
+    name, given, knob = text.partition("=")
+    kind = cast("Any", resolve("rules", name, modality))
+    if not given:
+        return kind()
+    try:
+        value = int(knob) if knob.lstrip("-").isdigit() else float(knob)
+    except ValueError:
+        raise InputError(f"the knob of {shorten(text)} is not a number: write it as in tolerance=4") from None
+    try:
+        return kind(value)
+    except TypeError as error:  # a rule without a knob
+        raise InputError(f"the rule {name!r} cannot be set to {knob}: {one_line(error)}") from error
+
+
+def settings_of(text: str) -> tuple[str, dict[str, Any]]:
+    """The name before the first colon, and the settings behind it."""
+    name, *parts = text.split(":")
+    settings = {}
+    for part in parts:
+        setting, given, value = part.partition("=")
+        if not given or not value:
+            raise InputError(f"the setting {part!r} of {shorten(text)} is not valid: write it as in window=16")
+        settings[setting] = _value(value)
+    return name, settings
+
+
+def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
+    """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have."""
+    maker = cast("Any", resolve(f"{kind}s", name, modality))
+    known = set(inspect.signature(maker).parameters)
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of the {kind} {name}", setting, known)
+    return maker(**settings)
+
+
+def _value(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return None if text == "none" else text
+
+
+def split(text: str) -> tuple[str, str, float | None]:
+    """Drafter, rule and knob of a row; the rule is "exact" and the knob None where they are not told."""
+    drafter, _, rule = text.partition("@")
+    name, _, rest = rule.partition(":") if ":" in rule else rule.partition("=")
+    knob = rest.partition(":")[0].rpartition("=")[2]
+    return drafter, name or "exact", float(knob) if knob else None

@@ -1,0 +1,141 @@
+"""The figures of speech beside tau and S, as pure functions of samples and marks.
+
+WER: errors over words, each summed first, with a 95 % interval over sentences; what a method adds to the WER of our AR
+loop is paired by sentence. NFE: target forwards per second of sound. LM-RTF: seconds of decoding per second of sound;
+RTF: the whole streamed request, codec included. TTFA: seconds from the request to the first playable chunk, median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmspec.benchmarks.figures import OURS
+from mmspec.benchmarks.records import Sample
+
+Marks = dict[str, dict[str, float]]
+"""method -> name -> value, of one sample."""
+Marked = tuple[Sample, Marks]
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class SpokenFigures:
+    """One method at one temperature; None stands for what was not measured.
+
+    added, added_low, added_high: WER above that of our AR loop. other: WER against another sentence, the control.
+    own_voice, other_voice: mean cosine with the voice that was asked for, and with another. mel: distance to the sound
+    of our AR loop. length: seconds of sound over those of our AR loop. ended: share that ended by itself.
+    """
+
+    method: str
+    temperature: float
+    sentences: int
+    audio_seconds: float
+    wer: float | None
+    wer_low: float | None
+    wer_high: float | None
+    added: float | None
+    added_low: float | None
+    added_high: float | None
+    other: float | None
+    own_voice: float | None
+    other_voice: float | None
+    mel: float | None
+    length: float | None
+    ended: float | None
+    nfe: float
+    lm_rtf: float
+    rtf: float | None
+    ttfa: float | None
+
+
+def spoken_figures(found: Sequence[Marked]) -> list[SpokenFigures]:
+    """The figures of every method at every temperature, in the order of the samples."""
+    every = []
+    for temperature in dict.fromkeys(sample.temperature for sample, _ in found):
+        chosen = [each for each in found if each[0].temperature == temperature]
+        every += [
+            one_method(chosen, method) for method in dict.fromkeys(m for sample, _ in chosen for m in sample.runs)
+        ]
+    return every
+
+
+def one_method(found: Sequence[Marked], method: str) -> SpokenFigures:
+    """The figures of one method; all samples are of one temperature."""
+    runs = [sample.runs[method] for sample, _ in found]
+    sound = sum(marks[method]["audio_seconds"] for _, marks in found)
+    usual = sum(marks[OURS]["audio_seconds"] for _, marks in found if OURS in marks)
+    wer, low, high = word_error_rate(found, method)
+    added, added_low, added_high = (None, None, None) if method == OURS else added_errors(found, method)
+    calls = sum(run.more.get("calls", run.verifications) for run in runs)
+    requests = [run.more["request_seconds"] for run in runs if "request_seconds" in run.more]
+    firsts = [run.more["first_audio_seconds"] for run in runs if "first_audio_seconds" in run.more]
+    ended = [run.more["ended"] for run in runs if "ended" in run.more]
+    per_second = 1 / sound if sound else float("nan")
+    return SpokenFigures(
+        method=method,
+        temperature=found[0][0].temperature,
+        sentences=len(runs),
+        audio_seconds=sound,
+        wer=wer,
+        wer_low=low,
+        wer_high=high,
+        added=added,
+        added_low=added_low,
+        added_high=added_high,
+        other=word_error_rate(found, method, "other_")[0],
+        own_voice=mean(found, method, "own_voice"),
+        other_voice=mean(found, method, "other_voice"),
+        mel=mean(found, method, "mel_distance"),
+        length=sound / usual if usual else None,
+        ended=float(np.mean(ended)) if ended else None,
+        nfe=calls * per_second,
+        lm_rtf=sum(run.seconds for run in runs) * per_second,
+        rtf=sum(requests) * per_second if len(requests) == len(runs) else None,
+        ttfa=float(np.median(firsts)) if firsts else None,
+    )
+
+
+def mean(found: Sequence[Marked], method: str, name: str) -> float | None:
+    """The mean of a mark over the samples that have it."""
+    values = [marks[method][name] for _, marks in found if name in marks[method]]
+    return float(np.mean(values)) if values else None
+
+
+def word_error_rate(
+    found: Sequence[Marked], method: str, which: str = ""
+) -> tuple[float | None, float | None, float | None]:
+    """WER and its interval. which: "" for the sentence itself, "other_" for the control."""
+    if not all(f"{which}errors" in marks[method] for _, marks in found):
+        return None, None, None
+    counts = by_sentence(found, [(method, f"{which}errors"), (method, f"{which}words")])
+    return interval(counts, lambda sums: sums[..., 0] / sums[..., 1])
+
+
+def added_errors(found: Sequence[Marked], method: str) -> tuple[float | None, float | None, float | None]:
+    """WER above that of our AR loop on the same sentences, and its interval; None where either was not judged."""
+    if not all("errors" in marks.get(name, {}) for _, marks in found for name in (method, OURS)):
+        return None, None, None
+    counts = by_sentence(found, [(method, "errors"), (OURS, "errors"), (method, "words")])
+    return interval(counts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2])
+
+
+def by_sentence(found: Sequence[Marked], names: Sequence[tuple[str, str]]) -> np.ndarray:
+    """[sentences, names]: marks summed over the repetitions of each sentence."""
+    sums: dict[int, np.ndarray] = {}
+    for sample, marks in found:
+        values = np.array([marks[method][name] for method, name in names], dtype=float)
+        sums[sample.question] = sums.get(sample.question, 0) + values
+    return np.stack(list(sums.values()))
+
+
+def interval(
+    counts: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
+) -> tuple[float, float, float]:
+    """A value of summed counts [.., names], and its bootstrap interval over sentences [sentences, names]."""
+    chosen = np.random.default_rng(0).integers(len(counts), size=(RESAMPLES, len(counts)))
+    low, high = np.quantile(value(counts[chosen].sum(1)), [(1 - level) / 2, (1 + level) / 2])
+    return float(value(counts.sum(0))), float(low), float(high)

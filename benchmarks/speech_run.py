@@ -1,0 +1,191 @@
+"""The speech run: every method says the same sentences, streamed as a listener would hear them, and is judged.
+
+A method's seconds are those of decoding: prefill, drafting, verification, bookkeeping. What the codec takes is counted
+apart, since it is the same for all. Chunks of sound are made between rounds, so the clocks of the two do not mix.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from mmspec import Pipeline
+from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method
+from mmspec.benchmarks.records import Run, Sample, Store, sample_of
+from mmspec.benchmarks.rows import row
+from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.errors import InputError
+from mmspec.registry import resolve
+
+WARM_UP = "the red bar is the tallest."
+
+
+@dataclass(frozen=True)
+class SpeechSettings:
+    """How speech is measured. speed: its `drafters` are rows (`mmspec.benchmarks.rows`), its `questions` sentences.
+
+    texts: a file of sentences, one a line; held-out ones of the synthetic world by default. listener: folder of the
+    listener; by default the one beside the model.
+    """
+
+    speed: SpeedSettings
+    texts: Path | None = None
+    listener: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What is said, and by whom: a voice's name, None where the model has none. other, another: the controls."""
+
+    text: str
+    voice: str | None
+    other: str
+    another: str | None
+
+
+@dataclass
+class Spoken:
+    """Our decode loop with one drafter and one rule, streaming."""
+
+    pipe: Pipeline
+
+    def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See `Method`; `inputs` is a `Sentence`."""
+        start = time.perf_counter()
+        told: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        stream = self.pipe.stream(None, inputs.text, voice=inputs.voice, **told)
+        prepared = time.perf_counter() - start
+        for _ in stream:
+            pass
+        whole = time.perf_counter() - start
+        reply = stream.finish()
+        stats = reply.stats
+        first = stream.first_audio_seconds
+        more = {"calls": stats.target_calls, "request_seconds": whole, "ended": float(reply.finish == "stop")}
+        if first is not None:
+            more["first_audio_seconds"] = prepared + first
+        return Run(
+            tokens=list(reply.token_ids),
+            seconds=stats.seconds,
+            prefill_seconds=stats.prefill_seconds,
+            verifications=len(stats.accept_lengths) if stats.verifies else 0,
+            verified_tokens=len(reply.token_ids) - 1 if stats.verifies else 0,
+            accept_lengths=list(stats.accept_lengths),
+            draft_seconds=stats.draft_seconds,
+            verify_seconds=stats.verify_seconds,
+            other_seconds=stats.other_seconds,
+            lossless=stats.lossless,
+            more=more,
+        )
+
+
+@dataclass
+class Stock:
+    """`generate` of transformers on the same codes, with the warpers that it knows (it has no repetition-aware one)."""
+
+    pipe: Pipeline
+    inner: HuggingFace
+
+    def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
+        """See `Method`; `inputs` is a `Sentence`."""
+        made = self.pipe.prepare(None, inputs.text, inputs.voice)
+        prompt = {name: value for name, value in made.items() if name in ("input_ids", "attention_mask")}
+        return self.inner(prompt, max_new_tokens, temperature, seed)
+
+
+def speech_methods(pipe: Pipeline, rows: tuple[str, ...]) -> dict[str, Method]:
+    """The methods of a run; `generate` of transformers stands beside our AR loop where the model is a language model
+    with one stream of codes."""
+    found: dict[str, Method] = {}
+    for text in rows:
+        found[text] = Spoken(row(pipe, text))
+        if text == OURS and getattr(pipe.target, "codebooks", 1) == 1:
+            config = pipe.target.model.generation_config
+            own = {name: getattr(config, name, None) for name in PLAIN}
+            warpers = {name: PLAIN[name] if value is None else value for name, value in own.items()}
+            found[HF] = Stock(pipe, HuggingFace(pipe.target.model, warpers=warpers))
+    return found
+
+
+def judge_of(pipe: Pipeline, settings: SpeechSettings) -> Any:
+    """The judge of the run, None if there is no listener. Raises: CheckpointError: the one named is none."""
+    kind = cast("Any", resolve("judges", "listener", "speech"))
+    return kind.find(pipe.folder, settings.listener)
+
+
+def script(pipe: Pipeline, settings: SpeechSettings) -> list[Sentence]:
+    """What is said in a run: voices take turns; the control of a sentence is the next one, by the next voice."""
+    if pipe.target.modality != "speech":
+        raise InputError(
+            f"{type(pipe.target.model).__name__} does not speak: mmspec bench measures it without 'speech'"
+        )
+    kind = cast("Any", resolve("judges", "listener", "speech"))
+    texts = kind.texts(settings.speed.questions + 1, settings.texts)
+    voices = list(getattr(pipe.processor, "voices", {})) or [None]
+    count = len(voices)
+    return [
+        Sentence(text, voices[i % count], texts[i + 1], voices[(i + 1) % count] if count > 1 else None)
+        for i, text in enumerate(texts[:-1])
+    ]
+
+
+def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[tuple[Sample, dict[str, Any]]]:
+    """Say and judge what the folder does not hold yet; returns samples with their marks, method -> name -> value.
+
+    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept.
+    """
+    said, judge = script(pipe, settings), judge_of(pipe, settings)
+    told = "\n".join(f"{sentence.voice}: {sentence.text}" for sentence in said)
+    kept = {"run": "speech", "sentences": sha256(told.encode()).hexdigest(), **asdict(settings.speed)}
+    kept["listener"] = None if judge is None else judge.own_errors
+    store = Store(folder, kept)
+    run(
+        pipe,
+        settings.speed,
+        store,
+        lambda: cast("Any", said),
+        lambda: speech_methods(pipe, settings.speed.drafters),
+        warm=lambda: cast("Any", Sentence(WARM_UP, said[0].voice, WARM_UP, None)),
+        note=lambda sample: {"marks": marks(pipe, said[sample.question], sample, judge)},
+        prepare=lambda sentence: sentence,
+    )
+    found = [(sample_of(record), record["marks"]) for record in store.load()]
+    return sorted(found, key=lambda each: (each[0].question, each[0].temperature, each[0].repeat))
+
+
+def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dict[str, dict[str, float]]:
+    """Of every method: seconds of sound, what the judge says, and how far from the sound of our AR loop it is."""
+    inputs = pipe.prepare(None, sentence.text, sentence.voice)
+    audio = {name: pipe.target.product_of(inputs, 0, each.tokens).get("audio") for name, each in sample.runs.items()}
+    found = {}
+    for name, sound in audio.items():
+        found[name] = {"audio_seconds": sound.seconds if sound else 0.0}
+        if judge is not None:
+            voice, another = voice_of(pipe, sentence.voice), voice_of(pipe, sentence.another)
+            found[name] |= judge.mark(sentence.text, sentence.other, sound, voice, another)
+            if sound and audio.get(OURS) and name != OURS:
+                found[name]["mel_distance"] = judge.mel_distance(sound, audio[OURS])
+    return found
+
+
+def voice_of(pipe: Pipeline, name: str | None) -> Any:
+    """The sound of a voice, None for none."""
+    return None if name is None else pipe.processor.voices[name]
+
+
+def requests(said: list[Sentence], settings: SpeedSettings, temperature: float, most: int) -> list[dict[str, Any]]:
+    """The first sentences as the arguments of calls."""
+    return [
+        {
+            "prompt": sentence.text,
+            "voice": sentence.voice,
+            "temperature": temperature,
+            "seed": settings.seed,
+            "max_new_tokens": settings.max_new_tokens,
+        }
+        for sentence in said[:most]
+    ]

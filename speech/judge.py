@@ -1,0 +1,113 @@
+"""What benchmarks ask about speech: whether it says the text, whose voice it has, how far it is from other speech.
+
+The words are heard, and voices compared, by a listener (`mmspec.speech.listener`) in the folder `listener` beside the
+model or wherever one is told; its own errors come along, since no word error rate means anything without them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmspec.errors import InputError
+from mmspec.speech.audio import Audio, resampled
+from mmspec.speech.listener import Listener, energies
+from mmspec.speech.pretrain.texts import sentences
+from mmspec.speech.text import spoken
+from mmspec.speech.wer import audible, word_errors
+
+BESIDE = "listener"
+
+
+class Judge:
+    """Marks utterances. Args: listener: see above."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    @classmethod
+    def find(cls, model: Path | None, listener: str | os.PathLike[str] | None = None) -> Judge | None:
+        """The judge with the listener in a folder, else with the one beside the model; None if there is none.
+
+        Raises: CheckpointError: the folder that was named holds no listener.
+        """
+        if listener is not None:
+            return cls(Listener.load(listener))
+        beside = model / BESIDE if model else None
+        return cls(Listener.load(beside)) if beside and beside.is_dir() else None
+
+    @property
+    def own_errors(self) -> dict[str, float]:
+        """How wrong the listener is about speech that is right: WER of recordings, of the codec's resynthesis, ..."""
+        return self.listener.figures
+
+    @staticmethod
+    def texts(count: int, file: str | os.PathLike[str] | None = None) -> list[str]:
+        """Sentences to be said: the first lines of a file, or held-out ones of the synthetic world.
+
+        Raises: InputError: the file cannot be read, has too few lines, or one that cannot be pronounced.
+        """
+        if file is None:
+            return sentences("test", count)
+        try:
+            lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} cannot be read as text: {error}") from error
+        if len(lines) < count:
+            raise InputError(f"{file} holds {len(lines)} sentences, one a line; {count} are asked for")
+        for place, line in enumerate(lines[:count], 1):
+            try:
+                spoken(line)
+            except InputError as error:
+                raise InputError(f"{file}, sentence {place}: {error}") from error
+        return lines[:count]
+
+    def mark(
+        self, text: str, other: str, audio: Audio | None, voice: Audio | None = None, another: Audio | None = None
+    ) -> dict[str, float]:
+        """What can be said of one utterance; of silence (None) nothing was heard.
+
+        Args: text: what it should say. other: what it should not, the control. voice: whose it should be, and
+        `another` that it should not be.
+        Returns: errors of words; other_errors of other_words; own_voice and other_voice, cosines in [-1, 1].
+        """
+        heard = self.listener.hear(audio) if audio is not None else ""
+        marks: dict[str, float] = {}
+        marks["errors"], marks["words"] = word_errors(audible(text), heard)
+        marks["other_errors"], marks["other_words"] = word_errors(audible(other), heard)
+        for name, whose in (("own_voice", voice), ("other_voice", another)):
+            if audio is not None and whose is not None:
+                marks[name] = float(self.listener.manner_of(audio) @ self.listener.manner_of(whose))
+        return marks
+
+    def spectrogram(self, audio: Audio) -> np.ndarray:
+        """[mels, T] log-mel energies (natural logarithms), to be looked at."""
+        return energies(self.listener.config, resampled(audio, self.listener.config.rate)).numpy()
+
+    def mel_distance(self, one: Audio, other: Audio) -> float:
+        """Mean distance of log-mel values (natural logarithms) along the best alignment in time."""
+        config = self.listener.config
+        mine, theirs = (energies(config, resampled(audio, config.rate)).T for audio in (one, other))
+        return aligned(torch.cdist(mine, theirs, p=1) / config.mels)
+
+
+def aligned(costs: Any) -> float:
+    """Mean cost per step of the cheapest monotone path through costs [T, U] (dynamic time warping, slope-weighted).
+
+    A diagonal step counts twice, so that a path's weight is T + U whatever its way.
+    """
+    table = np.asarray(costs, dtype=np.float64)
+    above = np.cumsum(np.concatenate([[2 * table[0, 0]], table[0, 1:]]))
+    for row in table[1:]:
+        here = np.empty_like(above)
+        here[0] = above[0] + row[0]
+        for column in range(1, len(row)):
+            here[column] = min(
+                above[column] + row[column], here[column - 1] + row[column], above[column - 1] + 2 * row[column]
+            )
+        above = here
+    return float(above[-1] / sum(table.shape))

@@ -1,0 +1,212 @@
+"""Trains the listener that judges synthetic speech: `mmspec train target valle-listener --help`.
+
+It hears the recordings that the speech model learns from, then also what the codec makes of them, so that a codec's
+artefacts are not counted as words that nobody understands. It never hears a model. The recordings are those of a run
+of `mmspec train target valle-mini`; each step is kept, and the same command goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+from mmspec.checkpoints import writing
+from mmspec.errors import CheckpointError
+from mmspec.speech.audio import Audio
+from mmspec.speech.codec import MelCodec
+from mmspec.speech.listener import Listener, ListenerConfig, symbols
+from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, write_shard
+from mmspec.speech.pretrain.espeak import SPEAKERS, say
+from mmspec.speech.pretrain.texts import sentences
+from mmspec.speech.wer import audible, word_errors
+from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
+
+VOICE_WEIGHT = 0.2
+HIDDEN_MELS, HIDDEN_FRAMES = 10, 20
+"""Most bands, and frames, of a mel spectrogram that are hidden at a time (SpecAugment, arXiv 1904.08779)."""
+
+CARD = """# {name}
+
+A recogniser of {millions:.1f} M parameters that judges synthetic speech (`mmspec.speech.listener`): log-mel frames,
+convolutions, letters by CTC, and an embedding of the voice. It learnt from {sentences} sentences about the synthetic
+world, spoken by espeak-ng, and from {resynthesised} of them after a pass through the codec; it never heard a model
+speak. Other words, languages and real voices are beyond it.
+
+`mmspec train target valle-listener` makes it again: {steps} updates on recordings, {codec_steps} more on both, batches
+of {batch}, seed {seed}.
+
+## Measured on {held_out} held-out sentences
+
+{figures}
+"""
+
+
+class ListenerLoss:
+    """CTC per letter, and `VOICE_WEIGHT` times the cross-entropy of the speaker."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def __call__(self, position: Tensor, rows: list[Utterance]) -> Tensor:
+        """A scalar. position: [B] of the samples in the run, the source of all that is random here."""
+        mel, counts = self.listener.mel([row.samples for row in rows])
+        laws, lengths, manner = self.listener(hidden(mel, random.Random(f"hide/{int(position[0])}")), counts)
+        texts = [torch.tensor(symbols(audible(row.text))) for row in rows]
+        sizes = torch.tensor([len(text) for text in texts])
+        ctc = F.ctc_loss(
+            laws.transpose(0, 1), pad_sequence(texts, batch_first=True), lengths.cpu(), sizes, zero_infinity=True
+        )
+        speakers = torch.tensor([row.speaker for row in rows], device=manner.device)
+        return ctc + VOICE_WEIGHT * F.cross_entropy(10 * self.listener.voices(manner), speakers)
+
+
+def hidden(mel: Tensor, rng: random.Random) -> Tensor:
+    """Log-mel frames [B, mels, T] with some bands and two stretches of time blanked."""
+    mel = mel.clone()
+    first = rng.randrange(mel.shape[1])
+    mel[:, first : first + rng.randrange(HIDDEN_MELS + 1)] = 0
+    for _ in range(2):
+        start = rng.randrange(mel.shape[2])
+        mel[:, :, start : start + rng.randrange(HIDDEN_FRAMES + 1)] = 0
+    return mel
+
+
+@torch.no_grad()
+def resynthesised(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Utterance]:
+    """The same utterances as the codec gives them back, kept in a file."""
+    if not file.exists():
+        bar = tqdm(spoken, desc="resynthesis", unit="utterance", disable=None)
+        write_shard(file, [codec.decode(codec.encode(one.samples[None]))[0].numpy() for one in bar])
+    pcm, ends = read_shard(file)
+    places = zip(spoken, [0, *ends[:-1]], ends, strict=True)
+    return [Utterance(one.text, one.speaker, pcm[begin:end]) for one, begin, end in places]
+
+
+def mixed(spoken: list[Utterance], again: list[Utterance]) -> list[Utterance]:
+    """Every recording, each followed by a resynthesised one; of these there are fewer, so they come again."""
+    return [row for one, other in zip(spoken, cycle(again), strict=False) for row in (one, other)]
+
+
+def errors(listener: Listener, spoken: list[Utterance], shift: int = 0) -> float:
+    """WER of utterances against their own texts, or (the control) those of others, `shift` places further on."""
+    wrong = total = 0
+    for place, one in enumerate(spoken):
+        text = audible(spoken[(place + shift) % len(spoken)].text)
+        few, count = word_errors(text, listener.hear(Audio(one.samples.numpy(), listener.config.rate)))
+        wrong, total = wrong + few, total + count
+    return wrong / total
+
+
+@torch.no_grad()
+def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
+    """Share of utterances whose speaker, among all in all manners, is told right."""
+    guesses = [int(listener.voices(listener.manner_of(Audio(s.samples.numpy(), listener.config.rate))).argmax())
+               for s in spoken]  # fmt: skip
+    return sum(guess == one.speaker for guess, one in zip(guesses, spoken, strict=True)) / len(spoken)
+
+
+def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak: Say = say) -> None:
+    """Everything, from recordings to the finished folder. speak: who speaks what is not recorded yet."""
+    config = config or ListenerConfig(voices=len(SPEAKERS))
+    counts = {"train": options.sentences, "dev": options.held_out}
+    spoken = {
+        split: record(sentences(split, count), config.rate, options.run / f"speech-{split}", options.seed, speak)
+        for split, count in counts.items()
+    }
+    home = options.work or options.run / "listener"
+    torch.manual_seed(options.seed)
+    listener = Listener(config)
+    if not (home / "plain-done").exists():
+        fit(listener, spoken["train"], home / "plain", options, options.steps, options.rate)
+        with writing(home / "plain-done") as folder:
+            listener.save_pretrained(folder)
+    listener.load_state_dict(Listener.from_pretrained(home / "plain-done", dtype=torch.float32).state_dict())
+    codec = codec_in(options.codec or options.run / "codec-done")
+    again = resynthesised(codec, spoken["train"][: options.resynthesised], home / f"again-{options.resynthesised}.npz")
+    fit(listener, mixed(spoken["train"], again), home / "mixed", options, options.codec_steps, options.rate / 2)
+    listener.eval()
+    heard = resynthesised(codec, spoken["dev"], home / "again-dev.npz")
+    listener.figures = {
+        "wer_of_recordings": errors(listener, spoken["dev"]),
+        "wer_of_codec": errors(listener, heard),
+        "wer_of_wrong_texts": errors(listener, heard, shift=1),
+        "right_voices": right_voices(listener, spoken["dev"]),
+    }
+    export(listener, options)
+
+
+def fit(
+    listener: Listener, samples: list[Utterance], folder: Path, options: argparse.Namespace, steps: int, rate: float
+) -> None:
+    """Train in place on `samples`, from where `folder` left off."""
+    here = not torch.cuda.is_available()
+    trainer = LossTrainer(
+        ListenerLoss(listener),
+        model=listener,
+        args=training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=here),
+        train_dataset=Epochs(samples, steps * options.batch, options.seed),
+        data_collator=collate,
+    )
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+
+
+def codec_in(folder: Path) -> MelCodec:
+    """The codec in a folder. Raises: CheckpointError: there is none."""
+    if not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{folder} holds no codec: train one first (mmspec train target valle-mini), or name its folder by --codec"
+        )
+    return MelCodec.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def export(listener: Listener, options: argparse.Namespace) -> None:
+    """Write the finished folder, in bfloat16."""
+    card = CARD.format(
+        name=options.out.name,
+        millions=sum(weight.numel() for weight in listener.parameters()) / 1e6,
+        figures="\n".join(f"- {name.replace('_', ' ')}: {value:.3f}" for name, value in listener.figures.items()),
+        **vars(options),
+    )
+    with writing(options.out) as folder:
+        listener.to(torch.bfloat16).write(folder)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; the defaults take about ten minutes on two CPU cores."""
+    found = argparse.ArgumentParser(prog="mmspec train target valle-listener", description=__doc__)
+    found.add_argument("--out", type=Path, required=True, help="folder of the finished listener")
+    found.add_argument("--run", type=Path, default=Path("runs/valle-mini"), help="run folder of the speech model")
+    found.add_argument("--work", type=Path, help="folder of logs and checkpoints; RUN/listener unless given")
+    found.add_argument("--codec", type=Path, help="folder of the codec; RUN/codec-done unless given")
+    found.add_argument("--sentences", type=int, default=7000, help="of the run: those that it learns from")
+    found.add_argument("--held-out", type=int, default=200, help="of the run: those to measure on")
+    found.add_argument("--resynthesised", type=int, default=1000, help="sentences that are also heard from the codec")
+    found.add_argument("--steps", type=int, default=1000, help="updates on recordings")
+    found.add_argument("--codec-steps", type=int, default=400, help="updates on recordings and resynthesis")
+    found.add_argument("--batch", type=int, default=16, help="utterances per update")
+    found.add_argument("--rate", type=float, default=0.02, help="peak learning rate of matrices")
+    found.add_argument("--threads", type=int, default=2)
+    found.add_argument("--seed", type=int, default=0)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    options = parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)
+    run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Whisper as target: speech goes in, its text comes out (arXiv 2212.04356), on the stock class.
+
+The encoder hears the speech once; the decoder is a causal language model that looks at it in every layer, so trees,
+rows of different lengths and every drafter for text work as they do elsewhere. Greedy texts equal those of HF
+`generate`. What the generation config forbids (`suppress_tokens`, and `begin_suppress_tokens` at the first place) is
+ruled out before any law is made. Timestamps, long recordings and fallback temperatures are not served.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    PreTrainedConfig,
+    PreTrainedModel,
+    WhisperForConditionalGeneration,
+)
+
+from mmspec.cache import RowCache
+from mmspec.contract import Draft, State, Verified
+from mmspec.decoder import Decoder, Heard
+from mmspec.errors import InputError, shorten
+from mmspec.speech.audio import read_audio, resampled
+from mmspec.targets import CausalTarget
+
+LONGEST_S = 30.0
+"""Seconds that the encoder hears."""
+TASKS = ("transcribe", "translate")
+
+
+class HearingDecoder(Decoder):
+    """The decoder of an encoder-decoder model, its cross-attention cached beside the rows' cache."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.config = model.eval(), model.config
+        self.by_layer_type, self.window, self.keeps_logits = False, None, False
+        self.num_layers: int = model.config.decoder_layers
+        self.max_length: int = model.config.max_target_positions
+
+    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+        if "heard" in inputs:
+            cache.beside = inputs["heard"], DynamicCache()
+        heard, cross = cache.beside
+        out = self.model(
+            encoder_outputs=(heard,),
+            decoder_input_ids=inputs["input_ids"],
+            decoder_position_ids=inputs.get("position_ids"),
+            decoder_attention_mask=inputs.get("attention_mask"),
+            past_key_values=EncoderDecoderCache(cache.hf, cross),
+            use_cache=True,
+            return_dict=True,
+            **({"output_hidden_states": True} if taps else {}),
+        )
+        return Heard(out.logits, {tap: out.decoder_hidden_states[tap] for tap in taps})
+
+
+class Whisper(CausalTarget):
+    """A Whisper checkpoint. See `mmspec.loading.Family`."""
+
+    modality = "speech"
+    pictures = ("input_features",)
+    """[B, mels, frames] of the speech."""
+    usual_drafter = "none"
+    applies = ("suppress_tokens", "begin_suppress_tokens")
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        self.model, self.tokenizer, self.decoder = model, tokenizer, HearingDecoder(model)
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
+        self.hidden_size: int = model.config.d_model
+        self.num_layers: int = model.config.decoder_layers
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether the configuration is one of Whisper with its encoder."""
+        return config.model_type == "whisper" and bool(config.is_encoder_decoder)
+
+    @staticmethod
+    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The HF class of the model."""
+        return WhisperForConditionalGeneration
+
+    @staticmethod
+    def processor_class(config: PreTrainedConfig) -> Any:
+        """The HF class of the processor."""
+        from transformers import WhisperProcessor
+
+        return WhisperProcessor
+
+    @property
+    def budget(self) -> int:
+        """All that the decoder has places for."""
+        return self.decoder.max_length
+
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """`input_ids` [B, T] and `input_features` [B, mels, frames].
+
+        Args: texts: the task, "transcribe" or "translate", and the language where one is told ("transcribe en").
+        voice: the speech as the path or bytes of a WAV file, or an `Audio`; a list has one for each text.
+        """
+        if any(images):
+            raise InputError("Whisper hears and does not see: leave image out")
+        spoken = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
+        if voice is None or len(spoken) != len(texts):
+            raise InputError(f"{len(texts)} prompts need as much speech: pass voice= (WAV files), one for each")
+        rows = [self.prompt(processor.tokenizer, text) for text in texts]
+        if len({len(row) for row in rows}) > 1:
+            raise InputError("all prompts of a batch must tell a language, or none")
+        rate = processor.feature_extractor.sampling_rate
+        samples = [self._samples(one, rate) for one in spoken]
+        features = processor.feature_extractor(samples, sampling_rate=rate, return_tensors="pt")
+        return {"input_ids": torch.tensor(rows), "input_features": features["input_features"]}
+
+    def prompt(self, tokenizer: Any, text: str) -> list[int]:
+        """The ids that tell the decoder what to do. Raises: InputError: not a task of Whisper."""
+        task, _, language = text.strip().partition(" ")
+        if task not in TASKS:
+            raise InputError(f"the prompt of a recogniser is {' or '.join(TASKS)}, not {shorten(text)}")
+        try:
+            tokenizer.set_prefix_tokens(language=language.strip() or None, task=task, predict_timestamps=False)
+        except ValueError as error:
+            raise InputError(f"the language of {shorten(text)} is not known: {error}") from error
+        return list(tokenizer.prefix_tokens)
+
+    @staticmethod
+    def _samples(source: Any, rate: int) -> Any:
+        audio = read_audio(source)
+        if audio.seconds > LONGEST_S:
+            raise InputError(f"the speech lasts {audio.seconds:.0f} s; {LONGEST_S:.0f} s are heard at most: cut it")
+        return resampled(audio, rate).numpy()
+
+    def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
+        """See `CausalTarget`; the speech is encoded here."""
+        if "input_features" not in inputs:
+            raise InputError("there is nothing to hear: input_features is missing")
+        arranged = super().arrange(inputs, rows)
+        arranged["heard"] = self.model.get_encoder()(arranged.pop("input_features")).last_hidden_state
+        return arranged
+
+    def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
+        """See `CausalTarget`; the first piece brings what was heard."""
+        found = super().piece(arranged, start, end)
+        return {**found, "heard": arranged["heard"]} if start == 0 else found
+
+    def read(
+        self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = (), attention: bool = False
+    ) -> tuple[RowCache, Heard]:
+        """See `CausalTarget`; what may not stand first, and what may never be said, is ruled out."""
+        cache, heard = super().read(inputs, rows, taps, attention)
+        heard.logits = self.allowed(heard.logits, first=True)
+        return cache, heard
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """One forward over the tree."""
+        found = super().verify(state, draft)
+        return Verified(self.allowed(found.logits), found.taps)
+
+    def allowed(self, logits: Tensor, first: bool = False) -> Tensor:
+        """Logits [.., V] without what the generation config suppresses."""
+        config = self.model.generation_config
+        never = list(config.suppress_tokens or ())
+        never += list(config.begin_suppress_tokens or ()) if first else []
+        if not never:
+            return logits
+        return logits.index_fill(-1, torch.tensor(never, device=logits.device), -torch.inf)

@@ -1,0 +1,196 @@
+"""`mmspec bench speech` on a tiny model with a tiny listener: rows, marks, figures, resuming, mistakes."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_speech
+import torch
+from typer.testing import CliRunner
+
+import mmspec
+from mmspec.acceptance.exact import Exact
+from mmspec.benchmarks.certainty import Watching, mean_top
+from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.records import Run, Sample
+from mmspec.benchmarks.rows import row, rule_of, split
+from mmspec.benchmarks.speech_figures import spoken_figures
+from mmspec.errors import Error, InputError, UnknownNameError
+from mmspec.speech.audio import read_audio
+from mmspec.speech.listener import Listener, ListenerConfig
+from mmspec.speech.relaxed import Tolerance
+
+LISTENER = {"rate": tiny_speech.RATE, "n_fft": 256, "hop": 64, "mels": 16, "width": 16, "blocks": 3, "kernel": 5,
+            "manner": 8}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tiny_speech.tiny_valle(tmp_path_factory.mktemp("bench") / "valle")
+    torch.manual_seed(3)
+    listener = Listener(ListenerConfig(**LISTENER)).eval()
+    listener.figures = {"wer_of_recordings": 0.125}
+    listener.write(place / "listener")
+    return place
+
+
+@pytest.fixture(scope="module")
+def pipe(folder: Path) -> Any:
+    return mmspec.load(folder, "none")
+
+
+def test_a_model_of_speech_is_measured_as_such_without_being_told(folder: Path) -> None:
+    arguments = ["--model", str(folder), "--drafters", "none", "--questions", "1", "--max-new-tokens", "12"]
+    done = CliRunner().invoke(app, [*arguments, "--min-tokens", "2"], catch_exceptions=True)
+    assert done.exit_code == 0, repr(done.exception)
+    assert "LM-RTF" in done.stdout
+
+
+def bench(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["speech", *map(str, arguments)], catch_exceptions=True)
+
+
+SMALL = ("--sentences", 2, "--max-new-tokens", 24, "--min-tokens", 2)
+
+
+def test_a_run_measures_speed_words_and_voices_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    methods = "none,prompt-lookup,prompt-lookup@tolerance=3"
+    told = ("--model", folder, "--methods", methods, *SMALL, "--out", out)
+    done = bench(*told)
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert "wer of recordings 0.125" in done.stdout
+    assert "mean top-1 probability" in done.stdout
+    assert (out / "plot.png").stat().st_size > 10_000
+    assert (out / "spectrograms.png").stat().st_size > 10_000
+    waves = sorted(path.name for path in (out / "sounds").iterdir())
+    named = ["hf", "none", "prompt-lookup", "prompt-lookup_tolerance_3"]
+    assert waves == [f"{i}-{name}.wav" for i in (0, 1) for name in named]
+    plainly, drafted = (read_audio(out / "sounds" / f"1-{name}.wav").samples for name in ("none", "prompt-lookup"))
+    assert np.array_equal(plainly, drafted)
+    summary = json.loads((out / "summary.json").read_text())
+    spoken = {each["method"]: each for each in summary["spoken"]}
+    assert list(spoken) == ["none", "hf", "prompt-lookup", "prompt-lookup@tolerance=3"]
+    assert spoken["none"]["added"] is None
+    for name in ("wer", "wer_low", "added", "mel", "length"):
+        assert spoken["prompt-lookup"][name] is not None
+    assert spoken["prompt-lookup"]["added"] == 0
+    assert spoken["prompt-lookup"]["mel"] == 0
+    assert spoken["prompt-lookup"]["length"] == 1
+    assert spoken["none"]["ttfa"] > 0
+    assert spoken["none"]["rtf"] > spoken["none"]["lm_rtf"] > 0
+    assert -1 <= spoken["none"]["own_voice"] <= 1
+    figures = {each["method"]: each for each in summary["figures"]}
+    assert figures["prompt-lookup"]["equal_ours"] == 1
+    assert figures["prompt-lookup@tolerance=3"]["lossless"] is False
+    assert figures["none"]["speedup"] is not None
+    lines = (out / "samples.jsonl").read_bytes()
+    again = bench(*told)
+    assert again.exit_code == 0
+    assert (out / "samples.jsonl").read_bytes() == lines, "what was measured is not measured again"
+    assert json.loads((out / "summary.json").read_text())["spoken"] == summary["spoken"]
+
+
+def test_without_a_listener_the_table_says_so(tmp_path: Path) -> None:
+    deaf = tiny_speech.tiny_valle(tmp_path / "deaf")
+    done = bench("--model", deaf, "--methods", "none", *SMALL)
+    assert done.exit_code == 0, repr(done.exception)
+    assert "no listener lies beside the model" in done.stdout
+
+
+def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
+    wrong = bench("--model", folder, "--methods", "none,vadusa@tolerence=4", *SMALL)
+    assert isinstance(wrong.exception, Error)
+    assert isinstance(bench("--model", folder, "--methods", "none,none", *SMALL).exception, InputError)
+    assert isinstance(bench("--model", folder, "--listener", tmp_path, *SMALL).exception, Error)
+    (tmp_path / "few.txt").write_text("one bar\n")
+    few = bench("--model", folder, "--texts", tmp_path / "few.txt", *SMALL)
+    assert isinstance(few.exception, InputError)
+    assert "1 sentences" in str(few.exception)
+    (tmp_path / "bad.txt").write_text("one bar\n\u4f60\u597d\ntwo bars\n")
+    bad = bench("--model", folder, "--texts", tmp_path / "bad.txt", *SMALL)
+    assert "sentence 2" in str(bad.exception)
+    mute = bench("--model", tiny.tiny_llama(tmp_path / "llama"), *SMALL)
+    assert isinstance(mute.exception, InputError)
+    assert "does not speak" in str(mute.exception)
+
+
+def test_rows_name_a_drafter_a_rule_and_its_knob(pipe: Any) -> None:
+    found = row(pipe, "prompt-lookup@tolerance=4")
+    assert isinstance(found.rule, Tolerance)
+    assert found.rule.draws == 4
+    assert type(found.drafter).__name__ == "PromptLookup"
+    assert found.target is pipe.target
+    assert isinstance(row(pipe, "none").rule, Exact)
+    assert split("ssd@beta=0.4") == ("ssd", "beta", 0.4)
+    assert split("ssd") == ("ssd", "exact", None)
+    with pytest.raises(UnknownNameError, match="tolerance"):
+        rule_of("tolerence=4", "speech")
+    with pytest.raises(InputError, match="not a number"):
+        rule_of("tolerance=much", "speech")
+    with pytest.raises(InputError, match="cannot be set"):
+        rule_of("exact=2", "speech")
+    with pytest.raises(InputError, match="beta in"):
+        rule_of("beta=7", "speech")
+
+
+def test_the_certainty_is_that_of_the_warped_law(pipe: Any) -> None:
+    asked = {"prompt": "two red circles", "seed": 5, "max_new_tokens": 20}
+    warm = mean_top(pipe, [{**asked, "temperature": 1.0}])
+    cold = mean_top(pipe, [{**asked, "temperature": 0.2}])
+    sure = mean_top(pipe, [{**asked, "temperature": 1.0, "top_k": 1}])
+    assert warm is not None
+    assert cold is not None
+    assert 0 < warm < cold < 1
+    assert sure == pytest.approx(1)
+    assert mean_top(pipe, []) is None
+
+
+def test_watching_changes_no_token(pipe: Any) -> None:
+    asked = {"prompt": "two red circles", "seed": 5, "max_new_tokens": 20, "temperature": 1.0}
+    rule = Watching()
+    watched = pipe.with_drafter("none", acceptance=rule)(**asked)
+    assert watched.token_ids == pipe(**asked).token_ids
+    assert len(rule.tops) == len(watched.token_ids) - 1
+
+
+def sample(question: int, **runs: Run) -> Sample:
+    return Sample(question, 1.0, 0, dict(runs))
+
+
+def spoken(calls: float, first: float = 0.1) -> Run:
+    more = {"calls": calls, "request_seconds": 4.0, "first_audio_seconds": first, "ended": 1.0}
+    return Run([1, 2, 3], 1.0, 0.25, 2, 2, more=more)
+
+
+def marked(errors: int, audio: float = 2.0, other: int = 9) -> dict[str, float]:
+    return {"errors": errors, "words": 10, "other_errors": other, "other_words": 10, "audio_seconds": audio}
+
+
+def test_figures_by_hand() -> None:
+    found = [
+        (sample(i, none=spoken(30), fast=spoken(10, first)), {"none": marked(1), "fast": marked(errors, 1.0)})
+        for i, (errors, first) in enumerate([(1, 0.1), (3, 0.3), (2, 0.2)])
+    ]
+    plain, fast = spoken_figures(found)
+    assert (plain.wer, plain.other, plain.nfe) == (0.1, 0.9, 15)
+    assert plain.added is None
+    assert fast.wer == pytest.approx(0.2)
+    assert fast.added == pytest.approx(0.1)
+    assert fast.added_low == pytest.approx(0, abs=1e-9)
+    assert fast.added_high == pytest.approx(0.2)
+    assert (fast.nfe, fast.lm_rtf, fast.rtf, fast.ttfa, fast.length) == (10, 1, 4, 0.2, 0.5)
+
+
+def test_silence_is_all_errors_and_unjudged_is_unknown() -> None:
+    silent = {"none": {"errors": 10, "words": 10, "audio_seconds": 0.0}}
+    (found,) = spoken_figures([(sample(0, none=spoken(5)), silent)])
+    assert found.wer == 1
+    assert math.isnan(found.nfe)
+    (found,) = spoken_figures([(sample(0, none=spoken(5)), {"none": {"audio_seconds": 1.0}})])
+    assert found.wer is None
+    assert np.isfinite(found.nfe)

@@ -1,0 +1,111 @@
+"""The speaking tab: both utterances of a sentence, limits on what is asked, and the page itself."""
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_speech
+
+import mmspec
+from mmspec.demos.booth import Booth, Line, Sound, player
+from mmspec.errors import InputError, MismatchError, UnknownNameError
+
+pytest.importorskip("gradio")
+from mmspec.demos import app, speaking_booth
+
+
+class Tiny(Booth):
+    """Says what fits into the tiny model's context."""
+
+    sentences = [tiny_speech.TEXT, "one bar"]  # type: ignore[assignment] # noqa: RUF012
+
+
+@pytest.fixture(scope="module")
+def booth(tmp_path_factory: pytest.TempPathFactory) -> Booth:
+    folder = tiny_speech.tiny_valle(tmp_path_factory.mktemp("booth") / "valle")
+    return Tiny(str(folder), ["prompt-lookup", "suffix"])
+
+
+def test_a_race_says_the_same_twice(booth: Booth) -> None:
+    line = Line(tiny_speech.TEXT, "prompt-lookup", voice="low", seed=3, shape="own", temperature=0.7)
+    states = [(len(race.slow.steps), len(race.fast.steps), race.finished) for race in booth.say(line)]
+    assert states == sorted(states)
+    race = list(booth.say(line))[-1]
+    want = mmspec.load(booth.model, "none")(prompt=tiny_speech.TEXT, temperature=0.7, seed=3, voice="low")
+    assert race.finished
+    assert race.agree
+    assert race.invariant
+    assert race.slow.token_ids == want.token_ids
+    assert race.slow_sound is not None
+    assert race.fast_sound is not None
+    assert race.slow_sound.wav == race.fast_sound.wav == want.audio.wav()
+    assert race.slow_sound.seconds == pytest.approx(want.audio.seconds)
+    assert race.slow_sound.first is not None
+    other = list(booth.say(Line(tiny_speech.TEXT, "prompt-lookup", voice="high", seed=3, temperature=0.7)))[-1]
+    assert other.slow.token_ids != race.slow.token_ids
+
+
+def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
+    race = list(booth.say(Line("one", "prompt-lookup", "tolerance", seed=1)))[-1]
+    assert not race.fast.lossless
+    assert not race.invariant
+    with pytest.raises(MismatchError, match="takes proposals"):
+        next(booth.say(Line("one", "prompt-lookup", "beta")))
+
+
+def test_a_sound_can_be_played_as_it_is() -> None:
+    data = player(Sound(b"RIFF1234", 1.25, 0.5))
+    assert b64decode(data.split("base64,")[1].split('"')[0]) == b"RIFF1234"
+    assert "1.25 s of speech, first sound after 0.50 s" in data
+    assert "first sound" not in player(Sound(b"", 1.0, None))
+    assert "audio" not in player(None)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"text": " "}, "the sentence is empty"),
+        ({"text": "a" * 300}, "the sentence has 300 characters"),
+        ({"temperature": 3.0}, "temperature 3 is not valid"),
+        ({"rule": "lantern"}, "unknown rule 'lantern'"),
+        ({"seed": -1}, "the seed -1 is not valid"),
+    ],
+)
+def test_lines_have_limits(line: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, UnknownNameError), match=message):
+        Line(**{"text": "one", "drafter": "suffix", **line})
+
+
+def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
+    frames = list(speaking_booth.show_run(booth, "one bar", "suffix", "exact", "low", 1.0, 0, "own"))
+    assert len({len(each) for each in frames}) == 1
+    assert frames[-1][0].finished
+    assert "yes, lossless" in frames[-1][2]
+    assert "rect" in frames[-1][3]
+    assert "audio/wav" in frames[-1][5]
+    assert "audio/wav" in frames[-1][6]
+    *_, last = speaking_booth.show_replay(frames[-1][0])
+    assert "One code at a time" in last[0]
+    assert last[2:] == frames[-1][3:5]
+    for given, message in (
+        (("!?", "suffix", "exact", "low", 1.0, 0, "own"), "nothing to pronounce"),
+        (("one", "nobody", "exact", "low", 1.0, 0, "own"), "unknown drafter"),
+        (("one", "suffix", "exact", "nobody", 1.0, 0, "own"), "unknown voice"),
+        (("one", "suffix", "beta", "low", 1.0, 0, "own"), "takes proposals"),
+    ):
+        assert message in list(speaking_booth.show_run(booth, *given))[-1][1]  # type: ignore[arg-type]
+    assert len(next(speaking_booth.show_replay(None))) == 4
+
+
+def test_a_page_has_the_tab(booth: Booth, tmp_path: Path) -> None:
+    made = app.studio_of(booth.model)
+    assert type(made) is Booth
+    assert "prompt-lookup" in made.drafters
+    app.TABS[Tiny] = app.TABS[Booth]
+    try:
+        blocks = app.page(booth)
+    finally:
+        del app.TABS[Tiny]
+    labels = {getattr(block, "label", None) for block in blocks.blocks.values()}
+    assert {"Speaking", "Sentence", "Voice"} <= labels

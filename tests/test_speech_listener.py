@@ -1,0 +1,246 @@
+"""The listener that judges speech: words, letters, padding, voices, its training, the judge's distances."""
+
+import functools
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_speech
+import torch
+from safetensors.torch import load_file
+
+from mmspec.errors import CheckpointError, InputError
+from mmspec.speech.audio import Audio
+from mmspec.speech.judge import Judge, aligned
+from mmspec.speech.listener import BLANK, Listener, ListenerConfig, symbols, written
+from mmspec.speech.pretrain import listener_training
+from mmspec.speech.pretrain.corpus import Utterance
+from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker
+from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
+from mmspec.speech.text import spoken
+from mmspec.speech.wer import audible, distance, word_errors
+from mmspec.training.muon import build_optimizer
+
+RATE = 4000
+TINY = {"rate": RATE, "n_fft": 256, "hop": 32, "mels": 24, "width": 32, "blocks": 3, "kernel": 5, "manner": 8}
+
+
+def tiny_listener(**changes: Any) -> Listener:
+    torch.manual_seed(1)
+    return Listener(ListenerConfig(**{**TINY, **changes})).eval()
+
+
+def tones(text: str, speaker: Speaker) -> Audio:
+    """A letter is a tone of 60 ms; a voice is another tone above it."""
+    time = np.arange(int(0.06 * RATE)) / RATE
+    own = 1500 + 20 * (speaker.pitch - 40)
+    parts = [
+        np.sin(2 * np.pi * (150 + 45 * (ord(letter) - 96)) * time) * (letter.isalpha())
+        + 0.4 * np.sin(2 * np.pi * own * time)
+        for letter in text
+    ]
+    return Audio((0.3 * np.concatenate(parts)).astype(np.float32), RATE)
+
+
+def slow_distance(said: str, heard: str) -> int:
+    @functools.cache
+    def cost(i: int, j: int) -> int:
+        if not i or not j:
+            return i + j
+        return min(cost(i - 1, j) + 1, cost(i, j - 1) + 1, cost(i - 1, j - 1) + (said[i - 1] != heard[j - 1]))
+
+    return cost(len(said), len(heard))
+
+
+def test_distance_is_the_least_number_of_edits() -> None:
+    texts = ["".join(letters) for n in range(4) for letters in itertools.product("ab", repeat=n)]
+    for said, heard in itertools.product(texts, texts):
+        assert distance(said, heard) == slow_distance(said, heard)
+    assert distance("kitten", "sitting") == 3
+
+
+def test_word_errors_by_hand() -> None:
+    assert word_errors("the red bar is tall", "the bat is very tall") == (3, 5)
+    assert word_errors("one two", "") == (2, 2)
+    assert word_errors("one", "one two three") == (2, 1)
+
+
+def test_what_can_be_heard_has_no_punctuation_and_no_digits() -> None:
+    assert audible("It's 21, twenty-one; (A-b)!") == "it's twenty one twenty one a b"
+    assert audible(spoken("The bar: 7.")) == audible("the bar, 7")
+
+
+def test_a_path_through_the_frames_is_read_as_ctc_does() -> None:
+    a, b = symbols("a")[0], symbols("b")[0]
+    assert written([BLANK, a, a, BLANK, a, b, b, BLANK]) == "aab"
+    assert written([BLANK, BLANK]) == ""
+    assert written(symbols("the bar")) == "the bar"
+
+
+def test_padding_changes_nothing_for_a_shorter_row() -> None:
+    listener = tiny_listener().double()
+    short, long = (torch.from_numpy(tones(text, SPEAKERS[0]).samples) for text in ("bar", "the tallest bar"))
+    alone = listener(*listener.mel([short]))
+    laws, counts, manner = listener(*listener.mel([short, long]))
+    assert int(counts[0]) == alone[0].shape[1] < laws.shape[1]
+    torch.testing.assert_close(laws[0, : int(counts[0])], alone[0][0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(manner[0], alone[2][0], atol=1e-9, rtol=0)
+    assert manner.norm(dim=-1).tolist() == pytest.approx([1, 1])
+
+
+def test_loudness_changes_nothing() -> None:
+    listener = tiny_listener()
+    noise = np.random.default_rng(0).normal(scale=0.05, size=2000).astype(np.float32)
+    audio, louder = Audio(noise, RATE), Audio(3 * noise, RATE)
+    laws = [listener(*listener.mel([torch.from_numpy(each.samples)]))[0] for each in (audio, louder)]
+    torch.testing.assert_close(*laws, atol=1e-3, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def taught() -> tuple[Listener, list[Utterance]]:
+    """A listener that has heard sixteen utterances of tones again and again."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join("".join(rng.choice(list("abc"), 2)) for _ in range(3)) for _ in range(16)]
+    spoken_by = [SPEAKERS[0] if i % 2 else SPEAKERS[2] for i in range(16)]
+    corpus = [
+        Utterance(text, i % 2, torch.from_numpy((tones(text, who).samples * 32767).astype(np.int16)))
+        for i, (text, who) in enumerate(zip(texts, spoken_by, strict=True))
+    ]
+    listener = tiny_listener(voices=2).train()
+    loss, optimizer = ListenerLoss(listener), build_optimizer(listener, 0.02)
+    for step in range(180):
+        optimizer.zero_grad()
+        loss(torch.arange(16) + 16 * step, corpus).backward()
+        optimizer.step()
+    return listener.eval(), corpus
+
+
+def test_it_learns_words_and_voices(taught: tuple[Listener, list[Utterance]]) -> None:
+    listener, corpus = taught
+    assert errors(listener, corpus) < 0.35
+    assert errors(listener, corpus, shift=1) > 0.7
+    assert listener_training.right_voices(listener, corpus) == 1
+    one, same, other = (listener.manner_of(Audio(corpus[i].samples.numpy(), RATE)) for i in (0, 2, 1))
+    assert float(one @ same) > float(one @ other) + 0.3
+
+
+def test_the_judge_marks_words_and_voices(taught: tuple[Listener, list[Utterance]]) -> None:
+    listener, corpus = taught
+    judge = Judge(listener)
+    sounds = [Audio(one.samples.numpy(), RATE) for one in corpus[:3]]
+    marks = judge.mark(corpus[0].text, corpus[1].text, sounds[0], sounds[2], sounds[1])
+    assert marks["words"] == marks["other_words"] == 3
+    assert marks["errors"] < marks["other_errors"]
+    assert marks["own_voice"] > marks["other_voice"]
+    silent = judge.mark(corpus[0].text, corpus[1].text, None, sounds[2], sounds[1])
+    assert (silent["errors"], silent["words"]) == (3, 3)
+    assert "own_voice" not in silent
+
+
+def test_some_bands_and_some_time_are_hidden_and_nothing_else_changes() -> None:
+    import random
+
+    mel = torch.ones(2, 24, 60)
+    blanked = [hidden(mel, random.Random(i)) for i in range(20)]
+    assert all(set(each.unique().tolist()) <= {0.0, 1.0} for each in blanked)
+    assert len({float(each.mean()) for each in blanked}) > 5
+    assert float(mel.min()) == 1
+
+
+def test_half_of_what_is_heard_at_last_comes_from_the_codec() -> None:
+    made = [Utterance(text, 0, torch.zeros(4)) for text in "abcde"]
+    heard = listener_training.mixed(made[:3], made[3:])
+    assert [one.text for one in heard] == ["a", "d", "b", "e", "c", "d"]
+
+
+def test_alignment_costs_nothing_for_a_slower_copy_and_more_for_another() -> None:
+    a, b = torch.randn(9, 4), torch.randn(9, 4)
+    slow = a.repeat_interleave(2, 0)
+    assert aligned(torch.cdist(a, a, p=1)) == 0
+    assert aligned(torch.cdist(a, slow, p=1)) == 0
+    assert aligned(torch.cdist(a, b, p=1)) > 0.5
+    assert aligned(torch.cdist(a, b, p=1)) == pytest.approx(aligned(torch.cdist(b, a, p=1)))
+    assert aligned(torch.full((3, 5), 2.0)) == 2
+
+
+def test_alignment_takes_the_cheapest_path() -> None:
+    def every(costs: torch.Tensor, i: int, j: int) -> float:
+        here = float(costs[i, j])
+        if i == j == 0:
+            return 2 * here
+        ways = []
+        if i:
+            ways.append(every(costs, i - 1, j) + here)
+        if j:
+            ways.append(every(costs, i, j - 1) + here)
+        if i and j:
+            ways.append(every(costs, i - 1, j - 1) + 2 * here)
+        return min(ways)
+
+    torch.manual_seed(0)
+    for shape in ((4, 3), (2, 5), (1, 4), (3, 1)):
+        costs = torch.rand(shape)
+        assert aligned(costs) == pytest.approx(every(costs, shape[0] - 1, shape[1] - 1) / sum(shape))
+
+
+def test_mel_distance_is_zero_for_the_same_sound_only() -> None:
+    judge = Judge(tiny_listener())
+    one, other = tones("a red bar", SPEAKERS[0]), tones("two blue lines", SPEAKERS[0])
+    assert judge.mel_distance(one, one) == 0
+    assert judge.mel_distance(one, other) > 0.1
+
+
+def test_a_listener_is_found_beside_a_model_or_where_one_is_named(tmp_path: Path) -> None:
+    assert Judge.find(tmp_path) is None
+    assert Judge.find(None) is None
+    listener = tiny_listener()
+    listener.figures = {"wer_of_recordings": 0.25}
+    listener.write(tmp_path / "listener")
+    found = Judge.find(tmp_path)
+    assert found is not None
+    assert found.own_errors == {"wer_of_recordings": 0.25}
+    audio = tones("a red bar", SPEAKERS[0])
+    torch.testing.assert_close(found.listener.manner_of(audio), listener.manner_of(audio))
+    tiny_speech.tiny_valle(tmp_path / "valle")
+    for wrong in ("nowhere", "valle"):
+        with pytest.raises(CheckpointError, match=wrong):
+            Judge.find(tmp_path, tmp_path / wrong)
+    (tmp_path / "listener" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        Judge.find(tmp_path)
+
+
+def test_sentences_come_from_a_file_or_from_what_was_held_out(tmp_path: Path) -> None:
+    assert Judge.texts(3) == Judge.texts(5)[:3]
+    file = tmp_path / "lines.txt"
+    file.write_text("one bar\n\n two bars \nthree")
+    assert Judge.texts(3, file) == ["one bar", "two bars", "three"]
+    with pytest.raises(InputError, match="holds 3 sentences"):
+        Judge.texts(4, file)
+    with pytest.raises(InputError, match="cannot be read"):
+        Judge.texts(1, tmp_path / "none.txt")
+
+
+def test_a_run_writes_a_listener_with_its_own_errors_and_waits_for_the_codec(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 12, "held-out": 3, "resynthesised": 4,
+            "steps": 3, "codec-steps": 2, "batch": 4}  # fmt: skip
+    options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
+    config = ListenerConfig(**TINY, voices=len(SPEAKERS))
+    with pytest.raises(CheckpointError, match="holds no codec"):
+        listener_training.run(options, config, tones)
+    before = load_file(tmp_path / "run" / "listener" / "plain-done" / "model.safetensors")
+    tiny_speech.processor().codec.save_pretrained(tmp_path / "run" / "codec-done")
+
+    def silent(text: str, speaker: Speaker) -> Audio:
+        raise AssertionError("recordings are those of the run")
+
+    listener_training.run(options, config, silent)
+    listener = Listener.load(tmp_path / "ear")
+    assert set(listener.figures) == {"wer_of_recordings", "wer_of_codec", "wer_of_wrong_texts", "right_voices"}
+    assert json.loads((tmp_path / "ear" / "figures.json").read_text()) == listener.figures
+    assert "12 sentences" in (tmp_path / "ear" / "README.md").read_text()
+    assert any(not torch.equal(before[name], each) for name, each in listener.state_dict().items())

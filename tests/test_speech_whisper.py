@@ -1,0 +1,282 @@
+"""Whisper on its stock class: greedy texts equal those of transformers, with every drafter; a small one that drafts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_speech
+import torch
+import toys
+from transformers import LlamaConfig, WhisperConfig, WhisperForConditionalGeneration
+
+import mmspec
+from mmspec.acceptance.ratio import Ratio
+from mmspec.drafters.lookahead import Lookahead
+from mmspec.drafters.medusa import Medusa, MedusaHeads
+from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.drafters.recycling import Recycling
+from mmspec.drafters.suffix import Suffix
+from mmspec.errors import InputError, MismatchError
+from mmspec.speech.specasr import SpecASR, aligned, ragged
+from mmspec.speech.whisper import LONGEST_S, Whisper
+
+VOCABULARY, FRAMES, MELS, START, END = 97, 20, 8, 90, 91
+
+
+def whisper(seed: int = 0, layers: int = 2, **changes: Any) -> Any:
+    """Random weights, float64, large enough that words depend on the speech and on each other."""
+    values: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "num_mel_bins": MELS,
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": layers,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "max_source_positions": FRAMES // 2,
+        "max_target_positions": 64,
+        "pad_token_id": 0,
+        "bos_token_id": START,
+        "eos_token_id": END,
+        "decoder_start_token_id": START,
+        "suppress_tokens": None,
+        "begin_suppress_tokens": None,
+    }
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(WhisperConfig(**{**values, **changes})).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.add_(0.2 * torch.randn_like(weight))
+    model.generation_config.suppress_tokens = [5, 6]
+    model.generation_config.begin_suppress_tokens = [7, END]
+    model.generation_config.eos_token_id = END
+    model.generation_config.pad_token_id = 0
+    model.generation_config.decoder_start_token_id = START
+    return model
+
+
+def speech(batch: int = 1, seed: int = 0) -> torch.Tensor:
+    return torch.randn(batch, MELS, FRAMES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return whisper()
+
+
+def inputs_of(features: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.full((len(features), 1), START), "input_features": features}
+
+
+def stock(model: Any, features: torch.Tensor, budget: int) -> list[list[int]]:
+    """What transformers writes, without the prompt and up to the end token."""
+    with torch.no_grad():
+        ids = model.generate(features, do_sample=False, max_new_tokens=budget, num_beams=1)
+    found = []
+    for row in ids.tolist():
+        row = row[1:] if row[0] == START else row
+        found.append(row[: row.index(END) + 1] if END in row else row)
+    return found
+
+
+def heads(model: Any) -> Medusa:
+    """Random multi-token heads on the last feature."""
+    torch.manual_seed(3)
+    config = LlamaConfig(hidden_size=32, intermediate_size=48, num_attention_heads=4, initializer_range=0.2)
+    return Medusa(MedusaHeads(config, 3).double(), depth=3, total=8)
+
+
+DRAFTERS = {
+    "none": lambda model: "none",
+    "prompt-lookup": lambda model: PromptLookup(length=4),
+    "suffix": lambda model: Suffix(),
+    "recycling": lambda model: Recycling(),
+    "lookahead": lambda model: Lookahead(),
+    "multi-token heads": heads,
+    "specasr copy": lambda model: SpecASR(model, threshold=0.0, length=5),
+    "specasr near": lambda model: SpecASR(toys.perturbed(model, 0.15), threshold=0.2),
+    "specasr far": lambda model: SpecASR(whisper(9, layers=1), threshold=0.1, length=6),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_ids_equal_those_of_transformers(model: Any, name: str) -> None:
+    pipe = mmspec.load(model, DRAFTERS[name](model))
+    for seed in range(2):
+        features = speech(seed=seed)
+        out = pipe.generate(**inputs_of(features), temperature=0, max_new_tokens=30)
+        assert out.token_ids == stock(model, features, 30)[0]
+        assert not {5, 6} & set(out.token_ids)
+        assert out.token_ids[0] not in (7, END)
+    if name == "specasr copy":
+        assert set(out.stats.accept_lengths[:-1]) == {5}
+
+
+def test_what_is_suppressed_is_not_said() -> None:
+    model = whisper(4)
+    said = mmspec.load(model, "none").generate(**inputs_of(speech()), temperature=0, max_new_tokens=12).token_ids
+    model.generation_config.begin_suppress_tokens = said[:1]
+    model.generation_config.suppress_tokens = said[4:5]
+    out = mmspec.load(model, "none").generate(**inputs_of(speech()), temperature=0, max_new_tokens=12)
+    assert out.token_ids[0] != said[0]
+    assert said[4] not in out.token_ids
+    assert out.token_ids == stock(model, speech(), 12)[0]
+
+
+def test_the_speech_matters(model: Any) -> None:
+    pipe = mmspec.load(model, "none")
+    texts = {
+        tuple(pipe.generate(**inputs_of(speech(seed=i)), temperature=0, max_new_tokens=12).token_ids) for i in range(6)
+    }
+    assert len(texts) > 2
+
+
+@pytest.mark.parametrize("name", ["prompt-lookup", "multi-token heads", "specasr near", "recycling"])
+def test_rows_of_a_batch_are_those_of_single_calls_at_any_temperature(model: Any, name: str) -> None:
+    features = speech(3, seed=4)
+    for temperature in (0.0, 1.0):
+        pipe = mmspec.load(model, DRAFTERS[name](model))
+        together = pipe.generate(**inputs_of(features), temperature=temperature, seed=5, max_new_tokens=20)
+        for row in range(3):
+            alone = mmspec.load(model, "none").generate(
+                **inputs_of(features[row : row + 1]), temperature=temperature, seed=5 + row, max_new_tokens=20
+            )
+            assert together[row].token_ids == alone.token_ids
+
+
+def test_the_last_tap_is_what_the_head_reads(model: Any) -> None:
+    target = Whisper(model)
+    rows = [[START, 3, 9]]
+    _, heard = target.read(inputs_of(speech()), rows, taps=(target.num_layers,))
+    torch.testing.assert_close(
+        target.allowed(target.head(heard.taps[target.num_layers][:, -1:]), first=True), heard.logits
+    )
+
+
+def test_a_tree_is_verified_as_its_branches_would_be(model: Any) -> None:
+    """Siblings under a shared parent: each node's logits are those of its own path, read alone."""
+    from mmspec.contract import Draft, Needs
+    from mmspec.sampling import Sampler, Sampling
+
+    target = Whisper(model)
+    sampler = Sampler(Sampling(), 1, torch.device("cpu"))
+    with torch.no_grad():
+        state = target.prefill({**inputs_of(speech()), "max_new_tokens": 9}, Needs(), sampler)
+        pending = int(state.pending[0])
+        tokens = torch.tensor([[pending, 11, 12, 13, 14]])
+        parents = torch.tensor([[-1, 0, 0, 1, 2]])
+        found = target.verify(state, Draft(tokens, parents, torch.tensor([[0, 1, 1, 2, 2]]))).logits[0]
+        for node, path in {3: [11, 13], 4: [12, 14], 2: [12]}.items():
+            _, alone = target.read(inputs_of(speech()), [[START, pending, *path]])
+            both = torch.stack([found[node], alone.logits[0, 0]])
+            allowed = both.isfinite().all(0)
+            torch.testing.assert_close(both[0, allowed], both[1, allowed])
+
+
+def test_a_rejected_draft_is_used_again(model: Any) -> None:
+    assert aligned([1, 2, 3, 4, 5], 1, 3, 3) == [4, 5]  # the draft had a token too many
+    assert aligned([1, 2, 3, 4], 2, 2, 3) == [3, 4]  # one too few
+    assert aligned([1, 2, 3, 2, 9], 2, 2, 3) in ([3, 2, 9], [9])
+    assert aligned([1, 2, 3, 4, 5], 0, 5, 3) == []  # too far away
+    assert aligned([1, 2, 3], 1, 2, 0) == []
+    assert aligned([1, 2], 2, 7, 3) == []
+    draft = ragged(torch.tensor([8, 9]), [[1, 2], []])
+    assert draft.tokens.tolist() == [[8, 1, 2], [9, 0, 0]]
+    assert draft.valid is not None
+    assert draft.valid.tolist() == [[True, True, True], [True, False, False]]
+    drafter = SpecASR(toys.perturbed(model, 0.1), threshold=0.0, length=8)
+    calls = {"read": 0, "rounds": 0}
+    extend = drafter.decoder.extend
+
+    def counted(*given: Any, **more: Any) -> Any:
+        calls["read"] += 1
+        return extend(*given, **more)
+
+    drafter.decoder.extend = counted  # type: ignore[method-assign]
+    reused = []
+    for seed in range(6):
+        before = calls["read"]
+        out = mmspec.load(model, drafter).generate(**inputs_of(speech(seed=seed)), temperature=0, max_new_tokens=40)
+        reused.append(8 * len(out.stats.accept_lengths) - (calls["read"] - before))
+    without = SpecASR(toys.perturbed(model, 0.1), threshold=0.0, length=8, reach=0)
+    assert max(reused) > 8, "in some round the small model was not asked"
+    assert without.reach == 0
+
+
+def test_a_sure_threshold_makes_drafts_shorter(model: Any) -> None:
+    sizes = []
+    for threshold in (0.0, 0.9):
+        pipe = mmspec.load(model, SpecASR(model, threshold=threshold, length=6))
+        out = pipe.generate(**inputs_of(speech()), temperature=0, max_new_tokens=30)
+        sizes.append(np.mean(out.stats.accept_lengths))
+    assert sizes[1] < sizes[0]
+
+
+def test_a_folder_of_a_smaller_whisper_drafts(model: Any, tmp_path: Path) -> None:
+    whisper(1, layers=1).save_pretrained(tmp_path / "small")
+    pipe = mmspec.load(model, tmp_path / "small")
+    assert isinstance(pipe.drafter, SpecASR)
+    out = pipe.generate(**inputs_of(speech()), temperature=0, max_new_tokens=12)
+    assert out.token_ids == stock(model, speech(), 12)[0]
+
+
+class Features:
+    """A feature extractor of the right shape."""
+
+    sampling_rate = tiny_speech.RATE
+
+    def __call__(self, samples: list[Any], sampling_rate: int, return_tensors: str) -> dict[str, torch.Tensor]:
+        assert sampling_rate == self.sampling_rate
+        return {"input_features": torch.stack([torch.full((MELS, FRAMES), float(abs(one).mean())) for one in samples])}
+
+
+class Words:
+    """A tokenizer of letters with Whisper's prefix."""
+
+    def set_prefix_tokens(self, language: str | None, task: str, predict_timestamps: bool) -> None:
+        if language not in (None, "en"):
+            raise ValueError(f"unsupported language {language}")
+        self.prefix_tokens = [START, 92] if language else [START]
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(chr(40 + i) for i in ids)
+
+
+class Processor:
+    tokenizer, feature_extractor = Words(), Features()
+
+
+def test_speech_files_are_transcribed_and_mistakes_are_told(model: Any, tmp_path: Path) -> None:
+    pipe = mmspec.load(model, "none", processor=Processor())
+    file = tiny_speech.voice().save(tmp_path / "speech.wav")
+    out = pipe(prompt="transcribe", voice=str(file), temperature=0, max_new_tokens=6)
+    assert out.text
+    assert (
+        out.token_ids == pipe(prompt="transcribe", voice=tiny_speech.voice(), temperature=0, max_new_tokens=6).token_ids
+    )
+    two = pipe(prompt=["transcribe en"] * 2, voice=[str(file)] * 2, temperature=0, max_new_tokens=6)
+    assert two[0].token_ids == two[1].token_ids
+    with pytest.raises(InputError, match="transcribe or translate"):
+        pipe(prompt="what is said?", voice=str(file))
+    with pytest.raises(InputError, match="language"):
+        pipe(prompt="transcribe klingon", voice=str(file))
+    with pytest.raises(InputError, match="pass voice="):
+        pipe(prompt="transcribe")
+    with pytest.raises(InputError, match="no audio file"):
+        pipe(prompt="transcribe", voice="nowhere.wav")
+    with pytest.raises(InputError, match="heard at most"):
+        pipe(prompt="transcribe", voice=tiny_speech.voice(LONGEST_S + 1))
+    with pytest.raises(InputError, match="input_features is missing"):
+        pipe.generate(input_ids=torch.tensor([[START]]))
+    with pytest.raises(MismatchError, match="mel bands"):
+        mmspec.load(model, SpecASR(whisper(1, num_mel_bins=4)))
+    with pytest.raises(MismatchError, match="vocabulary"):
+        mmspec.load(model, SpecASR(whisper(1, vocab_size=99)))
+    with pytest.raises(MismatchError):
+        mmspec.load(model, SpecASR(model), acceptance=Ratio())
+    with pytest.raises(InputError, match="threshold"):
+        SpecASR(model, threshold=1.0)
