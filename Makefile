@@ -22,7 +22,7 @@ run: .venv/.base  ## answer a question about a picture, one token at a time and 
 	@$(BIN)/mmspec generate "$(PICTURE)" "$(QUESTION)" --compare
 
 test: .venv/.dev  ## run the tests; PYTEST_ARGS="-k media" chooses some
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 # mypy cannot follow the folder mapping of an editable install, so it reads an installed copy, from inside that copy (the
 # current folder comes first in its search path). build/ is removed because setuptools would keep deleted modules in it.

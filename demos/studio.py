@@ -14,7 +14,7 @@ from mmspec.control import read_shape
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorder
 from mmspec.demos.trace import Trace, follow
-from mmspec.errors import InputError, unknown_name
+from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.media import FORMATS, load_image
 from mmspec.text import decode_text
 
@@ -158,4 +158,4 @@ def opened(path: Path) -> Image.Image:
     try:
         return load_image(path)
     except InputError as error:
-        raise InputError(str(error).replace(repr(str(path)), "that you uploaded")) from error
+        raise InputError(str(error).replace(shorten(str(path)), "that you uploaded")) from error

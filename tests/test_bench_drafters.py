@@ -113,7 +113,8 @@ def test_a_run_measures_what_is_there_and_names_the_rest(finished: tuple[Path, d
     assert {method for task, temperature, method in found if temperature == 0} == drawn - set(dt.RULES)
     assert {row.task for row in table.rows} == {"chart"}  # there is nothing to average
     eagle = [row for row in table.rows if row.figures.method == "eagle2"]
-    assert all(row.cap and row.figures.speedup and row.cap > 0 for row in eagle)
+    assert all(row.figures.speedup for row in eagle)
+    assert all(row.cap is None or row.cap > 0 for row in eagle)  # None where `auto` drafted nothing
     others = ("none", "hf", "hf-prompt-lookup", "eagle@ratio")  # transformers' own, and a rule with other draws
     assert all(row.figures.equal_ours == 1 for row in table.rows if row.figures.method not in others)
     summary = json.loads((out / "summary.json").read_text())

@@ -47,7 +47,7 @@ SAMPLES: dict[str, Callable[[CausalTarget], Sample]] = {
 
 @pytest.fixture(scope="module")
 def pipe() -> Any:
-    model = tiny.llama_model(layers=6).double()
+    model = tiny.llama_model(layers=8).double()
     return mmspec.load(model, drafter="none", processor=tiny.tokenizer())
 
 
@@ -201,9 +201,9 @@ REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[
     "no such layer": (
         published.eagle3,
         {},
-        {"eagle_aux_hidden_state_layer_ids": [2, 3, 7]},
+        {"eagle_aux_hidden_state_layer_ids": [2, 3, 9]},
         MismatchError,
-        r"\[2, 3, 7\], the target has 6 layers",
+        r"\[2, 3, 9\], the target has 8 layers",
     ),
     "heads that see no draft": (
         published.hydra,
@@ -370,7 +370,7 @@ def test_an_export_of_eagle3_is_what_speculators_expects(pipe: Any, tmp_path: Pa
     assert config.pop("transformers_version")
     assert config == common("eagle3", "Eagle3Speculator", 5) | {
         "draft_vocab_size": 40,
-        "eagle_aux_hidden_state_layer_ids": [2, 3, 3],
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
         "embed_requires_grad": False,
         "fc_norm": False,
         "norm_before_fc": False,
@@ -459,6 +459,9 @@ def test_what_a_format_cannot_say_is_refused(pipe: Any, tmp_path: Path) -> None:
     shallow = mmspec.load(tiny.llama_model().double(), drafter="none", processor=tiny.tokenizer())
     with pytest.raises(MismatchError, match=r"\[2, 1, 0\]; the last one, 2"):
         export(trained("eagle3", shallow), shallow.target, "it", "speculators", tmp_path / "out")
+    middling = mmspec.load(tiny.llama_model(layers=6).double(), drafter="none", processor=tiny.tokenizer())
+    with pytest.raises(MismatchError, match=r"\[2, 3, 3\]; this format wants different ones"):
+        export(trained("eagle3", middling), middling.target, "it", "speculators", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -473,7 +476,7 @@ def test_the_commands_convert_and_export(
     pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "target"
-    tiny.llama_model(layers=6).save_pretrained(target)
+    tiny.llama_model(layers=8).save_pretrained(target)
     tiny.tokenizer().save_pretrained(target)
     sample = published.kangaroo(pipe.target)
     (tmp_path / "pickled").mkdir()

@@ -311,6 +311,8 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     assert again.store is not None
     assert again.store.get(9) is None
 
+    caplog.set_level("WARNING")
+    caplog.clear()
     say_what_is_kept(3 << 30, 2 << 30, 3 << 30)
     assert not caplog.records
     say_what_is_kept(4 << 30, 2 << 30, 3 << 30)

@@ -169,7 +169,11 @@ def eagle3_tensors(net: Any, prefix: str) -> dict[str, Tensor]:
 
 
 def before_the_norm(taps: Any, target: Any) -> list[int]:
-    """Taps as other programs number them. Raises: MismatchError: the last hidden state is among them."""
+    """Taps as other programs number them. Raises: MismatchError: one is there twice, or the last hidden state is."""
+    if len(set(taps)) < len(taps):
+        raise MismatchError(
+            f"the drafter reads the target's hidden states {list(taps)}; this format wants different ones"
+        )
     if max(taps) >= target.num_layers:
         raise MismatchError(
             f"the drafter reads the target's hidden states {list(taps)}; the last one, {target.num_layers}, is another "

@@ -55,7 +55,6 @@ def export(
         temperature=1.0,
         top_k=50,
         top_p=0.9,
-        ras_window=10,
     )
     parts = (model, codec)
     card = CARD.format(
