@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import read_json
 from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
+from mmspec.safe_files import read_json
 
 
 class Classes:

@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from mmspec.checkpoints import read_json
 from mmspec.errors import CheckpointError, missing_extra, one_line
 from mmspec.image_ar.pretrain.captions import GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.miniworld.facts import SHAPES
+from mmspec.safe_files import read_json
 
 PIXELS = 64
 CELLS: tuple[Cell, ...] = tuple((row, column) for row in range(3) for column in range(3))

@@ -21,9 +21,9 @@ from mmspec.image_ar.pretrain.captions import draw_groups, tell
 from mmspec.image_ar.target import guide
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, prepare
-from mmspec.training.data import Question
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
+from mmspec.training.questions import Question
 from mmspec.training.steps import Batch
 from mmspec.tree import chain
 

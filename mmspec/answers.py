@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from mmspec.decode import Round
+from mmspec.contract import Round
 from mmspec.stats import Stats
 from mmspec.stopping import TextStop
 from mmspec.text import TextStream, decode_text

@@ -19,6 +19,7 @@ from typing import Any
 
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one_line, shorten, unknown_name
 from mmspec.registry import resolve
+from mmspec.safe_files import check_weights, read_json
 
 FORMAT = 1
 DESCRIPTION = "drafter.json"
@@ -27,7 +28,6 @@ FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 PACKAGES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 METHODS = {"musicgen": "small-musicgen", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -88,21 +88,6 @@ def _download(kind: str, name: str, patterns: Sequence[str]) -> Path:
         raise CheckpointError(f"{kind} {name!r} is no folder here and was not downloaded: {one_line(error)}") from error
 
 
-def check_weights(folder: Path) -> None:
-    """Raise CheckpointError unless the folder holds safetensors weights."""
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    if pickles:
-        raise CheckpointError(
-            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "
-            "convert them to safetensors (save_pretrained of transformers does; for a drafter, mmspec convert)"
-        )
-    raise CheckpointError(
-        f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin)"
-    )
-
-
 def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
     """An HF model from safetensors weights; every weight must be there and fit.
 
@@ -137,19 +122,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; CheckpointError if it is missing or damaged."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} holds no {path.name}") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
 
 
 def fingerprint(target: Any) -> dict[str, Any]:

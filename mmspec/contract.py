@@ -190,10 +190,9 @@ class State:
 
     def undrafted(self) -> Draft:
         """The draft of a plain step: only the pending token, or what stands for it in targets without one."""
-        from mmspec.tree import root
-
         assert self.pending is not None
-        return root(self.pending)
+        first = self.pending.new_zeros(len(self.pending), 1)
+        return Draft(self.pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None])
 
     def levels(self, own: int) -> int:
         """How many levels this round's draft may have: those of `shape`, else the drafter's `own`; at most `room`."""
@@ -202,6 +201,25 @@ class State:
     def nodes(self, own: int) -> int:
         """How many nodes this round's draft may have, node 0 included: those of `shape`, else the drafter's `own`."""
         return own if self.shape is None else self.shape.total
+
+
+@dataclass
+class Round:
+    """What one round emitted, and how long its parts took.
+
+    tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
+    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds.
+    prefill: this is the first, draftless round; its verify_s is the prefill and its other_s the drafter's start.
+    """
+
+    tokens: list[list[int]]
+    drafted: list[int]
+    proposed: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+    prefill: bool = False
+    text: list[str] = field(default_factory=list)
 
 
 class Target(Protocol):

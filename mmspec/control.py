@@ -24,8 +24,7 @@ from mmspec.errors import InputError, MismatchError, shorten
 from mmspec.payoff import Costs, Rates
 
 if TYPE_CHECKING:
-    from mmspec.contract import Accepted, Draft, Rule
-    from mmspec.decode import Round
+    from mmspec.contract import Accepted, Draft, Round, Rule
     from mmspec.sampling import Sampler
 
 NO_DRAFT = Shape(0)

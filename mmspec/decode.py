@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from mmspec.contract import Accepted, Draft, Drafter, Kind, Rule, State, Target
+from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target
 from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
@@ -28,25 +27,6 @@ class Stop(Protocol):
 
     def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Truncate what a row emits at its first stop, mark rows that are done."""
-
-
-@dataclass
-class Round:
-    """What one round emitted, and how long its parts took.
-
-    tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
-    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds.
-    prefill: this is the first, draftless round; its verify_s is the prefill and its other_s the drafter's start.
-    """
-
-    tokens: list[list[int]]
-    drafted: list[int]
-    proposed: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    other_s: float = 0.0
-    prefill: bool = False
-    text: list[str] = field(default_factory=list)
 
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:

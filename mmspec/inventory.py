@@ -10,8 +10,9 @@ from typing import Any
 
 import mmspec
 from mmspec.checkpoints import PACKAGES as MODALITIES
-from mmspec.checkpoints import bundled, drafters_of, read_json
+from mmspec.checkpoints import bundled, drafters_of
 from mmspec.registry import entries, modalities, resolve
+from mmspec.safe_files import read_json
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow")
 EXTRAS = {"bench": "matplotlib", "demo": "gradio", "image": "diffusers", "speech": "torchaudio", "train": "accelerate"}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_json, read_model
+from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
 from mmspec.registry import entries, modalities, names, resolve
+from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmspec.decode import Round
+from mmspec.contract import Round
 
 
 @dataclass

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import read_json, read_model
+from mmspec.checkpoints import read_model
 from mmspec.errors import CheckpointError
+from mmspec.safe_files import read_json
 from mmspec.speech.audio import Audio, resampled, torchaudio
 from mmspec.speech.wer import LETTERS
 

@@ -25,7 +25,7 @@ from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio
 from mmspec.acceptance.typical import Typical
 from mmspec.cli import app
-from mmspec.contract import Accepted, Draft, Shape, State
+from mmspec.contract import Accepted, Draft, Round, Shape, State
 from mmspec.control import (
     CHAINS,
     COPIES,
@@ -39,7 +39,6 @@ from mmspec.control import (
     control_for,
     read_shape,
 )
-from mmspec.decode import Round
 from mmspec.drafters.eagle import joined
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup

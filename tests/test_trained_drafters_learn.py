@@ -20,10 +20,10 @@ from test_training import COURSE, made_up
 from torch import Tensor
 
 import mmspec
-from mmspec.checkpoints import read_json
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.static import TYPICAL, checked
 from mmspec.errors import InputError
+from mmspec.safe_files import read_json
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares

@@ -23,12 +23,13 @@ from mmspec.errors import InputError, MismatchError, MissingExtraError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.course import Course
-from mmspec.training.data import Lines, Miniworld, Question, open_data
+from mmspec.training.data import Lines, Miniworld, open_data
 from mmspec.training.drafter import train_drafter, weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
 from mmspec.training.muon import build_optimizer, orthogonalized
+from mmspec.training.questions import Question
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.steps import drafted_slots

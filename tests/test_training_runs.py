@@ -30,10 +30,11 @@ from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
 from mmspec.training import hub, processes
 from mmspec.training.answers import own_answer
-from mmspec.training.data import Lines, Question, open_data, warm_up_data
+from mmspec.training.data import Lines, open_data, warm_up_data
 from mmspec.training.drafter import train_drafter, train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
+from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.validation import best_step, exhausted
 

@@ -8,8 +8,8 @@ import torch
 import toys
 from transformers import GenerationConfig
 
-from mmspec.contract import Needs
-from mmspec.decode import Round, decode
+from mmspec.contract import Needs, Round
+from mmspec.decode import decode
 from mmspec.image_ar.mar import ContinuousSampler, MarTarget
 from mmspec.image_ar.mar_canvas import Canvas, CanvasStop
 from mmspec.image_ar.mar_config import MarConfig

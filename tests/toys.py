@@ -22,8 +22,9 @@ from transformers import (
 )
 
 from mmspec.acceptance.exact import Exact
+from mmspec.contract import Round
 from mmspec.control import OWN
-from mmspec.decode import Round, decode
+from mmspec.decode import decode
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mmspec.checkpoints import FILES, PICKLES, locate, read_json, writing
+from mmspec.checkpoints import FILES, locate, writing
 from mmspec.errors import CheckpointError, one_line
+from mmspec.safe_files import PICKLES, read_json
 
 CONFIG = "config.json"
 

@@ -16,10 +16,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
 
-from mmspec.checkpoints import check_weights, read_json
 from mmspec.contract import Drafter
 from mmspec.errors import CheckpointError, MismatchError, one_line, shorten
 from mmspec.registry import entries, resolve
+from mmspec.safe_files import check_weights, read_json
 
 CONFIG = "config.json"
 CLOSE = 1e-2

@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from mmspec.errors import InputError, shorten
 from mmspec.targets import unpad
-from mmspec.training.data import Question, Questions
 from mmspec.training.folders import claim, write_whole
 from mmspec.training.processes import group, leader_first, wait
+from mmspec.training.questions import Question, Questions
 
 AUTHORS = ("target", "data")
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}

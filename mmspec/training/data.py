@@ -5,42 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mmspec import miniworld
 from mmspec.errors import InputError, shorten
-from mmspec.media import ImageSource, load_image
+from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
+from mmspec.training.questions import Question, Questions
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
 """The forms of answers that are long enough to be worth drafting."""
 PER_PICTURE = 4
 """Questions taken from each picture of the world; every picture has at least about that many with a long answer."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt about a picture (None: text alone), and the data's own answer where there is one."""
-
-    image: ImageSource | None
-    prompt: str
-    answer: str | None = None
-
-
-class Questions(Protocol):
-    """A numbered source of questions. Equal names mean equal questions at equal numbers."""
-
-    name: str
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def __getitem__(self, index: int) -> Question:
-        """Question `index`, from 0."""
 
 
 class Miniworld:

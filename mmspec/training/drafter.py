@@ -24,9 +24,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import TrainerCallback
 
-from mmspec.checkpoints import fingerprint, read_json, save_drafter
+from mmspec.checkpoints import fingerprint, save_drafter
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import modalities, resolve
+from mmspec.safe_files import read_json
 from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
 from mmspec.training.card import model_card

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.training.answers import Answered, prepare
-from mmspec.training.data import Questions
+from mmspec.training.questions import Questions
 from mmspec.training.store import Store
 
 

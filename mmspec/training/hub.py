@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
-from mmspec.training.data import Question
+from mmspec.training.questions import Question
 
 ID = re.compile(r"[\w.-]+/[\w.-]+")
 PROMPT = ("prompt", "question", "query", "instruction", "text")

@@ -77,8 +77,7 @@ class SightHead(HeadNet):
         """[B, N, C] of slots that hold words.
 
         Args: embeddings, features: [B, N, H]. context: of `Seen`. step: 0 for true features, else the level of the
-        draft
-            that the estimates stand in.
+            draft that the estimates stand in.
         """
         return self.fc(torch.cat([embeddings, features], -1))
 
@@ -132,8 +131,7 @@ class SightDrafter(Eagle):
 
 @dataclass
 class Looking(Unrolling):
-    """A head that sees and runs on its own estimates, on one request. context: see `Seen`. step: level being
-    drafted."""
+    """A head that sees and runs on its own estimates, on one request. context: see `Seen`. step: the level at hand."""
 
     context: Tensor | None = None
     step: int = 0

@@ -1,0 +1,39 @@
+"""What is read of a folder before anything is loaded from it: JSON, and whether its weights are of a safe kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mmspec.errors import CheckpointError, one_line
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+def check_weights(folder: Path) -> None:
+    """Raise CheckpointError unless the folder holds safetensors weights."""
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "
+            "convert them to safetensors (save_pretrained of transformers does; for a drafter, mmspec convert)"
+        )
+    raise CheckpointError(
+        f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin)"
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; CheckpointError if it is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} holds no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
