@@ -31,14 +31,15 @@ is made to try speculative decoding with. It only draws: its tower that reads pi
 
 ## Data
 
-Scenes of one to four shapes of the synthetic world `mmspec.miniworld` on rough grounds. Captions say colour and shape of
-everything, and its place, how two groups lie to each other, or only how many there are; most name the ground. Seeds:
+Scenes of one to four shapes of the synthetic world `mmspec.miniworld` on rough grounds. Captions say colour and shape
+of everything, and its place, how two groups lie to each other, or only how many there are; most name the ground. Seeds:
 tokenizer, codes, shallow, deep; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe
 
 `mmspec train target {name}` makes it again: a VQ autoencoder (L1, L2 and edges), then cross-entropy on the codes by a
-decoder of half the layers that is deepened, one caption in ten hidden for guidance. Held-out losses: picture tokenizer {codes_loss:.3f}, codes {draw_loss:.3f} nats.
+decoder of half the layers that is deepened, one caption in ten hidden for guidance. Held-out losses: picture
+tokenizer {codes_loss:.3f}, codes {draw_loss:.3f} nats.
 Mean probability of the best code under the guided law (scale {guidance}), held out: {certainty:.2f}.
 """
 
