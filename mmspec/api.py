@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -20,8 +21,9 @@ from mmspec.answers import Stream
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode
+from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
-from mmspec.loading import adopt_target, find_drafter, find_model, find_rule, read_target
+from mmspec.loading import adopt_target, compile_target, find_drafter, find_model, find_rule, read_target
 from mmspec.options import (
     Options,
     answer_count,
@@ -52,6 +54,8 @@ def load(
     processor: Any = None,
     dtype: Any = None,
     device: Any = None,
+    compile: bool = False,
+    drafter_dtype: Any = None,
 ) -> Pipeline:
     """A model, a drafter and an acceptance rule, ready to answer.
 
@@ -67,8 +71,14 @@ def load(
         processor: the HF processor or tokenizer; None takes the one in the model's folder.
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
+        compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); the tokens are the same. The
+            first requests of each batch size and length take minutes with large models. On CUDA forwards are captured
+            in graphs, too; that part has not been measured yet.
+        drafter_dtype: of the drafter's own linear layers: "int8" (weights alone, a scale per row), "bfloat16",
+            "float16" or "float32"; None is the target's. Outputs stay the same, drafts are kept a little less often.
     Raises: Error: a subclass that says what does not fit.
     """
+    numbers = read_format(drafter_dtype)
     if isinstance(model, PreTrainedModel):
         if dtype is not None or device is not None:
             raise InputError(
@@ -81,8 +91,9 @@ def load(
         target, processor = read_target(folder, processor, dtype, device)
     else:
         raise InputError(f"model must be a name, a folder, a hub id or an HF model, not {type(model).__name__}")
+    compile_target(target, compile)
     warn_unserved(target.model.generation_config, target.applies)
-    found = find_drafter(drafter, target, folder)
+    found = find_drafter(drafter, target, folder, numbers)
     control = control_for(shape or usual_shape(drafter), found)
     return Pipeline(target, processor, found, find_rule(acceptance, target), folder, control)
 
@@ -95,17 +106,21 @@ def generate(
     drafter: Any = None,
     acceptance: str | Rule = "exact",
     shape: str | Shape | None = None,
+    compile: bool = False,
+    drafter_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
     """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them.
 
-    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape: as for `load`.
+    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape, compile, drafter_dtype:
+    as for `load`.
     Returns: a `Generation`; for a list of prompts a list of them.
     """
     texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance)) and isinstance(
         shape, str | Shape | None
     )
-    pipe = (_loaded if texts else load)(model, drafter, acceptance, shape=shape)  # type: ignore[arg-type]
+    make: Any = _loaded if texts else load
+    pipe = make(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=read_format(drafter_dtype))
     return pipe(image, prompt, **options)
 
 
@@ -130,11 +145,15 @@ class Pipeline:
         return f"Pipeline({', '.join(type(part).__name__ for part in parts)})"
 
     def with_drafter(
-        self, drafter: Any, shape: str | Shape | None = None, acceptance: str | Rule | None = None
+        self,
+        drafter: Any,
+        shape: str | Shape | None = None,
+        acceptance: str | Rule | None = None,
+        drafter_dtype: Any = None,
     ) -> Pipeline:
         """A pipeline on the same target with another drafter, shape or acceptance rule, given as for `load`; without
         `acceptance` with the same rule."""
-        found = find_drafter(drafter, self.target, self.folder)
+        found = find_drafter(drafter, self.target, self.folder, read_format(drafter_dtype))
         control = control_for(shape or usual_shape(drafter), found)
         rule = self.rule if acceptance is None else find_rule(acceptance, self.target)
         return Pipeline(self.target, self.processor, found, rule, self.folder, control)
@@ -235,5 +254,12 @@ def usual_shape(drafter: Any) -> str:
 
 
 @lru_cache(maxsize=2)
-def _loaded(model: str, drafter: str | None, acceptance: str, shape: str | Shape | None) -> Pipeline:
-    return load(model, drafter, acceptance, shape=shape)
+def _loaded(
+    model: str,
+    drafter: str | None,
+    acceptance: str,
+    shape: str | Shape | None,
+    compile: bool,
+    drafter_dtype: torch.dtype | None,
+) -> Pipeline:
+    return load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=drafter_dtype)

@@ -9,11 +9,28 @@ without a config. `crop` takes minus the number of slots to drop (transformers >
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
+
+
+class Past(Protocol):
+    """What a forward has to know of the committed tokens of every row. See `RowCache`."""
+
+    hf: Cache
+    shift: Tensor
+    beside: Any
+
+    def even(self) -> bool:
+        """Whether every slot of every row is a committed token, so that a single node needs no mask."""
+
+    def positions(self) -> Tensor:
+        """[B, 1] int64: the slot of each row's next token."""
+
+    def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        """[B, 1, N, slots] the additive attention mask for forwarding N nodes."""
 
 
 class RowCache:
@@ -26,7 +43,7 @@ class RowCache:
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
-        self.hf = DynamicCache()
+        self.hf: Cache = DynamicCache()
         self.lengths = [0] * batch
         self.device = device
         self.shift = torch.zeros(batch, 1, dtype=torch.long, device=device)
@@ -36,6 +53,10 @@ class RowCache:
     def width(self) -> int:
         """Number of slots, the longest row's length between rounds."""
         return self.hf.get_seq_length()
+
+    def even(self) -> bool:
+        """See `Past`."""
+        return min(self.lengths) == self.width
 
     def positions(self) -> Tensor:
         """[B, 1] int64: the slot of each row's next token."""
@@ -51,17 +72,16 @@ class RowCache:
         Returns: [B, 1, N, width + N], 0 or the lowest finite number. Float, because a bool mask is added, silently
             wrong, under eager attention.
         """
-        batch, new, nodes = ancestors.shape
+        new, nodes = ancestors.shape[1:]
         slots = torch.arange(self.width + new - nodes, device=self.device)
-        lengths = self.positions()
-        past = (slots < lengths)[:, None].expand(batch, new, -1)
-        tree = ancestors
-        if window is not None:
-            own = depth[:, nodes - new :, None]
-            past = past & (lengths[:, :, None] + own - slots < window)
-            tree = tree & (own - depth[:, None, :] < window)
-        seen = torch.cat([past, tree], -1)[:, None]
-        return torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill_(~seen, torch.finfo(dtype).min)
+        return additive(torch.cat(visible(slots, self.positions(), ancestors, depth, window), -1), dtype)
+
+    def first(self, count: int) -> RowCache:
+        """The same tokens, as the first `count` layers have read them: a view, for a model of these layers alone."""
+        view = RowCache(len(self.lengths), self.device)
+        view.hf.layers = self.hf.layers[:count]
+        view.lengths, view.shift = self.lengths, self.shift
+        return view
 
     def fill(self, lengths: list[int]) -> None:
         """Take over a prefill of right-padded rows with these lengths."""
@@ -99,3 +119,25 @@ class RowCache:
     def _crop(self, keep: int) -> None:
         if self.width > keep:
             self.hf.crop(keep - self.width)
+
+
+def visible(
+    slots: Tensor, lengths: Tensor, ancestors: Tensor, depth: Tensor, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """Which committed tokens, [B, N, slots], and which nodes, [B, N, M] bool, each of N new nodes sees.
+
+    Args: slots: [S] places of committed tokens. lengths: [B, 1] of the rows. ancestors, depth, window: see
+        `RowCache.mask`.
+    """
+    new, nodes = ancestors.shape[1:]
+    past = (slots < lengths)[:, None].expand(-1, new, -1)
+    if window is None:
+        return past, ancestors
+    own = depth[:, nodes - new :, None]
+    return past & (lengths[:, :, None] + own - slots < window), ancestors & (own - depth[:, None, :] < window)
+
+
+def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 1, N, S] from [B, N, S] bool: 0 where something is seen, else the lowest finite number."""
+    zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return zeros.masked_fill(~seen, torch.finfo(dtype).min)[:, None]

@@ -19,6 +19,7 @@ from typing import Any
 
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one_line, shorten, unknown_name
 from mmspec.registry import resolve
+from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json
 
 FORMAT = 1
@@ -28,9 +29,9 @@ FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 PACKAGES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
-METHODS = {"musicgen": "small-musicgen", "mmspec-mar": "mar", "whisper": "specasr"}
+METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def bundled() -> dict[str, Path]:
@@ -49,11 +50,17 @@ def drafters_of(folder: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
 
 
-def locate(kind: str, source: str | os.PathLike[str], known: list[str], patterns: Sequence[str] = FILES) -> Path:
+def locate(
+    kind: str,
+    source: str | os.PathLike[str],
+    known: list[str],
+    patterns: Sequence[str] = FILES,
+    repo_type: str = "model",
+) -> Path:
     """The folder that `source` means: a local folder, or a hub id ("owner/name"), which is downloaded.
 
     Args: kind: what is looked for, for messages ("model"). known: names that would have been right.
-        patterns: of the files to download.
+        patterns: of the files to download. repo_type: what the hub calls such a thing.
     Raises: UnknownNameError: neither a folder nor a hub id. CheckpointError: the hub has no such thing or cannot be
         reached. InputError: a file where a folder is needed.
     """
@@ -62,17 +69,17 @@ def locate(kind: str, source: str | os.PathLike[str], known: list[str], patterns
         return Path(path)
     if os.path.isfile(path):
         raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
-    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+    if not isinstance(source, str) or not HUB_ID.fullmatch(source):
         raise unknown_name(kind, str(source), known, "a local folder or a hub id (owner/name) will also do")
-    return _download(kind, source, patterns)
+    return _download(kind, source, patterns, repo_type)
 
 
-def _download(kind: str, name: str, patterns: Sequence[str]) -> Path:
+def _download(kind: str, name: str, patterns: Sequence[str], repo_type: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+        return Path(snapshot_download(name, repo_type=repo_type, allow_patterns=list(patterns)))
     except HFValidationError as error:
         raise CheckpointError(f"{kind} {name!r} is not a folder, and not a valid hub id: {one_line(error)}") from error
     except LocalEntryNotFoundError as error:  # before its parent below: the hub did not answer
@@ -145,10 +152,17 @@ def vocabulary_hash(tokenizer: Any) -> str | None:
 def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> Path:
     """Write a trained drafter and the fingerprint of its target; the folder appears whole, or stays as it was.
 
-    Raises: CheckpointError: the method has no weights to save, or the folder cannot be written.
+    Raises: CheckpointError: the method has no weights to save, they are rounded ones, or the folder cannot be written.
     """
+    from mmspec.drafters.precision import is_lowered
+
     if not getattr(drafter, "trained", False):
         raise CheckpointError(f"the drafter {type(drafter).__name__} has no weights: pass its name instead")
+    if is_lowered(drafter):
+        raise CheckpointError(
+            f"the weights of this {type(drafter).__name__} were rounded when it was loaded: load it without "
+            "drafter_dtype to save it"
+        )
     with writing(folder) as draft:
         description = {"format": FORMAT, "method": drafter.method, **drafter.save(draft), "target": fingerprint(target)}
         (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -222,28 +236,20 @@ def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields
 def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A new, empty folder to write into, which takes the place of `folder` when the block ends without an error.
 
-    What lay in `folder` is replaced as a whole; until then, and after any error, it is as it was.
+    What lay in `folder` is replaced as a whole; until then, and after any error, it is as it was. What a process that
+    was killed left behind is removed.
     Raises: CheckpointError: the folder cannot be written, or it holds something that is not a checkpoint.
     """
     goal = Path(folder).expanduser().absolute()
     _check_replaceable(goal)
     draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
-    old = goal.with_name(f".{goal.name}.{os.getpid()}.old")
     try:
-        shutil.rmtree(draft, ignore_errors=True)
+        tidy(goal)
         draft.mkdir(parents=True)
         yield draft
         for path in [*draft.rglob("*"), draft]:
             _flush(path)
-        if goal.exists():
-            goal.rename(old)
-        try:
-            draft.rename(goal)
-        except OSError:
-            if old.exists():
-                old.rename(goal)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+        take_place(draft, goal)
     except OSError as error:
         raise CheckpointError(f"{goal} was not saved, and is as it was before: {one_line(error)}") from error
     finally:

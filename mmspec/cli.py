@@ -85,8 +85,16 @@ def generate(
     guidance: Annotated[
         float | None, typer.Option(help="Image models: how strongly the prompt steers; 1 is off.")
     ] = None,
+    steps: Annotated[int | None, typer.Option(help="MAR: in how many steps a picture is revealed.")] = None,
     voice: Annotated[str | None, typer.Option(help="Speech models: a voice's name, or a WAV file of a second.")] = None,
     out: Annotated[Path | None, typer.Option(help="File of what was drawn (.png) or said (.wav).")] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Verify with compiled forwards; the first answer waits for them.")
+    ] = False,
+    drafter_dtype: Annotated[
+        str | None,
+        typer.Option(help="Of the drafter's weights: int8, bfloat16, float16 or float32; as the model's."),
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Decode one token at a time, too; check and time.")
     ] = False,
@@ -111,11 +119,14 @@ def generate(
         "seed": seed,
         "stop": stop or (),
         "guidance": guidance,
+        "steps": steps,
         "voice": voice,
     }
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
-    pipe = mmspec.load(model, drafter, acceptance, shape=read_shape(shape))
+    pipe = mmspec.load(
+        model, drafter, acceptance, shape=read_shape(shape), compile=compile, drafter_dtype=drafter_dtype
+    )
     draws = pipe.target.modality == "image"
     if draws:
         _check_picture(out, needed=not (compare or as_json))

@@ -106,6 +106,12 @@ class Draft:
     valid: Tensor | None = None
     _ancestors: Tensor | None = field(default=None, repr=False)
 
+    @classmethod
+    def root(cls, pending: Tensor) -> Draft:
+        """The empty draft: only the pending token [B]. Verifying it is a plain autoregressive step."""
+        first = pending.new_zeros(len(pending), 1)
+        return cls(pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None])
+
     @property
     def size(self) -> int:
         """N, the number of nodes."""
@@ -191,8 +197,7 @@ class State:
     def undrafted(self) -> Draft:
         """The draft of a plain step: only the pending token, or what stands for it in targets without one."""
         assert self.pending is not None
-        first = self.pending.new_zeros(len(self.pending), 1)
-        return Draft(self.pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None])
+        return Draft.root(self.pending)
 
     def levels(self, own: int) -> int:
         """How many levels this round's draft may have: those of `shape`, else the drafter's `own`; at most `room`."""
@@ -265,7 +270,8 @@ class Drafter(Protocol):
 
     One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
     smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
-    again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it.
+    again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
+    `auto` leaves it its own size.
     """
 
     kinds: frozenset[Kind]

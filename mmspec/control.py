@@ -10,7 +10,8 @@ that has changed. Once in a while a rival of the best shape is played, so that i
 requests of a pipeline.
 
 What is learnt depends on clocks, so `Auto` is at work only where the output does not depend on drafts: with a rule that
-is `invariant`, or at temperature 0. Elsewhere the drafter's own settings hold.
+is `invariant`, or at temperature 0. Elsewhere, and for drafters whose guesses settle over rounds (`reuses`), the
+drafter's own settings hold.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TREES = (
 
 BASELINE = 3  # rounds without a draft that are played first
 MARGIN = 0.02  # what drafting must gain before it starts, and lose before it ends
-PROBE, MOST_QUIET = 16, 64  # rounds without a draft before the first probe, and between probes that failed
+PROBE, MOST_QUIET = 16, 128  # rounds without a draft before the first probe, and between probes that failed
 EARLY, SETTLED, LATE = 4, 64, 16  # every 4th of the first 64 rounds, then every 16th, plays a rival of the best
 CLOSE = 0.85  # share of the best gain that makes a rival
 
@@ -203,7 +204,8 @@ def control_for(shape: Any, drafter: Any) -> Control:
         return Fixed(shape)
     if shape not in ("auto", "own"):
         raise InputError(f"shape={shorten(shape)} is not valid: 'auto', 'own' or a mmspec.Shape is needed")
-    return Auto(shapes) if shape == "auto" and shapes else OWN
+    settles = getattr(drafter, "reuses", False)  # guesses that get better round by round: no round can be judged alone
+    return Auto(shapes) if shape == "auto" and shapes and not settles else OWN
 
 
 def read_shape(text: str) -> str | Shape:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mmspec.cache import RowCache
+from mmspec.cache import Past, RowCache
 from mmspec.errors import UnsupportedError
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -35,12 +35,28 @@ class Heard:
     features: Any = None
 
 
+class Runner(Protocol):
+    """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own."""
+
+    def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
+        """See `Decoder.settle`."""
+
+    def extend(
+        self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
+    ) -> Heard:
+        """See `Decoder.extend`."""
+
+
 class Decoder:
     """Forwards of one HF model.
 
     Raises: UnsupportedError for layers whose cache cannot be rolled back (linear attention, convolutions, ...), and for
         models that cannot forward a tree: siblings share a position, and a mask says who sees whom.
+
+    engine: what runs `extend` compiled, with caches of fixed size; None for plain calls.
     """
+
+    engine: Runner | None = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
@@ -129,9 +145,24 @@ class Decoder:
 
         Args: tokens, depth: [B, N]. ancestors: [B, N, N] bool.
         """
-        return self._forward(self.placed(cache, tokens, depth, ancestors), cache, taps)
+        if self.engine is not None:
+            return self.engine.extend(cache, tokens, depth, ancestors, taps)
+        return self.step(cache, tokens, depth, ancestors, taps)
 
-    def placed(self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> dict[str, Any]:
+    def step(
+        self, cache: Past, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = (), **more: Any
+    ) -> Heard:
+        """The same as one function of tensors, for `mmspec.engine` to compile. more: further inputs of the model."""
+        return self._forward({**self.placed(cache, tokens, depth, ancestors), **more}, cache, taps)
+
+    def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
+        """The cache of a prompt, made ready for `extend`: as it is, or in a compiled decoder as one of fixed size.
+
+        Args: budget: how many tokens will be committed to a row at most, as far as is known. taps: as for `extend`.
+        """
+        return cache if self.engine is None else self.engine.settle(cache, budget, taps)
+
+    def placed(self, cache: Past, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> dict[str, Any]:
         """The model inputs of nodes, with their positions and with who sees whom.
 
         Args: tokens: [B, N]. ancestors: [B, N, M] bool and depth: [B, M]; the last N columns are these nodes, those
@@ -140,7 +171,7 @@ class Decoder:
         own = depth[:, -tokens.shape[1] :]
         slot = (cache.positions() + own).clamp(max=self.max_length - 1)  # no node past the context is ever kept
         inputs: dict[str, Any] = {**self.inputs(tokens), "position_ids": slot + cache.shift}
-        alone = tokens.shape[1] == 1 and min(cache.lengths) == cache.width
+        alone = tokens.shape[1] == 1 and cache.even()
         if not alone or self.window is not None:
             inputs["attention_mask"] = self._masks(cache, ancestors, depth)
         return inputs
@@ -149,14 +180,14 @@ class Decoder:
         """The model inputs that stand for new nodes [B, N]: ids, unless a family embeds them in its own way."""
         return {"input_ids": tokens}
 
-    def _masks(self, cache: RowCache, ancestors: Tensor, depth: Tensor) -> Tensor | dict[str, Tensor]:
+    def _masks(self, cache: Past, ancestors: Tensor, depth: Tensor) -> Tensor | dict[str, Tensor]:
         if self.by_layer_type:
             full = cache.mask(ancestors, depth, self.dtype)
             windowed = cache.mask(ancestors, depth, self.dtype, self.window)
             return {"full_attention": full, "sliding_attention": windowed}
         return cache.mask(ancestors, depth, self.dtype, self.window)
 
-    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+    def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         if taps:
             extra["output_hidden_states"] = sorted(taps)
         out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)

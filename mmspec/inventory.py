@@ -15,7 +15,14 @@ from mmspec.registry import entries, modalities, resolve
 from mmspec.safe_files import read_json
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow")
-EXTRAS = {"bench": "matplotlib", "demo": "gradio", "image": "diffusers", "speech": "torchaudio", "train": "accelerate"}
+EXTRAS = {
+    "bench": "matplotlib",
+    "demo": "gradio",
+    "image": "diffusers",
+    "speech": "torchaudio",
+    "train": "accelerate",
+    "ray": "ray",
+}
 
 
 def models() -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
+from mmspec.drafters.precision import lower
 from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
 from mmspec.registry import entries, modalities, names, resolve
 from mmspec.safe_files import read_json
@@ -19,16 +20,17 @@ from mmspec.targets import CausalTarget
 if TYPE_CHECKING:
     from PIL import Image
 
-PREFERRED = ("eagle2", "spd", "mar")
+PREFERRED = ("dflash", "eagle2", "spd", "mar", "vadusa")
 """Trained drafters that `drafter=None` takes where they lie beside the model, best first."""
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
-ATTENTION = ("sdpa", "eager")
+ATTENTION = ("sdpa", "eager", "mmspec_tree")
 
 
 class Family(Protocol):
     """What a target class offers for loading, beside `mmspec.contract.TextTarget`."""
 
     modality: str
+    usual_drafter: str
 
     def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:
         """The target on a loaded model."""
@@ -80,6 +82,17 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
     return build_target(family, model, processor), processor
 
 
+def compile_target(target: CausalTarget, asked: bool) -> None:
+    """Compile a target's verification if that is asked for.
+
+    Raises: UnsupportedError: it is asked for and cannot be done. InputError: neither True nor False.
+    """
+    if asked not in (True, False):
+        raise InputError(f"compile={shorten(asked)} is not valid: True or False is needed")
+    if asked:
+        target.compile()
+
+
 def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:
     """A target that knows its tokenizer (a processor's own, or the processor itself)."""
     target = family(model.eval(), getattr(processor, "tokenizer", processor))
@@ -99,18 +112,32 @@ def find_family(config: PreTrainedConfig) -> Family:
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
 
 
+def family_of(name: str | os.PathLike[str]) -> Family:
+    """The target class of a model, judged by its configuration alone."""
+    return find_family(_read_config(find_model(name)))
+
+
 def modality_of(name: str | os.PathLike[str]) -> str:
     """The modality of a model, judged by its configuration alone."""
-    return find_family(_read_config(find_model(name))).modality
+    return family_of(name).modality
 
 
-def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
+def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype: torch.dtype | None = None) -> Drafter:
     """A drafter that is bound to the target.
 
     Args: drafter: None for the best one that lies beside the model, else prompt lookup; a method's name, which may take
         the weights of its `kin` beside the model; a folder or hub id; or a drafter. folder: the model's folder, if it
-        has one.
+        has one. dtype: of the drafter's linear layers (`mmspec.drafters.precision`); None leaves them in the target's.
     """
+    if dtype is not None and not isinstance(drafter, str | os.PathLike | None):
+        raise InputError("drafter_dtype is for drafters that load() reads: name one, or pass a folder or a hub id")
+    found = _bound_drafter(drafter, target, folder)
+    if dtype is not None:
+        lower(found, target, dtype)
+    return found
+
+
+def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
         drafter = next((name for name in PREFERRED if name in beside), target.usual_drafter)

@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j
         has the seed `seed` + j n + i, so all differ unless decoding is greedy.
     guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
+    steps: MAR; in how many steps a picture is revealed: fewer are faster, and worse.
     voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
@@ -57,12 +58,13 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     n: int
     guidance: float | None
+    steps: int | None
     voice: Any
     ras_window: int | None
     ras_share: float | None
 
 
-SPECIAL = ("guidance",)
+SPECIAL = ("guidance", "steps")
 """Options that only some models take."""
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
-from mmspec.errors import InputError, NumericalError
+from mmspec.errors import InputError, NumericalError, UnsupportedError
 from mmspec.focus import Focus, watching
 from mmspec.options import MAX_NEW_TOKENS, end_tokens
 from mmspec.pieces import spans
@@ -55,9 +55,13 @@ class CausalTarget:
     """Options that only some models take, of `mmspec.options.Options`; they are handed to `prefill`."""
     applies: tuple[str, ...] = ()
     """Settings of a generation config that the target itself applies."""
+    answers: Mapping[str, Any] = {}
+    """Settings of `mmspec.training.answers.AnswerOptions` that suit what it emits better than their defaults."""
     rules: Mapping[str, str] = {}
     """Rules that stand for another's name here, as for "exact" one that is exact for other tokens."""
     processor: Any = None
+    compiles = True
+    """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
@@ -89,6 +93,21 @@ class CausalTarget:
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
         return MAX_NEW_TOKENS
+
+    def compile(self, backend: str = "inductor") -> None:
+        """From now on verify with compiled forwards on a cache of fixed size (`mmspec.engine`).
+
+        Args: backend: of `torch.compile`.
+        Raises: UnsupportedError: this target works in another way.
+        """
+        if not self.compiles:
+            raise UnsupportedError(
+                f"{type(self.model).__name__} cannot be compiled here: its rounds are not one forward over a tree; "
+                "load it with compile=False"
+            )
+        from mmspec.engine.engine import Engine
+
+        self.decoder.engine = Engine(self.decoder, backend)
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """What warps the laws of a request and makes its noise."""
@@ -135,7 +154,8 @@ class CausalTarget:
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
         focus = Focus(lengths)
         with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
-            cache, heard = self.read(inputs, rows, taps, needs.attention)
+            prompt, heard = self.read(inputs, rows, taps, needs.attention)
+        cache = self.decoder.settle(prompt, budget, needs.taps)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size, prompt=True)
         scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)

@@ -14,11 +14,6 @@ def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draf
     return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above)
 
 
-def root(pending: Tensor) -> Draft:
-    """The empty draft: only the pending token [B]. Verifying it is a plain autoregressive step."""
-    return chain(pending[:, None])
-
-
 def follow(draft: Draft, choice: Tensor) -> Accepted:
     """Walk down from node 0 as long as the target's choice is among the children.
 

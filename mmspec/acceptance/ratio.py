@@ -47,6 +47,8 @@ class Ratio:
             positions = emitted[:, None] + torch.arange(levels, device=p.device)
             coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, width)  # [B, levels, width]
             for level in range(levels):
+                if not alive.any():  # most rounds end far above the deepest node
+                    break
                 options = offspring[rows, here]
                 q = draft.q[rows, here]
                 reached, law = try_children(draft, here, options, p, law, q, coins[:, level], alive, self)
@@ -93,9 +95,12 @@ def try_children(
     rows = torch.arange(p.shape[0], device=p.device)
     reached, trying, depth = here, alive, draft.depth[rows, here]
     for child, coin in zip(options.unbind(1), coins.unbind(1), strict=True):
+        trying = trying & (child >= 0)
+        if not trying.any():
+            break
         node = child.clamp(min=0)
         token = draft.tokens[rows, node]
-        tried = trying & (child >= 0) & (q[rows, token] > 0)  # fewer tokens than children had a chance at all
+        tried = trying & (q[rows, token] > 0)  # fewer tokens than children had a chance at all
         granted, taken = rule.grant(law, q, token, depth)
         accept = tried & (coin * taken < granted)
         reject = tried & ~accept

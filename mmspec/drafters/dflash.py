@@ -130,7 +130,7 @@ class Flashing:
             everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
             first, mask = self.slots.beyond(0, everyone, inputs.dtype)
             hidden = net(inputs, first + torch.arange(size, device=inputs.device), mask, self.slots.cache.hf)
-            return target.head(hidden[:, 1:])
+            return self.drafter.head(hidden[:, 1:])
 
         draft = self.drafter.tree(state, self.choice, together(logits))
         self.slots.forget()

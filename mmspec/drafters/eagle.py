@@ -11,7 +11,7 @@ EAGLE and grows with the drafter's confidence in the others, and in training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,37 +24,34 @@ from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Slots, joined
 from mmspec.sampling import Sampler
 
-__all__ = ["Eagle", "Eagle1", "EagleHead", "Hass", "Unrolling", "joined"]
+if TYPE_CHECKING:
+    from mmspec.engine.steps import Steps
+
+__all__ = ["Eagle", "Eagle1", "EagleHead", "Hass", "OneLayer", "Unrolling", "joined"]
 
 
-class EagleHead(HeadNet):
-    """The trained part: fc and one decoder layer. Embeddings and output head are the target's.
+class OneLayer(HeadNet):
+    """fc and one decoder layer. Embeddings, features and output head are the target's.
 
-    Args: config: the shape of the layer (`hidden_size` is the target's).
+    Args: config: the shape of the layer (`hidden_size` is the target's). settings: see `HeadNet`.
     """
 
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: LlamaConfig, **settings: Any) -> None:
+        super().__init__(config, **settings)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = LlamaDecoderLayer(config, layer_idx=0)
         self.layer.input_layernorm = nn.Identity()
         self.rotary = LlamaRotaryEmbedding(config)
 
-    def forward(
-        self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
-    ) -> Tensor:
-        """Estimate the next features.
+    def estimate(self, content: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
+        """The next features [B, N, H] of slots that hold content [B, N, H] at positions [B, N].
 
-        Args:
-            embeddings: [B, N, H] of the tokens x_{t+1}. features: [B, N, H] f_t or estimates.
-            positions: [B, N]. mask: additive [B, 1, N, K], or None for plain causal attention without a past.
-        Returns: [B, N, H].
+        mask: additive [B, 1, N, K], or None for plain causal attention without a past.
         """
-        z = self.fc(torch.cat([embeddings, features], -1))
         return self.layer(
-            z,
+            content,
             attention_mask=mask,
-            position_embeddings=self.rotary(z, positions),
+            position_embeddings=self.rotary(content, positions),
             past_key_values=cache,
             use_cache=cache is not None,
         )
@@ -68,6 +65,28 @@ class EagleHead(HeadNet):
         return head(features)
 
 
+class EagleHead(OneLayer):
+    """The trained part.
+
+    Args: config: the shape of the layer (`hidden_size` is the target's).
+    """
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
+    ) -> Tensor:
+        """Estimate the next features.
+
+        Args:
+            embeddings: [B, N, H] of the tokens x_{t+1}. features: [B, N, H] f_t or estimates.
+            positions: [B, N]. mask: additive [B, 1, N, K], or None for plain causal attention without a past.
+        Returns: [B, N, H].
+        """
+        return self.estimate(self.fc(torch.cat([embeddings, features], -1)), positions, mask, cache)
+
+
 class Eagle(HeadDrafter):
     """Drafts a dynamic tree with an `EagleHead`."""
 
@@ -75,15 +94,29 @@ class Eagle(HeadDrafter):
     source = "EAGLE-2, arXiv 2406.16858"
     noun = "EAGLE"
     net_class: ClassVar[type[HeadNet]] = EagleHead
+    steps: Steps | None = None
+    """Its layer's steps, compiled as the target is."""
+
+    def bind(self, target: Any) -> None:
+        """Share the target's embeddings and head, and its engine where it has one."""
+        super().bind(target)
+        engine = getattr(getattr(target, "decoder", None), "engine", None)
+        self.steps = None
+        if engine is not None:
+            net, embed = self.net, target.embed
+            self.steps = engine.steps(lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
 
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""
         return (target.num_layers,)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Unrolling:
-        """Queue the prompt's features; they are read with the first proposal."""
+        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
         features = self.net.fuse(self.heard(state.prompt_taps))
-        return Unrolling(self, self.choice(sampler, kind), Slots.of_prompt(state, features))
+        slots = Slots.of_prompt(state, features)
+        if self.steps is not None:
+            slots.settle(self.steps, max(state.limits))
+        return Unrolling(self, self.choice(sampler, kind), slots)
 
 
 class Eagle1(Eagle):
@@ -128,9 +161,11 @@ class Unrolling:
             features = self.states[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
             positions, mask = self.slots.beyond(level - 1, above, features.dtype)
             self.states = self._forward(tokens, features, positions, mask, self.slots.cache.hf)
-        return self.drafter.net.logits(self.states, self.drafter.target.head)
+        return self.drafter.net.logits(self.states, self.drafter.head)
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        if self.drafter.steps is not None:
+            return self.drafter.steps(tokens, features, positions, mask, cache)
         return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, cache)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.heads import HeadNet, layer_config
+from mmspec.drafters.vocabulary import WordRows, widened
 
 
 class Eagle3Head(HeadNet):
@@ -42,7 +42,7 @@ class Eagle3Head(HeadNet):
         self.mlp_norm = LlamaRMSNorm(size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config)
         self.norm = LlamaRMSNorm(size, config.rms_norm_eps)
-        self.words = nn.Embedding(words, size)  # a row per word
+        self.words = WordRows(words, size)
         self.register_buffer("ids", torch.arange(words))
         self.ids: Tensor
         self.rotary = LlamaRotaryEmbedding(config)
@@ -68,12 +68,11 @@ class Eagle3Head(HeadNet):
 
     def own_logits(self, features: Tensor) -> Tensor:
         """[.., words] of features [.., H]."""
-        return linear(self.norm(features), self.words.weight)
+        return self.words(self.norm(features))
 
     def logits(self, features: Tensor, head: nn.Module) -> Tensor:
         """[.., V]: -inf for ids outside the draft vocabulary. The target's head is not asked."""
-        own = self.own_logits(features)
-        return own.new_full((*own.shape[:-1], self.config.vocab_size), -torch.inf).index_copy(-1, self.ids, own)
+        return widened(self.own_logits(features), self.ids, self.config.vocab_size)
 
 
 class Eagle3(Eagle):

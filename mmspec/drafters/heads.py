@@ -20,15 +20,20 @@ from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
 from mmspec.drafters.growing import Choice, Expand, fill, grow
 from mmspec.drafters.static import TYPICAL, best_tree, checked
+from mmspec.drafters.vocabulary import NarrowHead, check_words
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler
-from mmspec.tree import root
+
+DRAFT_IDS = "draft_ids"
+"""The draft vocabulary among the tensors of a saved drafter."""
 
 
 class HeadNet(nn.Module):
     """The trained part of such a drafter. `config` is the shape of its layers, `settings` its further arguments.
 
     Args: config: `hidden_size` is the target's. settings: what the subclass takes beside it, plain values.
+
+    draft_ids: [words] int64, ascending: which words are drafted; None for all.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]] = LlamaConfig
@@ -37,6 +42,8 @@ class HeadNet(nn.Module):
         super().__init__()
         config._attn_implementation = "sdpa"
         self.config, self.settings = config, settings
+        self.draft_ids: Tensor | None
+        self.register_buffer(DRAFT_IDS, None, persistent=False)  # no weight: other formats draft all words
 
 
 class HeadDrafter(ABC):
@@ -82,6 +89,7 @@ class HeadDrafter(ABC):
         self.shares = checked(shares)
         self.needs = Needs()
         self.target: Any = None
+        self.head: Any = None
 
     @property
     def most(self) -> int:
@@ -115,11 +123,14 @@ class HeadDrafter(ABC):
                 f"{target.num_layers} layers"
             )
         self.target = target
+        words = self.net.draft_ids
+        self.head = target.head if words is None else NarrowHead(target.head, words)
         self.needs = Needs(taps=tuple(sorted(set(taps))))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the network's weights; returns what `drafter.json` must say to build it again."""
-        save_file(self.net.state_dict(), folder / "model.safetensors")
+        words = {} if self.net.draft_ids is None else {DRAFT_IDS: self.net.draft_ids}
+        save_file({**self.net.state_dict(), **words}, folder / "model.safetensors")
         names = ("depth", "width", "top_k", "total", "sharpness", "shares")
         options = {name: getattr(self, name) for name in names}
         return {"options": options, "config": self.net.config.to_dict(), "settings": self.net.settings}
@@ -131,6 +142,10 @@ class HeadDrafter(ABC):
         net = kind(kind.config_class.from_dict(description["config"]), **description.get("settings", {}))
         net = net.to(target.model.device, target.model.dtype)
         weights = load_file(folder / "model.safetensors")
+        words = weights.pop(DRAFT_IDS, None)
+        if words is not None:
+            check_words(words, target.vocab_size, folder)
+            net.draft_ids = words.to(target.model.device)
         for name, weight in weights.items():
             if not weight.isfinite().all():
                 raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
@@ -153,7 +168,7 @@ class HeadDrafter(ABC):
             width, top_k, total = state.shape.width, state.shape.width, state.shape.total
         levels = min(state.levels(self.depth), self.most, total - 1)
         if levels < 1:
-            return root(state.pending)
+            return state.undrafted()
         if self.static or choice.draws:
             nodes = best_tree(self.shares, total, levels, top_k)
             return fill(state.pending, state.emitted, choice, expand, nodes)

@@ -18,21 +18,25 @@ END = -1
 class History:
     """The last `capacity` tokens of some texts.
 
-    nbytes: what it takes, the same from the beginning: 12 bytes per token of capacity and 8 per slot of the index.
+    nbytes: what it takes, the same from the beginning: 12 bytes per token of capacity and 8 per slot of the index, of
+        which there are at most two per token. len: how many tokens it holds.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        slots = 1 << max(6, capacity.bit_length())
-        self._tokens = array("i", bytes(4 * capacity))
-        self._before = array("q", bytes(8 * capacity))
-        self._last = array("q", bytes(8 * slots))
+        slots = 1 << capacity.bit_length()
+        self._tokens = array("i", [0]) * capacity  # repeated: an array that is filled takes a sixteenth more
+        self._before = array("q", [0]) * capacity
+        self._last = array("q", [0]) * slots
         self._count = 0  # tokens ever written; token number t (from 1) lies in slot t % capacity
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         return sum(part.itemsize * len(part) for part in (self._tokens, self._before, self._last))
+
+    def __len__(self) -> int:
+        return min(self._count, self.capacity)
 
     def extend(self, ids: Iterable[int]) -> None:
         """Append tokens to the text that is being written; END closes it."""

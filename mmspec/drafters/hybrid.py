@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified
 from mmspec.drafters.host import HostTree, plant
@@ -59,6 +59,11 @@ class Hybrid:
         self.copier.bind(target)
         self.kinds = self.other.kinds - {"sampled"}
         self.needs, self.shapes = self.other.needs, getattr(self.other, "shapes", ())
+
+    @property
+    def net(self) -> nn.Module | None:
+        """The network of the other drafter, if it has one."""
+        return getattr(self.other, "net", None)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Mixing:
         """Start both."""

@@ -157,7 +157,7 @@ class Telling:
             assert self.paths is not None
             before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
         self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
-        return self.drafter.net.guess(level, self.paths, self.drafter.target.head)
+        return self.drafter.net.guess(level, self.paths, self.drafter.head)
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         return self.drafter.net(features, positions, mask, cache)

@@ -45,6 +45,7 @@ class Independent:
         if length < 1:
             raise InputError(f"an independent drafter needs length >= 1, got {length}")
         self.decoder = Decoder(model)
+        self.net: Any = model
         self.length = length
         self.placeholders: tuple[int, ...] = ()
         self.vocab_size = model.get_output_embeddings().weight.shape[0]

@@ -118,9 +118,7 @@ class Jumping:
     def propose(self, state: State) -> Draft:
         """Draft from the pending token on, then take everything back out of both caches."""
         committed = self.state.cache
-        self.cache = RowCache(len(committed.lengths), committed.device)
-        self.cache.hf.layers = committed.hf.layers[: self.drafter.net.settings["exit_layer"]]
-        self.cache.lengths, self.cache.shift = committed.lengths, committed.shift
+        self.cache = committed.first(self.drafter.net.settings["exit_layer"])
         self.depth = torch.zeros(len(committed.lengths), 0, dtype=torch.long, device=committed.device)
         draft = self.drafter.tree(state, self.choice, self._expand)
         self.slots.forget()
@@ -136,7 +134,7 @@ class Jumping:
         inputs = self.drafter.target.decoder.placed(self.cache, tokens, self.depth, seen)
         features = self.drafter.shallow(**inputs, past_key_values=self.cache.hf, use_cache=True).last_hidden_state
         positions, mask = self.slots.beyond(level, seen, features.dtype)
-        return self.drafter.target.head(self.drafter.net(features, positions, mask, self.slots.cache.hf))
+        return self.drafter.head(self.drafter.net(features, positions, mask, self.slots.cache.hf))
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         return self.drafter.net(features, positions, mask, cache)

@@ -102,7 +102,7 @@ class Guessing:
         return self.drafter.tree(state, self.choice, together(self._logits))
 
     def _logits(self) -> Tensor:
-        return self.drafter.net.guess(self.last.features, self.drafter.target.head)
+        return self.drafter.net.guess(self.last.features, self.drafter.head)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the feature of the last accepted node."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, State
+
+if TYPE_CHECKING:
+    from mmspec.engine.steps import Steps
 
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
 """forward(tokens [B, M], features [B, M, H], positions [B, M], mask [B, 1, M, K], cache) -> [B, M, H]."""
@@ -26,11 +29,12 @@ class Slots:
     """The slots of one request.
 
     waiting: from the prompt and from every round since the last reading: tokens [B, M], features [B, M, H], and how
-        many are real in each row.
+        many are real in each row. most: how many slots are read in one step; None for all of them.
     """
 
     cache: RowCache
     waiting: list[tuple[Tensor, Tensor, list[int]]]
+    most: int | None = None
 
     @classmethod
     def of_prompt(cls, state: State, features: Tensor) -> Slots:
@@ -61,15 +65,38 @@ class Slots:
     def read(self, forward: Forward) -> Tensor:
         """Forward the waiting slots and keep them; returns [B, H], the output at each row's last one."""
         tokens, features, counts = joined(self.waiting)
+        width, device = tokens.shape[1], tokens.device
+        step = self.most or width
+        parts = []
+        for start in range(0, width, step):
+            here = slice(start, start + step)
+            real = [min(max(count - start, 0), step) for count in counts]
+            parts.append(self._keep(forward, tokens[:, here], features[:, here], real))
+        self.waiting = []
+        return torch.cat(parts, 1)[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
+
+    def _keep(self, forward: Forward, tokens: Tensor, features: Tensor, counts: list[int]) -> Tensor:
+        """Forward slots [B, M] behind the true ones, the first `counts` of which become true; returns [B, M, H]."""
         batch, width = tokens.shape
-        device = tokens.device
-        depth = torch.arange(width, device=device).expand(batch, width)
-        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(batch, width, width)
+        depth = torch.arange(width, device=tokens.device).expand(batch, width)
+        causal = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril().expand(batch, width, width)
         positions = self.cache.positions() + self.cache.shift + depth
         out = forward(tokens, features, positions, self.cache.mask(causal, depth, features.dtype), self.cache.hf)
         self.cache.commit(width, [list(range(count)) for count in counts])
-        self.waiting = []
-        return out[torch.arange(batch, device=device), torch.tensor(counts, device=device) - 1]
+        return out
+
+    def settle(self, steps: Steps, budget: int) -> None:
+        """Read the prompt at once, all but the pending token's slot, and go on with the cache that compiled steps take.
+
+        Args: budget: how many tokens may follow.
+        """
+        ((tokens, features, counts),) = self.waiting
+        self.waiting = [(tokens, features, [count - 1 for count in counts])]
+        self.read(steps)
+        self.cache, self.most = steps.settle(self.cache, features, budget), steps.most
+        rows = torch.arange(len(counts), device=tokens.device)
+        last = torch.tensor(counts, device=tokens.device) - 1
+        self.waiting = [(tokens[rows, last][:, None], features[rows, last][:, None], [1] * len(counts))]
 
     def beyond(self, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions [B, F] and mask of nodes in the slot that follows the true ones, or `offset` behind it.

@@ -10,6 +10,7 @@ behind the target's last norm, there before it, so a drafter that taps it is ref
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,9 @@ from torch import Tensor, nn
 from mmspec.checkpoints import writing
 from mmspec.errors import MismatchError, UnsupportedError
 from mmspec.interchange import dflash, eagle, eagle3
-from mmspec.interchange.published import CONFIG
+from mmspec.interchange.published import CLOSE, CONFIG
+
+logger = logging.getLogger(__name__)
 
 VERSION = "0.9.0"
 """The release of speculators whose configuration this is."""
@@ -70,7 +73,10 @@ def speculators_eagle3(drafter: Any, target: Any, name: str) -> Written:
 
 
 def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
-    """DFlash for speculators, with a table of embeddings whose row of the mask is the trained one."""
+    """DFlash for speculators, with a table of embeddings whose row of the mask is the trained one.
+
+    speculators 0.9.0 puts the target's own table in its place when it loads a drafter, and says so to nobody.
+    """
     net, mask = drafter.net, unused_id(target)
     block = net.settings["block"]
     config = {
@@ -85,6 +91,12 @@ def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
     }
     weights = net.state_dict()
     table = all_embeddings(target)
+    if not torch.allclose(table[mask], weights["mask"], rtol=CLOSE, atol=1e-6):
+        logger.warning(
+            "the drafter learnt what stands in a masked slot; a program that shares the target's embeddings instead of "
+            "reading the drafter's (as speculators does) puts the embedding of token %d there, and drafts worse",
+            mask,
+        )
     table[mask] = weights["mask"]
     tensors = {theirs: weights[ours] for theirs, ours in dflash.pairs(net) if ours != "mask"}
     return config, {**tensors, dflash.EMBEDDINGS: table, dflash.HEAD: target.head.weight}

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from mmspec.errors import InputError, shorten
+from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
 from mmspec.training.folders import claim, write_whole
 from mmspec.training.processes import group, leader_first, wait
@@ -75,10 +77,18 @@ class AnswerOptions:
             raise InputError("answers need max_new_tokens >= 4 and a batch of at least 1")
 
 
-def collect(pipe: Any, questions: Questions, options: AnswerOptions, folder: Path, fingerprint: Any) -> list[Answered]:
+def collect(
+    pipe: Any,
+    questions: Questions,
+    options: AnswerOptions,
+    folder: Path,
+    fingerprint: Any,
+    spread: Spread | None = None,
+) -> list[Answered]:
     """All questions answered, from the shards of `folder` where they exist.
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. fingerprint: what identifies the target.
+        spread: where the missing shards are made, by default here; its replicas are such pipelines.
     Several processes share the shards that are missing; all of them get all answers.
     Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
     """
@@ -87,12 +97,13 @@ def collect(pipe: Any, questions: Questions, options: AnswerOptions, folder: Pat
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
     mine = range(group().process_index, shards, group().num_processes)
-    for shard in tqdm(mine, desc=f"answers by the {options.author}", unit="batch", disable=None):
-        indices = range(shard * options.batch, min((shard + 1) * options.batch, len(questions)))
-        rows = _read(files[shard])
-        if rows is None or [row.index for row in rows] != list(indices):
-            rows = list(_answer(pipe, questions, indices, options, _temperature(shard, options)))
-            write_whole(files[shard], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    missing = [shard for shard in mine if not _whole(files[shard], _indices(shard, options, questions))]
+    batches = (_batch(shard, options, questions) for shard in missing)
+    made = (spread or Here(pipe)).map(partial(_answering, options), batches)
+    told = f"answers by the {options.author}"
+    bar = tqdm(made, desc=told, unit="batch", total=len(mine), initial=len(mine) - len(missing), disable=None)
+    for place, rows in bar:
+        write_whole(files[missing[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
     wait()
     answered = [row for file in files for row in _read(file) or ()]
     return [row for row in answered if _usable(row, pipe.target.placeholders)]
@@ -111,10 +122,36 @@ def _temperature(shard: int, options: AnswerOptions) -> float | None:
     )  # evenly mixed 0s and 1s
 
 
-def _answer(
-    pipe: Any, questions: Questions, indices: range, options: AnswerOptions, temperature: float | None
-) -> Iterator[Answered]:
-    asked = [questions[index] for index in indices]
+def _indices(shard: int, options: AnswerOptions, questions: Questions) -> range:
+    return range(shard * options.batch, min((shard + 1) * options.batch, len(questions)))
+
+
+def _whole(file: Path, indices: range) -> bool:
+    """Whether a shard holds the answers to these questions."""
+    rows = _read(file)
+    return rows is not None and [row.index for row in rows] == list(indices)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Questions of a shard, by their numbers, and how they are answered."""
+
+    asked: dict[int, Question]
+    temperature: float | None
+
+
+def _batch(shard: int, options: AnswerOptions, questions: Questions) -> _Batch:
+    asked = {index: questions[index] for index in _indices(shard, options, questions)}
+    return _Batch(asked, _temperature(shard, options))
+
+
+def _answering(options: AnswerOptions, pipe: Any) -> Callable[[_Batch], list[Answered]]:
+    """The function that answers a batch, on this pipeline."""
+    return lambda batch: list(_answer(pipe, batch, options))
+
+
+def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answered]:
+    indices, asked, temperature = list(batch.asked), list(batch.asked.values()), batch.temperature
     inputs = prepare(pipe, asked)
     prompts = unpad(inputs)
     if temperature is None:
@@ -135,7 +172,9 @@ def _answer(
 
 def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
     """Model inputs of a batch of questions."""
-    return pipe.prepare([question.image for question in asked], [question.prompt for question in asked])
+    voices = [question.voice for question in asked]
+    told = {"voice": voices} if any(voices) else {}
+    return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
 
 
 def own_answer(pipe: Any, question: Question) -> list[int]:

@@ -40,7 +40,7 @@ def model_card(
         "",
         f"{recipe.about} {parameters:,} trained parameters.",
         "",
-        f"    mmspec {recipe.example} --model {target} --drafter FOLDER",
+        f"    mmspec {recipe.example} {recipe.usage.format(target=target)}",
         "",
         "## Data",
         "",

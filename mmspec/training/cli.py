@@ -6,6 +6,7 @@ The options of the command are read from the recipes' own defaults; what is not 
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,16 +24,17 @@ def drafter(
         str,
         typer.Option(
             help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash or spd; for models that "
-            "see also msd, vispec, hivis, dream, massv, spec-llava, ibed or tabed; for models that draw eagle, eagle2 "
-            "or sjd-eagle. Several, as in eagle2,medusa, learn from the same forwards of the target (spd, massv, "
-            "spec-llava, ibed and tabed learn alone)."
+            "see also msd, vispec, hivis, dream, specvlm, massv, spec-llava, ibed or tabed; for models that draw "
+            "eagle, eagle2 or sjd-eagle; for models that speak also vadusa, vadusa-joint, mtp-viterbi or ssd. "
+            "Several, as in eagle2,medusa, learn from the same forwards of the target (spd, ssd, massv, spec-llava, "
+            "ibed and tabed learn alone)."
         ),
     ] = "eagle2",
     data: Annotated[
         str,
         typer.Option(
-            help='"miniworld", a folder with *.jsonl lines {"image": "a.png", "prompt": "..."}, or a data set of the '
-            "hub: owner/name, or owner/name:split."
+            help='"miniworld", a folder with *.jsonl lines {"image": "a.png", "prompt": "..."} (of speech '
+            '{"prompt": "...", "voice": "..."}), or a data set of the hub: owner/name, or owner/name:split.'
         ),
     ] = "miniworld",
     out: Annotated[
@@ -47,11 +49,13 @@ def drafter(
     sampled: Annotated[
         float | None,
         typer.Option(
-            help="Share of regenerated answers at temperature 1; others are greedy. [default: 0.5; 1 of pictures]"
+            help="Share of regenerated answers at temperature 1; others are greedy. [default: 0.5; 1 of pictures and "
+            "speech]"
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Where a regenerated answer is cut. [default: 160; whole pictures]")
+        int | None,
+        typer.Option(help="Where a regenerated answer is cut. [default: 160; 256 of speech; whole pictures]"),
     ] = None,
     answer_batch: Annotated[int, typer.Option(help="Questions that the target answers together.")] = 32,
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
@@ -60,11 +64,12 @@ def drafter(
     warm_steps: Annotated[int | None, typer.Option(help="spd: updates on the data's own answers before.")] = None,
     warm_questions: Annotated[int | None, typer.Option(help="spd: questions of that warm-up.")] = None,
     unroll: Annotated[
-        int | None, typer.Option(help="eagle to eagle3, hass, msd to dream: steps on the head's own estimates.")
+        int | None, typer.Option(help="eagle to eagle3, hass, msd to specvlm: steps on the head's own estimates.")
     ] = None,
     decay: Annotated[float | None, typer.Option(help="Weight of a level relative to the one before.")] = None,
     feature_weight: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass, msd to dream: of the distance to the target's features.")
+        float | None,
+        typer.Option(help="eagle, eagle2, hass, msd to specvlm: of the distance to the target's features."),
     ] = None,
     law_weight: Annotated[
         float | None,
@@ -74,13 +79,17 @@ def drafter(
     top: Annotated[int | None, typer.Option(help="hass: how many of the likeliest tokens count once more.")] = None,
     top_weight: Annotated[float | None, typer.Option(help="hass: how much they count.")] = None,
     noise: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass, msd to dream: on the features, relative to their size.")
+        float | None, typer.Option(help="eagle, eagle2, hass, msd to specvlm: on the features, relative to their size.")
     ] = None,
     intermediate: Annotated[
         int | None,
-        typer.Option(help="eagle to eagle3, hass, dflash, msd to dream: width of the MLP. [default: the target's]"),
+        typer.Option(help="eagle to eagle3, hass, dflash, msd to specvlm: width of the MLP. [default: the target's]"),
     ] = None,
     words: Annotated[int | None, typer.Option(help="eagle3: size of the draft vocabulary.")] = None,
+    draft_vocabulary: Annotated[
+        int | None,
+        typer.Option(help="Methods on the target's features: draft the N words alone that the answers use most."),
+    ] = None,
     levels: Annotated[int | None, typer.Option(help="medusa, hydra, hydra++: heads, one per level.")] = None,
     exit_layer: Annotated[int | None, typer.Option(help="kangaroo: layers of the target that draft.")] = None,
     block: Annotated[int | None, typer.Option(help="dflash: slots of a block.")] = None,
@@ -90,7 +99,10 @@ def drafter(
     ] = None,
     width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
-    queries: Annotated[int | None, typer.Option(help="vispec: vectors per picture; 0 leaves the adaptor out.")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="vispec, specvlm: vectors per picture; in vispec 0 leaves the adaptor out.")
+    ] = None,
+    ratio: Annotated[int | None, typer.Option(help="specvlm: image slots per vector of a compressed picture.")] = None,
     global_feature: Annotated[
         bool | None,
         typer.Option("--global-feature/--no-global-feature", help="vispec: tell one of them to all later slots."),
@@ -105,6 +117,12 @@ def drafter(
     projector_share: Annotated[
         float | None, typer.Option(help="massv and its kin: of the run, in which the MLP learns alone.")
     ] = None,
+    head_weight: Annotated[
+        float | None, typer.Option(help="vadusa-joint: of the heads' loss beside the target's own.")
+    ] = None,
+    trunk_pace: Annotated[
+        float | None, typer.Option(help="vadusa-joint: rate of the target relative to that of the heads.")
+    ] = None,
     held_out: Annotated[int, typer.Option(help="Questions for validation.")] = 16,
     validate_every: Annotated[int, typer.Option(help="Updates between measurements of tau.")] = 100,
     save_every: Annotated[int, typer.Option(help="Updates between checkpoints.")] = 50,
@@ -117,6 +135,14 @@ def drafter(
     disk: Annotated[float, typer.Option(help="GB of them kept on disk, in the run's folder.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of weights, data, noise and answers.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: the model's own choice]")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the target answer on a Ray cluster: its address (auto, or HOST:PORT), or local for workers on "
+            "this machine; training itself stays here. Needs the extra `ray`."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="On Ray, each with the target. 0: one per GPU, without GPUs two.")] = 0,
 ) -> None:
     """Train drafters and write each, with a model card, to a folder; the same command goes on where it was interrupted.
     With several GPUs: accelerate launch -m mmspec train drafter ...
@@ -132,17 +158,23 @@ def drafter(
 
     import mmspec
     from mmspec.checkpoints import quiet
+    from mmspec.errors import InputError
+    from mmspec.spread import read_where, spread_over
     from mmspec.training.answers import AnswerOptions
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import group
 
+    where = read_where(ray, workers)
+    if where is not None and group().num_processes > 1:
+        raise InputError("--ray and several training processes both share out the answers: take one of them")
     methods = [name.strip() for name in method.split(",")]
     for name in methods:
         find_recipe(name)  # a wrong name is found before anything large is read
     if group().num_processes > 1:
         device = device or (str(group().device) if torch.cuda.is_available() else "cpu")  # each process has its own
-    pipe = mmspec.load(target, drafter="none", device=device)
+    load = partial(mmspec.load, target, drafter="none", device=device)
+    pipe = load()
     chosen = [find_recipe(name, pipe.target.modality) for name in methods]
     given = {
         "steps": steps,
@@ -160,6 +192,7 @@ def drafter(
         "noise": noise,
         "intermediate": intermediate,
         "words": words,
+        "draft_vocabulary": draft_vocabulary,
         "levels": levels,
         "exit_layer": exit_layer,
         "block": block,
@@ -168,15 +201,22 @@ def drafter(
         "width": width,
         "heads": heads,
         "queries": queries,
+        "ratio": ratio,
         "global_feature": global_feature,
         "keep": keep,
         "middle_weight": middle_weight,
         "text_share": text_share,
         "projector_share": projector_share,
+        "head_weight": head_weight,
+        "trunk_pace": trunk_pace,
     }
     recipes = [recipe(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)]
     told: dict[str, Any] = {"sampled": sampled, "max_new_tokens": max_new_tokens}
-    told = {**recipes[0].answers, **{name: value for name, value in told.items() if value is not None}}
+    told = {
+        **pipe.target.answers,
+        **recipes[0].answers,
+        **{name: value for name, value in told.items() if value is not None},
+    }
     how = AnswerOptions(author=answers, batch=answer_batch, seed=seed, **told)
     course = Course(
         data, questions, held_out, validate_every, save_every, patience, accumulate, bf16, memory, disk, answers=how
@@ -191,7 +231,7 @@ def drafter(
         logging.basicConfig(format="%(message)s")
         logging.getLogger("mmspec").setLevel(logging.INFO)
     with quiet():  # the Trainer shows its own progress
-        figures = train_drafters(pipe, recipes, course, folders, home, name)
+        figures = train_drafters(pipe, recipes, course, folders, home, name, spread_over(where, pipe, load))
     for recipe, folder in zip(recipes, folders if group().is_main_process else [], strict=False):
         last = figures[recipe.method]
         typer.echo(f"{folder}: tau {last['tau_t0']:.2f} greedy, {last['tau_t1']:.2f} at temperature 1", err=True)
@@ -203,11 +243,18 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
 
     Example: mmspec train target smolvlm-mini --out my-mini
     """
+    from mmspec.errors import unknown_name
     from mmspec.registry import modalities, resolve
     from mmspec.training.loop import require_training
 
+    known = modalities("trainers")
+    if name == "--help":
+        typer.echo(f"{context.get_help()}\n\nBundled names: {', '.join(known)}")
+        return
+    if name not in known:
+        raise unknown_name("trainer", name, known)
     require_training()
-    trainer: Any = resolve("trainers", name, modalities("trainers").get(name, ["vlm"])[0])
+    trainer: Any = resolve("trainers", name, known[name][0])
     trainer(context.args)
 
 

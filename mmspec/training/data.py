@@ -4,7 +4,8 @@ data set of the hub (`mmspec.training.hub`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ def _drawn(seed: str, picture: int) -> miniworld.Sample:
 class Lines:
     """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
 
-    Pictures are paths inside the folder; `image` and `answer` may be absent. The files are read in the order of their
-    names and checked before training starts.
+    Pictures are paths inside the folder; `image` and `answer` may be absent, and `voice` may say who speaks. The files
+    are read in the order of their names and checked before training starts.
 
     Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
     """
@@ -83,13 +84,13 @@ class Lines:
             record = json.loads(line)
         except ValueError as error:
             raise InputError(f"{where}: not JSON ({error})") from error
-        known = {"image", "prompt", "answer"}
+        known = {"image", "prompt", "answer", "voice"}
         if (
             not isinstance(record, dict)
             or not set(record) <= known
             or not all(isinstance(v, str) for v in record.values())
         ):
-            raise InputError(f"{where}: a line is an object of strings with the keys image, prompt and answer")
+            raise InputError(f"{where}: a line is an object of strings with the keys image, prompt, answer and voice")
         if not record.get("prompt", "").strip():
             raise InputError(f"{where}: the prompt is missing or empty")
         if "image" in record:
@@ -104,7 +105,7 @@ class Lines:
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
         image = load_image(self.folder / record["image"]) if "image" in record else None
-        return Question(image, record["prompt"], record.get("answer"))
+        return Question(image, record["prompt"], record.get("answer"), record.get("voice"))
 
 
 class Slice:
@@ -123,27 +124,48 @@ class Slice:
         return self.source[self.start + index]
 
 
+class Voiced:
+    """Questions of another source; those that name no voice are said by `voices` in turns."""
+
+    def __init__(self, source: Questions, voices: Sequence[str]) -> None:
+        self.name = f"{source.name} said by {', '.join(voices)}"
+        self.source, self.voices = source, voices
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Question:
+        question = self.source[index]
+        return replace(question, voice=question.voice or self.voices[index % len(self.voices)])
+
+
 def written_data(data: str) -> Questions:
     """The questions of a folder with *.jsonl files, of another folder, or of a data set of the hub."""
-    from mmspec.training.hub import ID, HubData
+    from mmspec.checkpoints import HUB_ID
+    from mmspec.training.hub import HubData
 
     folder = Path(data)
     laid_out = folder.is_dir() and not any(folder.glob("*.jsonl")) and any(folder.rglob("*.parquet"))
-    if laid_out or (not folder.exists() and ID.fullmatch(data.partition(":")[0])):
+    if laid_out or (not folder.exists() and HUB_ID.fullmatch(data.partition(":")[0])):
         return HubData(data)
     return Lines(folder)
 
 
 def open_data(
-    data: str, count: int | None, held_out: int, seed: int, modality: str = ANY
+    data: str, count: int | None, held_out: int, seed: int, modality: str = ANY, voices: Sequence[str] = ()
 ) -> tuple[Questions, Questions]:
     """Questions to train on, and others for validation.
 
     Args: data: "miniworld", a folder or a hub id. count: how many to train on (None: 3000 of the world, else all).
         held_out: how many for validation; of a folder or data set the last ones. modality: of the target, which may
-        have a world of its own.
+        have a world of its own. voices: those of a target that speaks; they take turns.
     Raises: InputError: the data is unusable, or too little.
     """
+    found = _opened(data, count, held_out, seed, modality)
+    return (Voiced(found[0], voices), Voiced(found[1], voices)) if voices else found
+
+
+def _opened(data: str, count: int | None, held_out: int, seed: int, modality: str) -> tuple[Questions, Questions]:
     if data == MINIWORLD:
         world: Any = resolve("questions", MINIWORLD, modality)
         return world(f"drafter/{seed}", count or 3000), world(f"drafter/held-out/{seed}", held_out)

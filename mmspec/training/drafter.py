@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import TrainerCallback
 
-from mmspec.checkpoints import fingerprint, save_drafter
+from mmspec.checkpoints import fingerprint
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import modalities, resolve
-from mmspec.safe_files import read_json
+from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
 from mmspec.training.card import model_card
@@ -37,17 +33,18 @@ from mmspec.training.data import open_data, warm_up_data
 from mmspec.training.dflash import DFlashRecipe
 from mmspec.training.eagle import Eagle1Recipe, EagleRecipe, HassRecipe
 from mmspec.training.eagle3 import Eagle3Recipe
+from mmspec.training.features import Features
 from mmspec.training.folders import run_folder, write_whole
 from mmspec.training.kangaroo import KangarooRecipe
-from mmspec.training.learner import Learner, LearnerTrainer
-from mmspec.training.loop import Epochs, collate, last_checkpoint, training_arguments
+from mmspec.training.learner import Learner
 from mmspec.training.medusa import HydraPlusRecipe, HydraRecipe, MedusaRecipe
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept, states_size
-from mmspec.training.validation import Validation, best_step, exhausted, measure
+from mmspec.training.updates import Best, frozen, share, train
+from mmspec.training.validation import Validation, best_step, measure
 
 ALL: tuple[type[Recipe], ...] = (
     EagleRecipe,
@@ -83,12 +80,18 @@ def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Pat
 
 
 def train_drafters(
-    pipe: Any, recipes: Sequence[Recipe], course: Course, outs: Sequence[Path], run: Path, name: str
+    pipe: Any,
+    recipes: Sequence[Recipe],
+    course: Course,
+    outs: Sequence[Path],
+    run: Path,
+    name: str,
+    spread: Spread | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train one drafter per recipe, all on the same forwards of the target, and save each to its folder of `outs`.
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. run: folder of shards and checkpoints. name: of the
-        target, for the cards.
+        target, for the cards. spread: where the target answers, by default here; left when it has.
     Returns: by method, the figures of the last validation, or of the best one where training may stop early.
     Raises: InputError: data that cannot be used, or recipes that cannot be trained together. MismatchError: `run` holds
         the answers of another target, or others.
@@ -96,9 +99,11 @@ def train_drafters(
     check_together(recipes)
     share(recipes[0].batch)
     lead, target, model = recipes[0], pipe.target, pipe.target.model
-    for recipe in recipes:
+    for recipe, out in zip(recipes, outs, strict=True):
         recipe.check(target)
-    questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality)
+        recipe.check_place(pipe, out)
+    voices = list(getattr(pipe.processor, "voices", ()))
+    questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
     marks = {**fingerprint(target), "weights": weights_digest(model)}
     answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers)}
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
@@ -107,43 +112,35 @@ def train_drafters(
     with leader_first():
         home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how})
 
-    rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks)
+    with spread or Here(pipe) as workers:
+        rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks, workers)
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
     nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
     if lead.warm_steps:
-        warmed = Learner(nets, [lead.loss(nets[lead.method], target, None)])
-        warm = warm_up_data(course.data, lead.warm_questions, lead.seed)
-        own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
-        warm_rows = collect(pipe, warm, own, run / "answers-warm", marks)
-        _train(lead, course, warmed, warm_rows, lead.warm_steps, home / "warm", [])
+        warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
     inputs = prepare(pipe, [held_out[index] for index in range(len(held_out))])
     most = course.answers.max_new_tokens
 
-    def drafter(recipe: Recipe) -> Any:
-        return recipe.drafter(copy.deepcopy(nets[recipe.method]).to(model.dtype))
+    def drafting(recipe: Recipe) -> tuple[Any, Any]:
+        net = copy.deepcopy(nets[recipe.method]).to(model.dtype)
+        return recipe.serving(pipe, net), recipe.drafter(net)
 
     def figures() -> list[dict[str, Any]]:
         if not group().is_main_process:
             return told([])
-        measured = [measure(pipe, drafter(recipe), inputs, most, recipe.seed) for recipe in recipes]
+        measured = [measure(*drafting(recipe), inputs, most, recipe.seed) for recipe in recipes]
         return told([{"method": recipe.method, **one} for recipe, one in zip(recipes, measured, strict=True)])
 
     taps = {tap for recipe in recipes for tap in recipe.taps(nets[recipe.method])}
     features = lead.features_class(pipe, questions, sorted(taps), int(course.memory * 2**30))
-    if course.disk:
-        kept = {"target": marks, "answers": answers, "taps": list(features.taps)}
-        with leader_first():
-            place = run_folder(run / "features", kept)
-        features.store = Store(place, int(course.disk * 2**30), group().num_processes)
-    size = states_size(rows, len(features.taps), target.hidden_size, model.dtype.itemsize)
-    say_what_is_kept(size, *(int(part * 2**30) for part in (course.memory, course.disk)))
+    keep_states(features, rows, course, run / "features", {"target": marks, "answers": answers})
     learner = Learner(nets, [recipe.loss(nets[recipe.method], target, features) for recipe in recipes])
     best = Best(learner, home / "best.safetensors")
     validation = Validation(figures, course.validate_every, course.patience, best.keep)
     with frozen(model):
-        history = _train(lead, course, learner, rows, lead.steps, home, [validation, Cost(model.device)])
+        history = train(lead, course, learner, rows, lead.steps, home, [validation, Cost(model.device)])
     if course.patience:
         best.take()
         history = [entry for entry in history if "method" not in entry or entry["step"] <= best_step(history)]
@@ -154,14 +151,43 @@ def train_drafters(
         net = nets[recipe.method]
         made: Any = recipe.drafter(net.to(torch.bfloat16))
         if getattr(made, "static", False):
-            made.shares = measured_shares(pipe, drafter(recipe), inputs, most, recipe.seed)
-        save_drafter(made, out, target)
+            made.shares = measured_shares(*drafting(recipe), inputs, most, recipe.seed)
+        recipe.save(recipe.serving(pipe, net), made, out)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
         write_whole(out / "README.md", model_card(name, recipe, course, rows, own_history, parameters))
     wait()
     last = {entry["method"]: entry for entry in history if "method" in entry}
     return {recipe.method: last.get(recipe.method, {}) for recipe in recipes}
+
+
+def warm_up(
+    pipe: Any, recipe: Recipe, nets: dict[str, Any], course: Course, answers: Path, folder: Path, marks: dict[str, Any]
+) -> None:
+    """Train the recipe's network on the data's own answers.
+
+    Args: answers, folder: for shards and for checkpoints. marks: what tells the target from others.
+    """
+    learner = Learner(nets, [recipe.loss(nets[recipe.method], pipe.target, None)])
+    questions = warm_up_data(course.data, recipe.warm_questions, recipe.seed)
+    own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
+    train(recipe, course, learner, collect(pipe, questions, own, answers, marks), recipe.warm_steps, folder, [])
+
+
+def keep_states(
+    features: Features, rows: list[Answered], course: Course, folder: Path, described: dict[str, Any]
+) -> None:
+    """Let hidden states be kept on disk where the course allows it, and say how much of them will be kept.
+
+    Args: folder: for them. described: what they are of, beside the taps.
+    """
+    model = features.pipe.target.model
+    if course.disk:
+        with leader_first():
+            place = run_folder(folder, {**described, "taps": list(features.taps)})
+        features.store = Store(place, int(course.disk * 2**30), group().num_processes)
+    size = states_size(rows, len(features.taps), features.pipe.target.hidden_size, model.dtype.itemsize)
+    say_what_is_kept(size, *(int(part * 2**30) for part in (course.memory, course.disk)))
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:
@@ -177,84 +203,10 @@ def check_together(recipes: Sequence[Recipe]) -> None:
             raise InputError(f"drafters that are trained together need the same {field} ({values}): give --{field}")
 
 
-def share(batch: int) -> int:
-    """How many answers of an update each process takes. Raises: InputError: they cannot be shared equally."""
-    processes = group().num_processes
-    if batch % processes:
-        raise InputError(f"{batch} answers per update cannot be shared by {processes} processes: give another --batch")
-    return batch // processes
-
-
-@dataclass
-class Best:
-    """The best weights of a learner so far, in a file that is written whole or not at all."""
-
-    learner: Learner
-    file: Path
-
-    def keep(self) -> None:
-        """These are the best."""
-        if group().is_main_process:
-            temporary = self.file.with_suffix(".tmp")
-            save_file({name: weight.contiguous() for name, weight in self.learner.state_dict().items()}, temporary)
-            os.replace(temporary, self.file)
-
-    def take(self) -> None:
-        """Back to the best."""
-        wait()
-        self.learner.load_state_dict(load_file(self.file))
-
-
-def _train(
-    recipe: Recipe,
-    course: Course,
-    learner: Learner,
-    rows: list[Answered],
-    steps: int,
-    folder: Path,
-    callbacks: list[TrainerCallback],
-) -> list[dict[str, Any]]:
-    """Train `learner` in place, from where `folder` left off; returns the Trainer's history."""
-    left = last_checkpoint(folder)
-    before = read_json(Path(left, "trainer_state.json"))["log_history"] if left else []
-    if exhausted(before, course.patience):
-        return before
-    arguments = training_arguments(
-        folder,
-        steps=steps,
-        batch=share(recipe.batch),
-        rate=recipe.rate,
-        seed=recipe.seed,
-        use_cpu=next(learner.parameters()).device.type == "cpu",
-        save_steps=course.save_every,
-        gradient_accumulation_steps=course.accumulate,
-        bf16=course.bf16,
-    )
-    trainer = LearnerTrainer(
-        model=learner,
-        args=arguments,
-        train_dataset=Epochs(rows, steps * recipe.batch * course.accumulate, recipe.seed),
-        data_collator=collate,
-        callbacks=callbacks,
-    )
-    trainer.train(resume_from_checkpoint=left)
-    return trainer.state.log_history
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Keeps gradients out of the target, whose head every loss goes through."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
-
-
 def weights_digest(model: nn.Module) -> str:
-    """A short hash that changes when the weights do: of the sum of every parameter's squares."""
-    sums = [float(parameter.detach().double().square().sum()) for parameter in model.parameters()]
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+    """A short hash that changes when the weights do: of values spread over every parameter, whatever the threads."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        values = parameter.detach().flatten()
+        found.update(values[:: max(1, len(values) // 4096)].float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]

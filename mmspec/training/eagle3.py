@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,11 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 from mmspec.training.unroll import unroll
+from mmspec.training.words import common_words
 
 
 class Eagle3Loss(StepLoss):
@@ -43,7 +44,8 @@ class Eagle3Loss(StepLoss):
 class Eagle3Recipe(HeadRecipe):
     """How an EAGLE-3 head is trained.
 
-    unroll: steps of the training-time test. words: size of the draft vocabulary, the tokens that the answers use most.
+    unroll: steps of the training-time test. words: size of the head's vocabulary, the tokens that the answers use most;
+    `draft_vocabulary` takes its place where it is given.
     intermediate: width of the layer's MLP (None: the target's).
     """
 
@@ -63,28 +65,23 @@ class Eagle3Recipe(HeadRecipe):
         super().__post_init__()
         if not 1 <= self.unroll <= 16:
             raise InputError(f"an unroll has 1 to 16 steps, got {self.unroll}")
-        if self.words < 8:
-            raise InputError(f"a draft vocabulary has 8 words or more, got {self.words}")
+        if self.words < LEAST:
+            raise InputError(f"a draft vocabulary has {LEAST} words or more, got {self.words}")
         if self.intermediate is not None and self.intermediate < 1:
             raise InputError(f"the MLP of an EAGLE-3 head needs a positive width, got {self.intermediate}")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> Eagle3Head:
         """Its output head begins as the target's rows for these words."""
-        ids = common_words(rows, self.words, target.vocab_size)
+        ids = common_words(rows, self.draft_vocabulary or self.words, target.vocab_size)
         net = Eagle3Head(head_config(target, self.intermediate), usual_taps(target.num_layers), len(ids))
         with torch.no_grad():
             net.ids.copy_(ids)
             net.words.weight.copy_(target.head.weight[ids.to(target.head.weight.device)])
         return net
 
+    def narrow(self, net: Eagle3Head, ids: Tensor) -> None:
+        """Its own head has these words already."""
+
     def taps(self, net: Eagle3Head) -> tuple[int, ...]:
         """See `Recipe`."""
         return tuple(net.settings["taps"])
-
-
-def common_words(rows: Sequence[Answered], count: int, vocab_size: int) -> Tensor:
-    """[words] int64, ascending: the ids that the answers use most, filled up with the first of the others."""
-    used = Counter(token for row in rows for token in row.answer)
-    most = [token for token, _ in used.most_common(min(count, vocab_size))]
-    rest = (token for token in range(vocab_size) if token not in used)
-    return torch.tensor(sorted([*most, *(token for token, _ in zip(rest, range(count - len(most)), strict=False))]))

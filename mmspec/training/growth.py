@@ -21,8 +21,7 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 def quiet(layers: Iterable[nn.Module], depth: int) -> None:
     """Scales what each sublayer adds, so that 2 `depth` of them do not drown the embeddings (GPT-2's start)."""
     for layer in layers:
-        for weight in _additions(layer):
-            weight.mul_((2 * depth) ** -0.5)
+        _scale(layer, (2 * depth) ** -0.5)
 
 
 def places(layers: int, deep: int) -> list[int]:
@@ -30,20 +29,19 @@ def places(layers: int, deep: int) -> list[int]:
     return [(index + 1) * deep // layers - 1 for index in range(layers)]
 
 
-def deepened(model: Model, layers: int, stack: str) -> Model:
+def deepened(model: Model, layers: int, stack: str, **text: Any) -> Model:
     """A model of `layers` decoder layers with the outputs of `model`; new layers add nothing yet.
 
     Args: stack: name of the module list in the model, as "model.language_model.layers"; its length is
-        `config.text_config.num_hidden_layers`.
+        `config.text_config.num_hidden_layers`. text: what else changes in that configuration, such as `layer_types`.
     """
     config = copy.deepcopy(model.config)
     kept = places(config.text_config.num_hidden_layers, layers)
-    config.text_config.num_hidden_layers = layers
+    for name, value in {"num_hidden_layers": layers, **text}.items():
+        setattr(config.text_config, name, value)
     deep = type(model)(config)
-    with torch.no_grad():
-        for layer in deep.get_submodule(stack):  # type: ignore[attr-defined]  # a ModuleList
-            for weight in _additions(layer):
-                weight.zero_()
+    for layer in deep.get_submodule(stack):  # type: ignore[attr-defined]  # a ModuleList
+        _scale(layer, 0.0)
     weights = {}
     for name, value in model.state_dict().items():
         before, found, after = name.partition(f"{stack}.")
@@ -53,5 +51,12 @@ def deepened(model: Model, layers: int, stack: str) -> Model:
     return deep
 
 
-def _additions(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight
+@torch.no_grad()
+def _scale(layer: Any, factor: float) -> None:
+    """Scales what the two sublayers of a layer add."""
+    if hasattr(layer, "post_feedforward_layernorm"):  # Gemma: it is normalised, with gains of 1 + weight
+        for norm in (layer.post_attention_layernorm, layer.post_feedforward_layernorm):
+            norm.weight.add_(1.0).mul_(factor).sub_(1.0)
+    else:
+        for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            matrix.weight.mul_(factor)

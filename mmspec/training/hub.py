@@ -15,7 +15,6 @@ from typing import Any
 from mmspec.errors import InputError, missing_extra, one_line, shorten
 from mmspec.training.questions import Question
 
-ID = re.compile(r"[\w.-]+/[\w.-]+")
 PROMPT = ("prompt", "question", "query", "instruction", "text")
 IMAGE = ("image", "images", "picture", "img")
 ANSWER = ("answer", "answers", "response", "output", "caption")

@@ -82,16 +82,22 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def build_optimizer(model: nn.Module, rate: float, small_rate: float | None = None, decay: float = 0.01) -> MuonAdamW:
     """Muon for the weight matrices of linear layers; AdamW for embeddings, norms and biases.
 
-    Args: rate: of matrices. small_rate: of everything else, 0.15 of `rate` if not given. decay: weight decay of
-    matrices.
+    Args: model: what stands under a module with a number `pace` learns at that multiple of the rates. rate: of
+    matrices. small_rate: of everything else, 0.15 of `rate` if not given. decay: weight decay of matrices.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in tables]
-    chosen = {id(parameter) for parameter in matrices}
-    rest = [parameter for parameter in trained if id(parameter) not in chosen]
+    paced = [(module, getattr(module, "pace", None)) for module in model.modules()]
+    pace = {id(one): factor for module, factor in paced if factor is not None for one in module.parameters()}
     small = 0.15 * rate if small_rate is None else small_rate
-    return MuonAdamW([
-        {"params": matrices, "lr": rate, "muon": True, "weight_decay": decay},
-        {"params": rest, "lr": small, "muon": False, "weight_decay": 0.0},
-    ])  # fmt: skip
+    groups: list[dict[str, Any]] = []
+    for factor in sorted({1.0, *pace.values()}, reverse=True):
+        own = [parameter for parameter in trained if pace.get(id(parameter), 1.0) == factor]
+        matrices = [parameter for parameter in own if parameter.ndim == 2 and id(parameter) not in tables]
+        chosen = {id(parameter) for parameter in matrices}
+        rest = [parameter for parameter in own if id(parameter) not in chosen]
+        groups += [
+            {"params": matrices, "lr": factor * rate, "muon": True, "weight_decay": decay},
+            {"params": rest, "lr": factor * small, "muon": False, "weight_decay": 0.0},
+        ]
+    return MuonAdamW(groups)

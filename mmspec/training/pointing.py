@@ -24,12 +24,12 @@ HEAD = 0  # the head of a watched layer that is taught
 class Watch:
     """What the taught heads of some layers attend to among some positions of the input.
 
-    layers: the watched ones; keys: where the positions lie in the row; prefix: tokens before the first query of
-    interest. scores: filled by the forward pass, layer -> attention logits [B, T, keys].
+    layers: the watched ones; keys: where the positions lie in the row (a slice, or an index each); prefix: tokens
+    before the first query of interest. scores: filled by the forward pass, layer -> attention logits [B, T, keys].
     """
 
     layers: tuple[int, ...]
-    keys: slice
+    keys: slice | Tensor
     prefix: int
     scores: dict[int, Tensor] = field(default_factory=dict)
 

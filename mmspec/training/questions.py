@@ -10,11 +10,13 @@ from mmspec.media import ImageSource
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt about a picture (None: text alone), and the data's own answer where there is one."""
+    """A prompt about a picture (None: text alone), the data's own answer where there is one, and, for models that
+    speak, the voice that says it (None: the model's first)."""
 
     image: ImageSource | None
     prompt: str
     answer: str | None = None
+    voice: str | None = None
 
 
 class Questions(Protocol):

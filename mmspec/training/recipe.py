@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from mmspec.checkpoints import save_drafter
 from mmspec.contract import Drafter
 from mmspec.errors import InputError, MismatchError
 from mmspec.registry import modalities
@@ -39,6 +41,8 @@ class Recipe(ABC):
     """A sentence for the model card."""
     example: ClassVar[str] = "generate picture.png QUESTION"
     """The command that the model card shows."""
+    usage: ClassVar[str] = "--model {target} --drafter FOLDER"
+    """The options behind it."""
     answers: ClassVar[dict[str, Any]] = {}
     """Settings of `mmspec.training.answers.AnswerOptions` that suit what it learns better than their defaults."""
     features_class: ClassVar[type[Features]] = Features
@@ -64,6 +68,9 @@ class Recipe(ABC):
                 f"has another one for what it emits; methods for it are: {', '.join(fitting)}"
             )
 
+    def check_place(self, pipe: Any, out: Path) -> None:  # noqa: B027  most may write anywhere
+        """Raise InputError for a folder that must not be written to."""
+
     @abstractmethod
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:
         """New weights, float32, on the CPU. rows: the answers it will learn from."""
@@ -79,3 +86,11 @@ class Recipe(ABC):
     @abstractmethod
     def drafter(self, net: Any) -> Drafter:
         """The drafter around the trained weights."""
+
+    def serving(self, pipe: Any, net: Any) -> Any:
+        """The pipeline of the target that the drafter drafts for: `pipe`, unless the target learns, too."""
+        return pipe
+
+    def save(self, pipe: Any, made: Any, out: Path) -> None:
+        """Write what was made to the folder `out`. pipe: as `serving` makes it."""
+        save_drafter(made, out, pipe.target)

@@ -20,23 +20,27 @@ from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.errors import InputError
+from mmspec.drafters.vocabulary import LEAST
+from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
 from mmspec.training.recipe import Loss, Recipe
+from mmspec.training.words import common_words
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(Recipe):
     """How a drafter on the target's features is trained.
 
-    decay: weight of a level relative to the one before.
+    decay: weight of a level relative to the one before. draft_vocabulary: how many words are drafted, those that the
+    answers use most (`mmspec.drafters.vocabulary`); None for all. What is learnt is the same.
     """
 
     steps: int = 500
     batch: int = 32
     rate: float = 0.02
     decay: float = 0.8
+    draft_vocabulary: int | None = None
 
     drafter_class: ClassVar[type[HeadDrafter]]
     loss_class: ClassVar[type[Any]]
@@ -45,6 +49,17 @@ class HeadRecipe(Recipe):
         super().__post_init__()
         if not 0 < self.decay <= 1:
             raise InputError(f"the decay of a level's weight lies in (0, 1], got {self.decay}")
+        if self.draft_vocabulary is not None and self.draft_vocabulary < LEAST:
+            raise InputError(f"a draft vocabulary has {LEAST} words or more, got {self.draft_vocabulary}")
+
+    def check(self, target: Any) -> None:
+        """See `Recipe`."""
+        super().check(target)
+        if self.draft_vocabulary is not None and target.prompt_vocab_size != target.vocab_size:
+            raise MismatchError(
+                f"{type(target.model).__name__} emits codes of a small vocabulary of their own, which are all drafted: "
+                "leave the draft vocabulary out"
+            )
 
     @abstractmethod
     def network(self, target: Any, rows: Sequence[Answered]) -> HeadNet:
@@ -54,7 +69,14 @@ class HeadRecipe(Recipe):
         """A network with new weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return self.network(target, rows)
+            net = self.network(target, rows)
+        if self.draft_vocabulary is not None:
+            self.narrow(net, common_words(rows, self.draft_vocabulary, target.vocab_size))
+        return net
+
+    def narrow(self, net: Any, ids: Tensor) -> None:
+        """Let a network draft these words [words] alone."""
+        self.drafter(net).net.draft_ids = ids
 
     def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
         """The method's loss; there is none without features."""

@@ -1,0 +1,120 @@
+"""Attention along the branches of a tree, over a static buffer: registered with transformers under the name
+"mmspec_tree", so that unmodified models call it.
+
+A forward that gets `tree=TreeSlots(..)` hands it down to every layer; keys and values are then the whole buffer.
+Without a tree (prefill, a vision tower) it is transformers' own sdpa, masks included. On a CUDA device the Triton
+kernel of `mmspec.engine.kernel` computes it; `attend` is its twin in plain torch, with the same arguments and, but for
+rounding, the same result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from mmspec.engine.slots import TreeSlots
+from mmspec.errors import UnsupportedError
+
+if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
+    from mmspec.engine import kernel
+
+NAME = "mmspec_tree"
+BEYOND = ("s_aux", "position_bias")
+"""What some models add to their scores (sinks, biases) and neither the kernel nor its twin knows."""
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    tree: TreeSlots | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention function of a layer, as transformers calls it.
+
+    Args:
+        query: [B, heads, N, D]. key, value: [B, kv heads, S, D], with a tree the whole buffer.
+        attention_mask: read only without a tree. tree: where nodes and committed tokens lie.
+        sliding_window: positions that this layer sees; None asks the layer itself, which may have no window.
+    Returns: [B, N, heads, D], and no weights.
+    Raises: UnsupportedError: the model adds something to its scores that is not known here.
+    """
+    if tree is None:
+        out, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, softcap=softcap, **kwargs
+        )
+        return out, None
+    for name in BEYOND:
+        if kwargs.get(name) is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} adds {name} to its attention scores, which tree attention does not know: "
+                "load the model without compile=True"
+            )
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    window = getattr(module, "sliding_window", None) if sliding_window is None else sliding_window
+    if query.is_cuda and kernel.serves(query):
+        out = kernel.tree_attention(
+            query,
+            key,
+            value,
+            tree.words,
+            tree.depth,
+            tree.lengths,
+            tree.front,
+            window or 0,
+            float(scaling),
+            float(softcap or 0.0),
+        )
+        return out, None
+    return attend(query, key, value, tree, scaling, window, softcap), None
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    tree: TreeSlots,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """The kernel's twin: exact, in the dtype of its inputs (scores at least in float32), keys never repeated.
+
+    Args: query: [B, heads, N, D]. key, value: [B, kv heads, S, D]. window: in positions, None or 0 for none.
+        softcap: scores s become softcap * tanh(s / softcap); None or 0 leaves them.
+    Returns: [B, N, heads, D].
+    """
+    batch, heads, nodes, size = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, size)  # rows = heads of a group x nodes
+    scores = grouped @ key.transpose(-1, -2) * scaling  # [B, kv heads, rows, S]
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    seen = tree.visible(key.shape[2], window or None)[:, None, None]  # [B, 1, 1, N, S]
+    scores = scores.unflatten(2, (-1, nodes)).masked_fill(~seen, torch.finfo(scores.dtype).min)
+    out = scores.softmax(-1).to(value.dtype).flatten(2, 3) @ value  # [B, kv heads, rows, D]
+    return out.reshape(batch, heads, nodes, size).transpose(1, 2)
+
+
+def unread_mask(tree: TreeSlots, by_layer_type: bool = False) -> Tensor | dict[str, Tensor]:
+    """What to pass as `attention_mask` beside a tree: four dimensions, which models pass on without building masks.
+
+    Args: by_layer_type: for models that take one mask per layer type.
+    """
+    mask = tree.ancestors.new_ones(1, 1, 1, 1)
+    return {"full_attention": mask, "sliding_attention": mask} if by_layer_type else mask
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

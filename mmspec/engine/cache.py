@@ -1,0 +1,295 @@
+"""A key/value cache of fixed size and address, whose rows have different lengths: what a compiled target runs on.
+
+One buffer holds all layers. The nodes of a draft stand in front, always in the same slots, and the committed tokens of
+each row behind them; so a forward writes to constant addresses, the tree's part of the mask has a constant place, and
+a commit is one gather and one scatter for all layers. Slots need not be in the order of positions: rotary positions are
+in the keys already. Lengths live on the device, and a roll-back is not to advance them. Layers with a sliding window
+hold everything, too; the mask applies the window by position.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+from mmspec.cache import RowCache, additive, visible
+from mmspec.errors import UnsupportedError
+
+FRONT = 64
+"""Slots for the nodes of a draft."""
+AHEAD = 4096
+"""Most tokens for which a cache is made in advance; a longer answer makes it grow."""
+STEP = 256
+"""Least step by which sizes grow: every size is compiled by itself."""
+
+
+class TreeLayer(CacheLayerMixin):
+    """One layer's view of the buffer. keys, values: [B, Hkv, S, D]. start: [1] int64, the slot of the next node."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, start: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.start = keys, values, start
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The buffer is there from the beginning."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write nodes [B, Hkv, N, D] to the front; returns the whole buffer."""
+        slots = self.start + torch.arange(key_states.shape[-2], device=self.start.device)
+        self.keys.index_copy_(2, slots, key_states)
+        self.values.index_copy_(2, slots, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """See HF: the number of slots, and the first one."""
+        return self.keys.shape[-2], 0
+
+    def get_seq_length(self) -> int:
+        """The number of slots: what is committed differs by row, and masks and positions are given."""
+        return self.keys.shape[-2]
+
+    def get_max_length(self) -> int:
+        """The number of slots."""
+        return self.keys.shape[-2]
+
+
+class TreeCache(Cache):
+    """What a model is given: the layers of a slab, and the slab itself for those who know it."""
+
+    def __init__(self, slab: Slab, layers: list[TreeLayer]) -> None:
+        super().__init__(layers=layers)
+        self.slab = slab
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a buffer must be made for: layers, rows, key/value heads, size of a head; dtype and device."""
+
+    layers: int
+    rows: int
+    heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, cache: RowCache) -> Form:
+        """That of the layers of a prefilled cache. Raises UnsupportedError: they are not all alike."""
+        shapes = {
+            (states.shape[0], states.shape[1], states.shape[3], states.dtype)
+            for layer in cache.hf.layers
+            for states in (layer.keys, layer.values)
+        }
+        if len(shapes) > 1:
+            raise UnsupportedError(
+                f"the layers of this model keep keys and values of {len(shapes)} different shapes, a compiled target "
+                "needs equal ones: load it with compile=False"
+            )
+        ((rows, heads, size, dtype),) = shapes
+        return cls(len(cache.hf.layers), rows, heads, size, dtype, cache.device)
+
+
+class Slab:
+    """The device's side of a static cache; an `mmspec.cache.Past` of tensors at constant addresses.
+
+    Args: front: slots for nodes. room: slots for the committed tokens of a row.
+
+    kv: [L, 2, B, Hkv, front + room, D]. lengths: [B] int64 committed tokens. shift: see `RowCache`.
+    lanes: what an engine keeps beside it, by number of nodes.
+    """
+
+    beside = None
+
+    @torch.inference_mode(False)  # it outlives a request, and training writes into it without inference mode
+    def __init__(self, form: Form, front: int, room: int) -> None:
+        self.form, self.front, self.room = form, front, room
+        place: dict[str, Any] = {"device": form.device}
+        shape = (form.layers, 2, form.rows, form.heads, front + room, form.size)
+        self.kv = torch.zeros(shape, dtype=form.dtype, **place)
+        self.lengths = torch.zeros(form.rows, dtype=torch.long, **place)
+        self.shift = torch.zeros(form.rows, 1, dtype=torch.long, **place)
+        self.lanes: dict[int, Any] = {}
+        self.start = torch.zeros(1, dtype=torch.long, **place)
+        self.hf: Cache = TreeCache(self, [TreeLayer(keys, values, self.start) for keys, values in self.kv])
+
+    def even(self) -> bool:
+        """Slots behind a row's tokens are never empty of numbers, so every forward needs a mask."""
+        return False
+
+    def positions(self) -> Tensor:
+        """[B, 1] int64: the place of each row's next token, on the device."""
+        return self.lengths[:, None]
+
+    def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        """See `RowCache.mask`; also says where the new nodes will be written: behind those forwarded before them."""
+        new, nodes = ancestors.shape[1:]
+        if nodes > self.front:
+            raise UnsupportedError(
+                f"{nodes} nodes are forwarded in a round, and the compiled target has slots for {self.front}: choose a "
+                "smaller draft, or load the target with compile=False"
+            )
+        self.start.fill_(nodes - new)
+        slots = torch.arange(self.room, device=self.kv.device)
+        past, tree = visible(slots, self.positions(), ancestors, depth, window)
+        gap = tree.new_zeros(()).expand(*tree.shape[:2], self.front - nodes)
+        return additive(torch.cat([tree, gap, past], -1), dtype)
+
+    def clear(self) -> None:
+        """Forget everything. What a mask hides may not be NaN, which damaged or overflowing layers leave behind."""
+        self.kv.zero_()
+
+
+class Slabs:
+    """Buffers between requests. A request takes one and gives it back when it ends, so that addresses stay the same and
+    what was compiled or captured for them serves again."""
+
+    kept = 2
+    """How many are kept at most while nobody uses them."""
+
+    def __init__(self) -> None:
+        self.free: list[Slab] = []
+
+    def take(self, form: Form, front: int, room: int) -> Slab:
+        """An empty buffer for `room` committed tokens at least."""
+        room = rounded(front + room) - front
+        for slab in self.free:
+            if (slab.form, slab.front, slab.room) == (form, front, room):
+                self.free.remove(slab)
+                slab.clear()
+                return slab
+        return Slab(form, front, room)
+
+    def give(self, slab: Slab) -> None:
+        """Take one back."""
+        self.free = [*self.free, slab][-self.kept :]
+
+
+def rounded(slots: int) -> int:
+    """The size of a buffer with that many slots or more: a quarter of the next power of two at most is wasted."""
+    step = max(STEP, 1 << max(0, (slots - 1).bit_length() - 2))
+    return -(-slots // step) * step
+
+
+class StaticRows(RowCache):
+    """The request's side of a static cache. Interface and fields are those of `RowCache`.
+
+    Args: cache: the prefilled rows that it takes over. room: how many tokens a row will hold, as far as is known; more
+        make the buffer grow. front: slots for nodes.
+    """
+
+    def __init__(self, cache: RowCache, slabs: Slabs, room: int, front: int = FRONT) -> None:
+        self.slabs, self.device, self.beside = slabs, cache.device, None
+        self._hold(slabs.take(Form.of(cache), front, max(room, *cache.lengths)))
+        self.shift = cache.shift
+        self.fill(cache.lengths)
+        for (keys, values), layer in zip(self.slab.kv, cache.hf.layers, strict=True):
+            here = slice(front, front + layer.keys.shape[2])
+            keys[:, :, here], values[:, :, here] = layer.keys, layer.values
+
+    def _hold(self, slab: Slab) -> None:
+        self.slab, self.hf = slab, slab.hf
+        self._return = weakref.finalize(self, self.slabs.give, slab)
+
+    @property
+    def shift(self) -> Tensor:  # type: ignore[override]
+        """See `RowCache`; at a constant address."""
+        return self.slab.shift
+
+    @shift.setter
+    def shift(self, value: Tensor) -> None:
+        self.slab.shift.copy_(value)
+
+    @property
+    def width(self) -> int:
+        """See `RowCache`: the longest row, as between rounds."""
+        return max(self.lengths)
+
+    def even(self) -> bool:
+        """See `mmspec.cache.Past`."""
+        return self.slab.even()
+
+    def positions(self) -> Tensor:
+        """See `mmspec.cache.Past`."""
+        return self.slab.positions()
+
+    def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        """See `Slab.mask`. The front grows where new nodes, padded to twice their number, would reach behind it."""
+        new, nodes = ancestors.shape[1:]
+        if nodes + new > self.slab.front:
+            self.grow(rounded(nodes + new), self.slab.room)
+        return self.slab.mask(ancestors, depth, dtype, window)
+
+    def first(self, count: int) -> RowCache:
+        """See `RowCache`. The view writes to the same front slots."""
+        return FirstLayers(self, count)
+
+    def fill(self, lengths: list[int]) -> None:
+        """Set the lengths, which is all that a roll-back is."""
+        self.lengths = list(lengths)
+        self.slab.lengths.copy_(torch.tensor(self.lengths))
+
+    def commit(self, nodes: int, paths: list[list[int]]) -> None:
+        """Keep each row's path among the nodes of the last forward. See `RowCache`."""
+        most = max(map(len, paths))
+        if not most:
+            return
+        self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
+        if max(self.lengths) > self.slab.room:
+            self.grow(self.slab.front, max(self.lengths))
+        slab = self.slab
+        padded = torch.tensor([[len(path), *path, *[0] * (most - len(path))] for path in paths])
+        padded = padded.to(self.device, non_blocking=True)
+        count, source = padded[:, :1], padded[:, 1:]
+        place = torch.arange(most, device=self.device)
+        goal = torch.where(place < count, slab.front + slab.positions() + place, 0)  # padding: node 0 onto itself
+        rows = torch.arange(len(paths), device=self.device)[:, None]
+        slab.kv[:, :, rows, :, goal] = slab.kv[:, :, rows, :, source]
+        slab.lengths += count[:, 0]
+
+    def grow(self, front: int, room: int) -> None:
+        """Move to a buffer with these sizes, what was forwarded last included."""
+        old = self.slab
+        release = self._return
+        self._hold(self.slabs.take(old.form, max(front, old.front), max(room, old.room)))
+        new = self.slab
+        new.kv[..., : old.front, :] = old.kv[..., : old.front, :]
+        new.kv[..., new.front : new.front + old.room, :] = old.kv[..., old.front :, :]
+        new.lengths.copy_(old.lengths)
+        new.shift.copy_(old.shift)
+        release()
+
+
+class FirstLayers(RowCache):
+    """The first layers of a static cache, for a drafter that runs on them: what it forwards is never committed."""
+
+    def __init__(self, rows: StaticRows, count: int) -> None:
+        super().__init__(len(rows.lengths), rows.device)
+        self.rows = rows
+        self.hf = Cache(layers=rows.hf.layers[:count])
+        self.lengths, self.shift = rows.lengths, rows.shift
+
+    def even(self) -> bool:
+        """See `mmspec.cache.Past`."""
+        return self.rows.even()
+
+    def positions(self) -> Tensor:
+        """See `mmspec.cache.Past`."""
+        return self.rows.positions()
+
+    def mask(self, ancestors: Tensor, depth: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        """See `Slab.mask`. Here the front cannot grow: the view has its layers already."""
+        return self.rows.slab.mask(ancestors, depth, dtype, window)
+
+    def commit(self, nodes: int, paths: list[list[int]]) -> None:
+        """Nothing to take back: the next forward writes to the same slots."""
+        assert not any(paths)

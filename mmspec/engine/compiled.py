@@ -1,0 +1,49 @@
+"""A function of tensors, compiled for every combination of shapes that comes, and captured where there is CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mmspec.engine.graphs import Graph
+from mmspec.errors import UnsupportedError, one_line
+
+
+class Compiled:
+    """A function and what it was compiled to.
+
+    Args: function: what is compiled, whole. backend: of `torch.compile`; None for plain calls. name: for messages.
+    """
+
+    def __init__(self, function: Callable[..., Any], backend: str | None, name: str) -> None:
+        self.name, self.function, self.backend = name, function, backend
+        if backend is not None:
+            self.function = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
+        self._pool: Any = None
+
+    def graph(self, device: torch.device, *arguments: Any) -> Graph:
+        """What calls the function on these arguments, tensors at addresses that stay; compiled now, if it has to be.
+
+        Raises: UnsupportedError: the function cannot be compiled.
+        """
+        if self.backend is not None:
+            self._compile(arguments)
+        if device.type == "cuda" and self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return Graph(lambda: self.function(*arguments), device, self._pool)
+
+    def _compile(self, arguments: tuple[Any, ...]) -> None:
+        try:
+            with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
+                self.function(*arguments)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise UnsupportedError(
+                f"{self.name} cannot be compiled ({one_line(error)}): load the target with compile=False"
+            ) from error
+
+
+def padded(nodes: int, sizes: Sequence[int]) -> int:
+    """The size at which that many nodes are forwarded: the least of the ascending `sizes`, or else a power of two."""
+    return next((size for size in sizes if size >= nodes), 1 << (nodes - 1).bit_length())

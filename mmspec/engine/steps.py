@@ -1,0 +1,100 @@
+"""Compiled drafting: the steps of a drafter's own layer, on a cache of fixed size.
+
+A drafter that runs on its own estimates (`mmspec.drafters.eagle`) forwards a few nodes per level, and what was accepted
+since. Steps are padded to a few widths; which level it is, is data. The prompt is read by plain calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmspec.cache import RowCache
+from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows, TreeCache
+from mmspec.engine.compiled import Compiled, padded
+from mmspec.engine.graphs import Graph
+
+WIDTHS = (1, 4, 8)
+"""Numbers of nodes that are made ready; others follow as powers of two. None is more than double of what it serves, so
+that padding never reaches behind the front."""
+
+
+@dataclass
+class StepLane:
+    """The inputs of one width, at constant addresses: tokens [B, N], features [B, N, H], positions [B, N], mask
+    [B, 1, N, S]. graph: what runs a step on them.
+    """
+
+    tokens: Tensor
+    features: Tensor
+    positions: Tensor
+    mask: Tensor
+    graph: Graph | None = None
+
+    @classmethod
+    @torch.inference_mode(False)  # see `Slab`
+    def of(cls, slab: Slab, width: int, features: Tensor) -> StepLane:
+        """Empty ones; features: [B, .., H] of the size and type that will come."""
+        rows, slots = slab.form.rows, slab.front + slab.room
+        ids = slab.lengths.new_zeros(rows, width)
+        hidden = features.new_zeros(rows, width, features.shape[-1])
+        return cls(ids, hidden, ids.clone(), features.new_zeros(rows, 1, width, slots))
+
+    def load(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> None:
+        """Take over n nodes; those behind them are computed and never seen."""
+        gap = self.tokens.shape[1] - tokens.shape[1]
+        self.tokens.copy_(F.pad(tokens, (0, gap)))
+        self.features.copy_(F.pad(features, (0, 0, 0, gap)))
+        self.positions.copy_(F.pad(positions, (0, gap)))
+        self.mask.copy_(F.pad(mask, (0, 0, 0, gap)))
+
+
+class Steps:
+    """Runs `forward(tokens, features, positions, mask, cache)`, see `mmspec.drafters.slots.Forward`.
+
+    Args: forward: what is compiled. backend: of `torch.compile`; None for plain calls. name: the drafter's.
+    """
+
+    most = WIDTHS[-1]
+    """Nodes of the widest step that is made ready."""
+
+    def __init__(self, forward: Callable[..., Tensor], backend: str | None, name: str) -> None:
+        self.forward = forward
+        self.compiled = Compiled(forward, backend, name)
+        self.slabs = Slabs()
+
+    def settle(self, cache: RowCache, features: Tensor, budget: int) -> RowCache:
+        """A static cache in the place of a dynamic one; a static one as it is.
+
+        Args: features: [B, .., H], of the size and type of those that follow. budget: how many tokens may follow.
+        """
+        if isinstance(cache, StaticRows):
+            return cache
+        rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD), FRONT)
+        for width in WIDTHS:
+            self._graph(self._lane(rows.slab, width, features), rows.slab)
+        return rows
+
+    def __call__(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        """[B, N, H] of nodes; compiled on a static cache, by a plain call on another."""
+        if not isinstance(cache, TreeCache):
+            return self.forward(tokens, features, positions, mask, cache)
+        lane = self._lane(cache.slab, padded(tokens.shape[1], WIDTHS), features)
+        lane.load(tokens, features, positions, mask)
+        return self._graph(lane, cache.slab)()[:, : tokens.shape[1]]
+
+    def _lane(self, slab: Slab, width: int, features: Tensor) -> StepLane:
+        if width not in slab.lanes:
+            slab.lanes[width] = StepLane.of(slab, width, features)
+        return slab.lanes[width]
+
+    def _graph(self, lane: StepLane, slab: Slab) -> Graph:
+        if lane.graph is None:
+            inputs = lane.tokens, lane.features, lane.positions, lane.mask
+            lane.graph = self.compiled.graph(slab.form.device, *inputs, slab.hf)
+        return lane.graph
