@@ -20,7 +20,6 @@ from mmspec.drafters.independent import Speaking
 from mmspec.drafters.static import TYPICAL, best_tree
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.tree import root
 from mmspec.vlm.drafters.eyes import Eyes
 from mmspec.vlm.drafters.grafted import Massv
 
@@ -72,7 +71,7 @@ class Branching(Speaking):
             width, total = state.shape.width, state.shape.total
         levels = min(state.levels(drafter.length), total - 1)
         if levels < 1:
-            return root(state.pending)
+            return state.undrafted()
         choice = Choice(self.sampler, self.kind, drafter.placeholders)
         self.depth = torch.zeros(len(state.ids), 0, dtype=torch.long, device=self.cache.device)
         if choice.draws:

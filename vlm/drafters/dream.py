@@ -20,6 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
+from mmspec.contract import State
 from mmspec.drafters.heads import HeadNet
 from mmspec.errors import InputError
 from mmspec.vlm.drafters.sight import Seen, Sight, SightDrafter, SightHead
@@ -63,16 +64,15 @@ class Across(nn.Module):
 class DreamNet(SightHead):
     """The three blocks.
 
-    Args: config: the shape of the layers. keep: share of a prompt's image slots that are read, in [0, 1].
+    Args: config: the shape of the layers. keep: share of a prompt's image slots that are read, in [0, 1]. opening:
+        whether a slot for the first token of a text stands before the others, as in published drafters.
     """
 
-    focuses = True
-
-    def __init__(self, config: LlamaConfig, keep: float = 0.75) -> None:
-        HeadNet.__init__(self, config, keep=keep)
+    def __init__(self, config: LlamaConfig, keep: float = 0.75, opening: bool = False) -> None:
+        HeadNet.__init__(self, config, keep=keep, opening=opening)
         if not 0 <= keep <= 1:
             raise InputError(f"keep={keep} is not valid: it is a share of the image slots, 0 to 1")
-        self.keep = keep
+        self.keep, self.opening, self.focuses = keep, opening, keep < 1
         self.below = LlamaDecoderLayer(config, layer_idx=0)
         self.below.input_layernorm = nn.Identity()
         self.across = Across(config, 1)
@@ -82,10 +82,19 @@ class DreamNet(SightHead):
 
     def see(self, sight: Sight) -> Seen:
         """See `SightHead`."""
-        assert sight.focus is not None
-        return Seen(
-            self.content(sight.embeddings, sight.features), ~sight.image | most(sight.focus, sight.image, self.keep)
-        )
+        content = self.content(sight.embeddings, sight.features)
+        if sight.focus is None:
+            return Seen(content, torch.ones_like(sight.image))
+        return Seen(content, ~sight.image | most(sight.focus, sight.image, self.keep))
+
+    def opened(self, seen: Seen, embedding: Tensor, features: Tensor) -> Seen:
+        """With a slot for the first token of each text in front, which no feature comes before.
+
+        What attends to nothing attends to all alike, so its view of the prompt's features is that of their mean.
+        Args: embedding: [B, 1, H] of the token. features: [B, 1, H] the mean.
+        """
+        content = torch.cat([self.content(embedding, features), seen.content], 1)
+        return Seen(content, torch.nn.functional.pad(seen.kept, (1, 0), value=True), ahead=1)
 
     def content(self, embeddings: Tensor, features: Tensor, context: Tensor | None = None, step: int = 0) -> Tensor:
         """[B, N, 2 H]: the embeddings of the stream and the features that it looks at."""
@@ -105,8 +114,20 @@ class DreamNet(SightHead):
             "past_key_values": cache,
             "use_cache": cache is not None,
         }
+        if self.opening:
+            mask = unseen(mask, positions)
         middle = self.across(self.below(stream, **rest), features, mask, cache)
         return self.norm(self.above(middle, **rest)), middle
+
+
+def unseen(mask: Tensor | None, positions: Tensor) -> Tensor:
+    """A mask [B, 1, N, K] under which only the opening slot, at position -1 and in the first column, sees itself: it
+    has no feature for the others to look at."""
+    assert mask is not None
+    hidden = mask.clone()
+    low = torch.finfo(mask.dtype).min
+    hidden[..., 0] = torch.where(positions[:, None] < 0, mask[..., 0], low)
+    return hidden
 
 
 def most(focus: Tensor, image: Tensor, share: float) -> Tensor:
@@ -124,3 +145,14 @@ class Dream(SightDrafter):
     source = "DREAM, arXiv 2505.19201"
     noun = "DREAM"
     net_class: ClassVar[type[HeadNet]] = DreamNet
+
+    def see(self, state: State, features: Tensor) -> Seen:
+        """See `SightDrafter`."""
+        seen = super().see(state, features)
+        if not self.net.opening:
+            return seen
+        assert state.prompt_embeddings is not None
+        count = state.prompt_length[:, None]
+        real = (torch.arange(features.shape[1], device=features.device) < count)[..., None]
+        mean = (features * real).sum(1) / count
+        return self.net.opened(seen, state.prompt_embeddings[:, :1], mean[:, None].to(features.dtype))

@@ -30,7 +30,7 @@ class SightLoss(EagleLoss):
         """See `StepLoss`."""
         sight = self.sight(batch)
         sight = replace(sight, features=sight.features + self._noise(batch.position, sight.features))
-        return self.unrolled(self.shown(self.net.see(sight), sight, batch), sight, batch.first)
+        return self.unrolled(self.look(sight, batch), sight, batch.first)
 
     def unrolled(self, seen: Seen, sight: Sight, first: int) -> list[Tensor]:
         """Estimates of every step, of the slots from `first` on."""
@@ -38,9 +38,9 @@ class SightLoss(EagleLoss):
             Reader(self.net, seen).head, sight.embeddings, sight.features, first, self.recipe.unroll, self.fed
         )
 
-    def shown(self, seen: Seen, sight: Sight, batch: Batch) -> Seen:
-        """What of that is read in this batch."""
-        return seen
+    def look(self, sight: Sight, batch: Batch) -> Seen:
+        """What is read of the slots."""
+        return self.net.see(sight)
 
     def sight(self, batch: Batch) -> Sight:
         """The slots of a batch."""
@@ -51,7 +51,8 @@ class SightLoss(EagleLoss):
         if self.net.focuses:
             focus = pad_sequence(self.focus(batch.rows), batch_first=True)[:, 1 : slots + 1].to(device)
         image = image_slots(batch.rows, self.target.placeholders, slots).to(device)
-        return Sight(embeddings, batch.features[:, :slots], image, focus)
+        prompt = torch.tensor([row.start - 1 for row in batch.rows], device=device)
+        return Sight(embeddings, batch.features[:, :slots], image, prompt, focus)
 
     def focus(self, rows: list[Answered]) -> list[Tensor]:
         """[T] how much attention the positions of each text get while its prompt is read; for networks that ask."""

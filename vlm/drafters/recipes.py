@@ -24,8 +24,9 @@ from mmspec.vlm.drafters.vispec import ViSpec, ViSpecHead
 class MsdLoss(SightLoss):
     """In the first stage only words are read, then pictures more and more often (see `MsdRecipe`)."""
 
-    def shown(self, seen: Seen, sight: Sight, batch: Batch) -> Seen:
+    def look(self, sight: Sight, batch: Batch) -> Seen:
         """See `SightLoss`."""
+        seen = super().look(sight, batch)
         run, places = self.recipe.steps * self.recipe.batch, range(batch.position, batch.position + len(batch.rows))
         blind = [not shows(place, run, self.recipe.text_share, self.recipe.seed) for place in places]
         hidden = sight.image & torch.tensor(blind, device=sight.image.device)[:, None]

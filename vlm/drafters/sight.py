@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, Needs, State
-from mmspec.drafters.eagle import Eagle, Unrolling
+from mmspec.drafters.eagle import Eagle, OneLayer, Unrolling
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.slots import Slots
 from mmspec.errors import MismatchError
@@ -31,12 +29,14 @@ class Sight:
     """Slots of a text, as the target read it.
 
     embeddings, features: [B, T, H] of x_{t+1}, pictures in place, and f_t. image: [B, T] bool, whether x_{t+1} is an
-    image slot. focus: [B, T] how much attention x_{t+1} gets (`mmspec.focus`), for networks that ask for it.
+    image slot. prompt: [B] slots that belong to the prompt. focus: [B, T] how much attention x_{t+1} gets
+    (`mmspec.focus`), for networks that ask for it.
     """
 
     embeddings: Tensor
     features: Tensor
     image: Tensor
+    prompt: Tensor
     focus: Tensor | None = None
 
 
@@ -45,29 +45,23 @@ class Seen:
     """What a network makes of a `Sight`.
 
     content: [B, T, C] of all slots. kept: [B, T] bool, those that are read. context: [B, 1, H] what the slots behind
-    the text are told, or None.
+    the text are told, or None. ahead: how many slots stand before slot 0, and come first in content and kept.
     """
 
     content: Tensor
     kept: Tensor
     context: Tensor | None = None
+    ahead: int = 0
 
 
-class SightHead(HeadNet):
+class SightHead(OneLayer):
     """fc and one decoder layer, as in an EAGLE head; subclasses say what is read of pictures.
 
     Args: config: the shape of the layer (`hidden_size` is the target's).
     """
 
-    focuses: ClassVar[bool] = False
+    focuses: bool = False
     """Whether `see` asks for the focus."""
-
-    def __init__(self, config: LlamaConfig, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
-        self.layer = LlamaDecoderLayer(config, layer_idx=0)
-        self.layer.input_layernorm = nn.Identity()
-        self.rotary = LlamaRotaryEmbedding(config)
 
     def see(self, sight: Sight) -> Seen:
         """What is read of a text. Here: all of its words and nothing of its pictures."""
@@ -82,25 +76,8 @@ class SightHead(HeadNet):
         return self.fc(torch.cat([embeddings, features], -1))
 
     def forward(self, content: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
-        """The next features [B, N, H] of slots with contents [B, N, C] at positions [B, N].
-
-        mask: additive [B, 1, N, K], or None for plain causal attention without a past.
-        """
-        return self.layer(
-            content,
-            attention_mask=mask,
-            position_embeddings=self.rotary(content, positions),
-            past_key_values=cache,
-            use_cache=cache is not None,
-        )
-
-    def fuse(self, heard: list[Tensor]) -> Tensor:
-        """The features [B, N, H] of slots from the target's hidden states: those of its last layer, as they are."""
-        return heard[0]
-
-    def logits(self, features: Tensor, head: nn.Module) -> Tensor:
-        """[.., V] of estimates [.., H], with the target's output head."""
-        return head(features)
+        """The next features [B, N, H] of slots with contents [B, N, C]; see `OneLayer.estimate`."""
+        return self.estimate(content, positions, mask, cache)
 
 
 class SightDrafter(Eagle):
@@ -120,13 +97,17 @@ class SightDrafter(Eagle):
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Looking:
         """Read the prompt, all but the slot of the pending token, which waits for the first proposal."""
         features = self.net.fuse(self.heard(state.prompt_taps))
-        seen = self.net.see(sight_of(state, features, self.target.placeholders))
+        seen = self.see(state, features)
         slots = read(self.net, seen, [len(ids) - 2 for ids in state.ids])
         assert state.pending is not None
         rows = torch.arange(len(state.ids), device=features.device)
         last = features[rows, [len(ids) - 2 for ids in state.ids]][:, None]
         slots.waiting.append((state.pending[:, None], last, [1] * len(rows)))
         return Looking(self, self.choice(sampler, kind), slots, context=seen.context)
+
+    def see(self, state: State, features: Tensor) -> Seen:
+        """What is read of a prefilled prompt, whose features are [B, T, H]."""
+        return self.net.see(sight_of(state, features, self.target.placeholders))
 
 
 @dataclass
@@ -157,22 +138,24 @@ def sight_of(state: State, features: Tensor, placeholders: tuple[int, ...]) -> S
         device=features.device,
     )
     focus = None if state.prompt_focus is None else state.prompt_focus[:, 1:]
-    return Sight(state.prompt_embeddings[:, 1:], features[:, :-1], image[:, 1:], focus)
+    prompt = state.prompt_length - 1
+    return Sight(state.prompt_embeddings[:, 1:], features[:, :-1], image[:, 1:], prompt, focus)
 
 
 def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
-    """A cache that holds the kept ones among the first `lengths` slots of each row, and nothing that waits."""
+    """A cache that holds the kept ones among the first `lengths` slots of each row (and of those ahead of them), and
+    nothing that waits."""
     batch, width = seen.kept.shape
     device, dtype = seen.content.device, seen.content.dtype
     slots = torch.arange(width, device=device)
-    kept = seen.kept & (slots < torch.tensor(lengths, device=device)[:, None])
+    kept = seen.kept & (slots < seen.ahead + torch.tensor(lengths, device=device)[:, None])
     counts = kept.sum(-1).tolist()
     cache, most = RowCache(batch, device), max(counts)
     if most:
         order = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
         content = seen.content.gather(1, order[..., None].expand(-1, -1, seen.content.shape[-1]))
         causal = torch.ones(most, most, dtype=torch.bool, device=device).tril().expand(batch, most, most)
-        net(content, order, cache.mask(causal, order, dtype), cache.hf)
+        net(content, order - seen.ahead, cache.mask(causal, order, dtype), cache.hf)
         cache.commit(most, [list(range(count)) for count in counts])
     cut = [length - count for length, count in zip(lengths, counts, strict=True)]
     cache.shift = torch.tensor(cut, device=device)[:, None]

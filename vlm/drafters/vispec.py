@@ -1,9 +1,10 @@
 """ViSpec: a few vectors stand for a whole picture, and one of them is told to every later word (arXiv 2509.15235).
 
 Learned queries attend to the target's embeddings of one picture (one run of image slots). All answers but the last
-take the place of the run's last image slots, at their positions; the other image slots are left out. The last answer
-is the global feature g: in every later slot, until the next picture ends, h = W [f_t; g] stands where EAGLE has f_t.
-W begins as the identity on f and zero on g. Before the first picture g is zero.
+take the place of the run's last image slots, at their positions, and enter the layer as they are, past the fc, which
+is for words; the other image slots are left out. The last answer is the global feature g: in every later slot, until
+the next picture ends, h = W [f_t; g] stands where EAGLE has f_t. W begins as the identity on f and zero on g. Before
+the first picture g is zero.
 """
 
 from __future__ import annotations
@@ -49,12 +50,10 @@ class ViSpecHead(SightHead):
 
     Args: queries: of the adaptor, g among them; with 0 there is no adaptor, and nothing of the pictures is read.
         global_feature: whether g is told to later slots.
-        direct: whether the other answers enter the layer as they are, past the fc, as published ones do.
+        direct: False for heads that were trained with the other answers going through the fc, as words do.
     """
 
-    def __init__(
-        self, config: LlamaConfig, queries: int = 2, global_feature: bool = True, direct: bool = False
-    ) -> None:
+    def __init__(self, config: LlamaConfig, queries: int = 2, global_feature: bool = True, direct: bool = True) -> None:
         super().__init__(config, queries=queries, global_feature=global_feature, direct=direct)
         size = config.hidden_size
         self.adaptor = Adaptor(config, queries) if queries else None

@@ -1,1 +1,1 @@
-"""How the bundled vision-language checkpoints were trained: tokenizer, vision stage, language stage, export."""
+"""How the bundled vision-language checkpoints are trained: families, tokenizer, vision stage, answers, export."""

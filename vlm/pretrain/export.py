@@ -3,11 +3,16 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import GenerationConfig, SmolVLMForConditionalGeneration, SmolVLMProcessor
+from transformers import GenerationConfig
 
 from mmspec.checkpoints import writing
+from mmspec.training.cost import last_cost
+from mmspec.training.loop import last_checkpoint
+from mmspec.vlm.pretrain.family import Family
+from mmspec.vlm.pretrain.known import Known
 from mmspec.vlm.pretrain.stages import Stage
 from mmspec.vlm.pretrain.tokenizer import token_ids
 
@@ -18,8 +23,8 @@ license: apache-2.0
 ---
 # {name}
 
-A vision-language model of {millions:.1f} M parameters: the stock class `SmolVLMForConditionalGeneration`, deep and
-narrow ({layers} decoder layers of {width}), one tile of {pixels} pixels and {slots} image tokens per picture. It is
+A vision-language model of {millions:.1f} M parameters: the stock class `{model_class}`, deep and
+narrow ({layers} decoder layers of {width}), {sees}. It is
 made to try speculative decoding with, not to be clever.
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -33,34 +38,47 @@ and questions that the world does not ask are beyond it, and it will answer them
 
 ## Recipe
 
-`mmspec train target {name}` makes it again. Vision tower: dense labels of every patch. Then, with cross-entropy on
-answers (words that only the picture determines count more) and on what every image slot shows and where it lies; a few
-attention heads are taught to look at the slots that show the word at hand:
+`mmspec train target {target}` makes it again. {known}Vision tower: dense labels of every patch.
+Then, with cross-entropy on answers (words that only the picture determines count more) and on what every image slot
+shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand:
 
 {stages}
+
+## Cost
+
+{cost}
+
+## Validation
 
 Teacher-forced on held-out pictures: {validation}
 """
 
 
-def export(trained: Path, out: Path, stages: Sequence[Stage], log: Path) -> None:
-    """Write the trained model of the folder `trained` to `out`, with a card from the stages and the Trainer's log."""
-    model = SmolVLMForConditionalGeneration.from_pretrained(trained, dtype=torch.bfloat16)
-    processor = SmolVLMProcessor.from_pretrained(trained)
+def export(
+    family: Family, trained: Path, out: Path, stages: Sequence[Stage], run: Path, known: Known | None = None
+) -> None:
+    """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run."""
+    model = family.model_class.from_pretrained(trained, dtype=torch.bfloat16)
+    processor = family.processor_class.from_pretrained(trained)
     ids = token_ids(processor.tokenizer)
     model.generation_config = GenerationConfig(
         bos_token_id=ids.start, eos_token_id=ids.end, pad_token_id=ids.padding, do_sample=False
     )
-    history = json.loads(log.read_text())["log_history"]
-    last = next(entry for entry in reversed(history) if "eval_image_words" in entry)
-    text, vision = model.config.text_config, model.config.vision_config
+    logs = {name: read_log(run / name) for name in ("vision", *(stage.name for stage in stages))}
+    last = next(entry for entry in reversed(logs[stages[-1].name]) if "eval_image_words" in entry)
+    text = model.config.text_config
     card = CARD.format(
         name=out.name,
         millions=sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         layers=text.num_hidden_layers,
         width=text.hidden_size,
-        pixels=vision.image_size,
-        slots=(vision.image_size // vision.patch_size // model.config.scale_factor) ** 2,
+        model_class=family.model_class.__name__,
+        sees=family.sees,
+        target=family.name,
+        known=""
+        if known is None
+        else f"It starts from {known.name} ({known.digest}): it has {family.known} from there. ",
+        cost="\n".join(f"- {name}: {cost(log)}" for name, log in logs.items()),
         seeds="tokenizer, vision, " + ", ".join(stage.name for stage in stages),
         stages="\n".join(f"- {stage}" for stage in stages),
         validation=f"{last['eval_image_words']:.1%} of the picture's words right.",
@@ -69,3 +87,20 @@ def export(trained: Path, out: Path, stages: Sequence[Stage], log: Path) -> None
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The Trainer's history of a stage; empty where the stage came with the run."""
+    found = last_checkpoint(folder)
+    return json.loads(Path(found, "trainer_state.json").read_text())["log_history"] if found else []
+
+
+def cost(log: list[dict[str, Any]]) -> str:
+    """What a stage took."""
+    spent = last_cost(log)
+    if not spent:
+        return "not measured"
+    return (
+        f"{spent['step']} updates, {spent['seconds'] / 60:.1f} minutes on {spent['device']}, peak memory "
+        f"{spent['peak_bytes'] / 2**30:.1f} GB"
+    )

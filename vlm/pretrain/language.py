@@ -1,25 +1,27 @@
 """Stage 2: the whole model learns to answer. One row holds a picture and, packed behind it, questions about it."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, default_collate
-from transformers import PreTrainedTokenizerFast, ProcessorMixin, SmolVLMForConditionalGeneration
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
 from mmspec.miniworld import Sample, sample
 from mmspec.miniworld.facts import QA
 from mmspec.miniworld.language import questions
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
+from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.loop import StageTrainer
-from mmspec.vlm.pretrain.pixels import normalized, shrunk
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import naming_loss, place_loss, slot_words
-from mmspec.vlm.pretrain.tokenizer import PREFIX, answer_text, question_text
+from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 WIDTH = 160
 IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
@@ -56,13 +58,20 @@ def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, first fit into the bins of a row.
 
-    Items: pixels uint8 [3, S, S]; words [slots, LABELS]; tokens, targets, places int64 and weights float
-    [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding). The prefix is the same
-    for all and added later.
+    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, places int64 and
+    weights float [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding). The prefix
+    is the same for all and added later.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: str, length: int, bins: int) -> None:
-        self.tokenizer, self.seed, self.length, self.bins = tokenizer, seed, length, bins
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        seed: str,
+        length: int,
+        bins: int,
+        pixels: Callable[[Image.Image], Tensor],
+    ) -> None:
+        self.tokenizer, self.seed, self.length, self.bins, self.pixels = tokenizer, seed, length, bins, pixels
 
     def __len__(self) -> int:
         return self.length
@@ -92,53 +101,43 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             filled[row] = end
         packed = {"tokens": tokens, "targets": targets, "weights": weights, "places": places}
         return {
-            "pixels": shrunk(drawn.image),
+            "pixels": self.pixels(drawn.image),
             "words": slot_words(drawn.marks, self.tokenizer),
             "segments": segments,
             **{name: value.flatten() for name, value in packed.items()},
         }
 
 
-def bin_mask(segments: Tensor, prefix: int) -> Tensor:
-    """Additive mask [B * bins, 1, WIDTH, prefix + WIDTH] from segments [B, bins, WIDTH]."""
-    flat = segments.flatten(0, 1)
-    same = flat[:, :, None] == flat[:, None, :]
-    inside = same & torch.ones(WIDTH, WIDTH, dtype=torch.bool, device=flat.device).tril()
-    seen = torch.cat([inside.new_ones(*flat.shape, prefix), inside], -1)
-    return torch.zeros_like(seen, dtype=torch.float32).masked_fill_(~seen, torch.finfo(torch.float32).min)[:, None]
-
-
 @dataclass(frozen=True)
 class Packed:
-    """What the stock model makes of packed rows. images: [B, slots, D] image tokens; slots: [B, slots, D] and tokens:
-    [B, bins * WIDTH, D]: last hidden states."""
+    """What the stock model makes of packed rows. images: [B, slots, D], the image tokens of the picture's squares;
+    slots: [B, slots, D] and tokens: [B, bins * WIDTH, D]: last hidden states."""
 
     images: Tensor
     slots: Tensor
     tokens: Tensor
 
 
-def packed_states(
-    model: SmolVLMForConditionalGeneration, prefix: Tensor, batch: dict[str, Tensor], **more: Any
-) -> Packed:
+def packed_states(family: Family, model: Any, prefix: Tensor, batch: dict[str, Tensor], **more: Any) -> Packed:
     """Runs the stock model on packed rows. prefix: [1, P] ids; more: for the attention function, a `Watch` say."""
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
-    images = torch.stack(list(inner.get_image_features(normalized(batch["pixels"])[:, None]).pooler_output))
+    images = torch.stack(list(inner.get_image_features(**family.pictures(batch["pixels"])).pooler_output))
     embeddings = inner.get_input_embeddings()(torch.cat([prefix.expand(rows, -1), tokens], 1))
     places = image_places(model, prefix)
     before = torch.arange(length, device=tokens.device).expand(rows, -1)
-    states = inner.text_model(
+    states = inner.get_submodule(family.decoder)(
         inputs_embeds=embeddings.index_copy(1, places, images),
-        attention_mask=bin_mask(batch["segments"], length),
+        **family.masks(model, prefix, batch),
         position_ids=torch.cat([before, batch["places"] + length], 1),
         use_cache=False,
         **more,
     ).last_hidden_state
-    return Packed(images, states[:, places], states[:, length:])
+    grid = family.grid.to(tokens.device)
+    return Packed(images[:, grid], states[:, places[grid]], states[:, length:])
 
 
-def image_places(model: SmolVLMForConditionalGeneration, prefix: Tensor) -> Tensor:
+def image_places(model: PreTrainedModel, prefix: Tensor) -> Tensor:
     """Where the image slots lie in the prefix: [slots]."""
     return (prefix[0] == model.config.image_token_id).nonzero()[:, 0]
 
@@ -149,10 +148,10 @@ class AnswerTrainer(StageTrainer):
     rest_share = 0.3
     vision_share = 0.5  # the tower comes pretrained
 
-    def __init__(self, model: SmolVLMForConditionalGeneration, processor: ProcessorMixin, **more: Any) -> None:
-        super().__init__(model=model, processing_class=processor, data_collator=default_collate, **more)
-        model.model.text_model.config._attn_implementation = PACKED
-        self.prefix = processor.tokenizer(PREFIX, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    def __init__(self, family: Family, model: PreTrainedModel, processor: ProcessorMixin, **more: Any) -> None:
+        super().__init__(family, model=model, processing_class=processor, data_collator=default_collate, **more)
+        model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
+        self.prefix = processor.tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
         self.look, self.read = taught_layers(model.config.text_config.num_hidden_layers)
 
     def compute_loss(
@@ -165,15 +164,16 @@ class AnswerTrainer(StageTrainer):
         """The weighted cross-entropy of the answers, and shares of what the slots and the taught heads are asked."""
         prefix = self.prefix.to(inputs["tokens"].device)
         places = image_places(self.model, prefix)
-        watch = Watch((self.look, *self.read), slice(int(places[0]), int(places[-1]) + 1), prefix.shape[1])
-        packed = packed_states(self.model, prefix, inputs, watch=watch)
+        squares = places[self.family.grid.to(places.device)]
+        watch = Watch((self.look, *self.read), squares, prefix.shape[1])
+        packed = packed_states(self.family, self.model, prefix, inputs, watch=watch)
         weights, words = inputs["weights"], inputs["words"]
         asked, seen, said = weights > 0, weights > 1, inputs["segments"].flatten(1) > 0
         logits = self.model.lm_head(packed.tokens[asked])
         losses = cross_entropy(logits, inputs["targets"][asked], reduction="none")
         loss = (losses * weights[asked]).sum() / weights[asked].sum()
         loss = loss + NAMING_WEIGHT * naming_loss(self.model.lm_head(packed.slots), words)
-        loss = loss + PLACE_WEIGHT * place_loss(packed.images)
+        loss = loss + PLACE_WEIGHT * place_loss(self.family.views(packed.images))
 
         before = shown(inputs["tokens"], words)
         ahead = meant(shown(inputs["targets"], words), before, inputs["segments"].flatten(1))
@@ -181,6 +181,12 @@ class AnswerTrainer(StageTrainer):
         for layer in self.read:
             loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen], ahead[seen])
         return (loss, {"logits": logits}) if return_outputs else loss
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Weights of a checkpoint. Files of LLaVA and Gemma3 have other names than the model: the Trainer, which does
+        not translate them, would go on with the weights at hand."""
+        stored = type(self.model).from_pretrained(resume_from_checkpoint, dtype=torch.float32)
+        (self.model if model is None else model).load_state_dict(stored.state_dict())
 
     @torch.no_grad()
     def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
@@ -190,7 +196,7 @@ class AnswerTrainer(StageTrainer):
         template = count = naming = 0.0
         for batch in DataLoader(self.eval_dataset, batch_size=self.args.per_device_train_batch_size):
             batch = self._prepare_inputs(batch)
-            packed = packed_states(self.model, self.prefix.to(batch["tokens"].device), batch)
+            packed = packed_states(self.family, self.model, self.prefix.to(batch["tokens"].device), batch)
             naming += float(naming_loss(self.model.lm_head(packed.slots), batch["words"])) * len(batch["words"])
             image, other = batch["weights"] > 1.0, batch["weights"] == 1.0
             right += int((self.model.lm_head(packed.tokens[image]).argmax(-1) == batch["targets"][image]).sum())

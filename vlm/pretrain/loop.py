@@ -1,12 +1,15 @@
 """What the stages share: a Trainer with the optimizer of this model."""
 
 from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import nn
 
+from mmspec.training.cost import Cost
 from mmspec.training.loop import InOrderTrainer
 from mmspec.training.muon import MuonAdamW
+from mmspec.vlm.pretrain.family import Family
 
 
 class StageTrainer(InOrderTrainer):
@@ -19,13 +22,18 @@ class StageTrainer(InOrderTrainer):
     rest_share = 0.15
     vision_share = 1.0
 
+    def __init__(self, family: Family, **more: Any) -> None:
+        super().__init__(**more)
+        self.family = family
+        self.add_callback(Cost(self.args.device))
+
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Muon for the weight matrices of linear layers between embeddings and heads; AdamW for everything else."""
         if self.optimizer is None:
             groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
             for name, parameter in self.model.named_parameters():
-                inner = ".layers." in name or "modality_projection" in name
-                groups["vision_model." in name, inner and parameter.ndim == 2].append(parameter)
+                inner = ".layers." in name or f"{self.family.connector}." in name
+                groups[f"{self.family.tower}." in name, inner and parameter.ndim == 2].append(parameter)
             rate, decay = self.args.learning_rate, self.args.weight_decay
             self.optimizer = MuonAdamW([
                 {

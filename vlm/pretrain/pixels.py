@@ -8,9 +8,9 @@ from torch import Tensor
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE
 
 
-def shrunk(image: Image.Image) -> Tensor:
-    """The picture at the size of the vision tower, uint8 [3, S, S]."""
-    small = image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
+def shrunk(image: Image.Image, edge: int = IMAGE_SIZE) -> Tensor:
+    """The picture at the size of the vision tower, uint8 [3, edge, edge]."""
+    small = image.resize((edge, edge), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(small).transpose(2, 0, 1).copy())
 
 

@@ -5,6 +5,7 @@ words and digits that end in it, the shapes, colours, textures and sizes that co
 name and value of a bar, the row and column of a number. An answer then finds its words where the picture has them.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,10 +14,8 @@ from torch.nn.functional import cross_entropy, log_softmax
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.miniworld.facts import Mark
-from mmspec.vlm.pretrain.architecture import PATCHES, SCALE_FACTOR
+from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 
-CANVAS = 320
-SIDE = PATCHES // SCALE_FACTOR
 EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
@@ -95,10 +94,11 @@ def place_loss(tokens: Tensor) -> Tensor:
 
     Nothing else asks the tower where a thing lies, and what belongs to what in a picture depends on it.
 
-    Args: tokens: [B, SIDE * SIDE, D], row by row.
+    Args: tokens: [N, side * side, D], row by row, those of what the tower sees together.
     """
+    side = math.isqrt(tokens.shape[1])
     scaled = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6) * SHARPNESS
-    places = torch.arange(SIDE * SIDE, device=tokens.device).expand(len(tokens), -1)
-    rows, columns = places // SIDE, places % SIDE
-    across = cross_entropy(scaled[..., :SIDE].flatten(0, 1), rows.flatten())
-    return across + cross_entropy(scaled[..., SIDE : 2 * SIDE].flatten(0, 1), columns.flatten())
+    places = torch.arange(side * side, device=tokens.device).expand(len(tokens), -1)
+    rows, columns = places // side, places % side
+    across = cross_entropy(scaled[..., :side].flatten(0, 1), rows.flatten())
+    return across + cross_entropy(scaled[..., side : 2 * side].flatten(0, 1), columns.flatten())

@@ -1,6 +1,6 @@
 """The stages in which a model learns to answer, once its vision tower is pretrained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -8,7 +8,8 @@ class Stage:
     """A stage of question answering.
 
     batch: pictures per update. bins: rows of `mmspec.vlm.pretrain.language.WIDTH` tokens for the questions about each
-    picture. falling: last steps, over which the learning rate falls to zero. layers: depth of the decoder.
+    picture. falling: last steps, over which the learning rate falls to zero. layers: depth of the decoder. about: what
+    is updated, for the command line.
     """
 
     name: str
@@ -18,9 +19,18 @@ class Stage:
     rate: float
     falling: int
     layers: int
+    about: str = field(default="", repr=False)
 
 
-SHALLOW = Stage("shallow", steps=1200, batch=24, bins=2, rate=0.005, falling=0, layers=8)
+SHALLOW = Stage(
+    "shallow", steps=1200, batch=24, bins=2, rate=0.005, falling=0, layers=8, about="updates of the shallow decoder"
+)
 """A shallow decoder learns where to look, at a third of the cost."""
-DEEP = Stage("deep", steps=300, batch=24, bins=2, rate=0.004, falling=290, layers=24)
+DEEP = Stage(
+    "deep", steps=300, batch=24, bins=2, rate=0.004, falling=290, layers=24, about="updates of the deepened decoder"
+)
 """It is deepened, and trained on while the rate falls."""
+JOINED = Stage(
+    "joined", steps=600, batch=24, bins=2, rate=0.003, falling=400, layers=24, about="updates of the joined model"
+)
+"""A decoder that can answer already gets another vision tower."""

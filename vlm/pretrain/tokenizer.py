@@ -1,19 +1,19 @@
-"""The tokenizer and the processor of the bundled checkpoints: byte-level BPE learnt on the world's own text.
+"""The tokenizer of the bundled checkpoints: byte-level BPE learnt on the world's own text.
 
-Common words are one token, digits one token each. Special tokens and chat template are those of SmolVLM.
+Common words are one token, digits one token each. Special tokens and chat template are those of SmolVLM; other families
+add theirs.
 """
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, SmolVLMImageProcessor, SmolVLMProcessor, SmolVLMVideoProcessor
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds
+from mmspec.vlm.pretrain.architecture import CONTEXT, TokenIds
 
 PADDING, START, END = "<|endoftext|>", "<|im_start|>", "<end_of_utterance>"
 FAKE, GLOBAL, IMAGE = "<fake_token_around_image>", "<global-img>", "<image>"
 SPECIAL = (PADDING, START, END, FAKE, GLOBAL, IMAGE)
-CONTEXT = 2048
 
 CHAT_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
@@ -22,7 +22,11 @@ CHAT_TEMPLATE = (
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-PREFIX = f"{START}User:{FAKE}{GLOBAL}{IMAGE * IMAGE_TOKENS}{FAKE}"
+
+
+def chat_template(picture: str) -> str:
+    """The same conversation with another mark for a picture."""
+    return CHAT_TEMPLATE.replace(IMAGE, picture)
 
 
 def question_text(question: str) -> str:
@@ -50,6 +54,20 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = 2048) -> PreTrainedT
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return _wrapped(tokenizer, {"image_token": IMAGE, "fake_image_token": FAKE, "global_image_token": GLOBAL})
+
+
+def with_tokens(tokenizer: PreTrainedTokenizerFast, special: dict[str, str]) -> PreTrainedTokenizerFast:
+    """The same words under the same ids, and behind them what is new of a family's special tokens.
+
+    Args: special: their texts by the names that the family's processor asks for, {"image_token": "[IMG]"}.
+    """
+    words = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    words.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special.values()])
+    return _wrapped(words, special)
+
+
+def _wrapped(tokenizer: Tokenizer, special: dict[str, str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=START,
@@ -57,28 +75,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = 2048) -> PreTrainedT
         pad_token=PADDING,
         padding_side="left",
         model_max_length=CONTEXT,
-        extra_special_tokens={
-            "image_token": IMAGE,
-            "fake_image_token": FAKE,
-            "global_image_token": GLOBAL,
-            "end_of_utterance_token": END,
-        },
+        extra_special_tokens={**special, "end_of_utterance_token": END},
     )
-
-
-def build_processor(tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:
-    """The stock processor: one tile of 160 pixels per image, no splitting."""
-    edge = {"longest_edge": IMAGE_SIZE}
-    images = SmolVLMImageProcessor(
-        do_image_splitting=False, size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    )
-    videos = SmolVLMVideoProcessor(
-        size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3, num_frames=8, fps=1
-    )
-    return SmolVLMProcessor(images, tokenizer, videos, image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
 
 
 def token_ids(tokenizer: PreTrainedTokenizerFast) -> TokenIds:
     """The ids that the model's configuration states."""
-    image, start, end, padding = tokenizer.convert_tokens_to_ids([IMAGE, START, END, PADDING])
-    return TokenIds(len(tokenizer), image, start, end, padding)
+    image, start, end, padding = tokenizer.convert_tokens_to_ids([tokenizer.image_token, START, END, PADDING])
+    begin = getattr(tokenizer, "boi_token_id", None)
+    around = None if begin is None else (begin, tokenizer.eoi_token_id)
+    return TokenIds(len(tokenizer), image, start, end, padding, around)

@@ -1,48 +1,71 @@
-"""Trains a bundled vision-language checkpoint from nothing: `mmspec train target smolvlm-mini --help`."""
+"""Trains a bundled vision-language checkpoint: `mmspec train target smolvlm-mini --help`.
+
+`smolvlm-mini` learns from nothing, the others start from what fits them of it (`known.py`).
+"""
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
-from transformers import SmolVLMForConditionalGeneration, SmolVLMProcessor, set_seed
+from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
 from mmspec.miniworld import sample
+from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import last_checkpoint, stage_arguments
-from mmspec.vlm.pretrain.architecture import TokenIds, smolvlm_config
+from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.export import export
+from mmspec.vlm.pretrain.family import Family
+from mmspec.vlm.pretrain.gemma3 import GEMMA3
+from mmspec.vlm.pretrain.known import Known, adopt_tower, adopt_words, read_known
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
+from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.loop import StageTrainer
-from mmspec.vlm.pretrain.pixels import shrunk
-from mmspec.vlm.pretrain.stages import DEEP, SHALLOW, Stage
-from mmspec.vlm.pretrain.tokenizer import build_processor, token_ids, train_tokenizer
+from mmspec.vlm.pretrain.pixtral import PIXTRAL
+from mmspec.vlm.pretrain.smolvlm import SMOLVLM
+from mmspec.vlm.pretrain.stages import DEEP, JOINED, SHALLOW, Stage
+from mmspec.vlm.pretrain.tokenizer import token_ids, train_tokenizer, with_tokens
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
-STACK = "model.text_model.layers"
-PARTS = ("vision_model.", "connector.")
+VALIDATION = 48  # pictures
+STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps"}
+"""The option that sets the updates of a stage."""
 
 
-def train_vision(run: Path, steps: int = 520, batch: int = 24, seed: int = 0) -> Path:
+def stack_name(family: Family) -> str:
+    """The decoder layers of its models."""
+    return f"model.{family.decoder}.layers"
+
+
+def train_vision(
+    run: Path, steps: int = 520, batch: int = 24, seed: int = 0, family: Family = SMOLVLM, known: Known | None = None
+) -> Path:
     """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped."""
     result = run / VISION_FILE
     if result.exists():
         return result
     set_seed(seed)
-    probe = DenseProbe(SmolVLMForConditionalGeneration(smolvlm_config(TokenIds(64, 3, 1, 2, 0))))
+    model = family.model(family.config(TokenIds(64, 3, 1, 2, 0), layers=24))
+    if known is not None:
+        adopt_tower(family, model, known)
+    probe = DenseProbe(family, model)
     folder = run / "vision"
     trainer = StageTrainer(
+        family,
         model=probe,
         args=stage_arguments(folder, steps, batch, 0.02, seed, falling=steps // 2),
-        train_dataset=LabelledPictures("vision", steps * batch),
+        train_dataset=LabelledPictures("vision", steps * batch, family.pixels),
         data_collator=default_collate,
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    weights = {name: value.contiguous() for name, value in probe.state_dict().items() if name.startswith(PARTS)}
+    parts = (f"{family.tower}.", f"{family.connector}.")
+    weights = {name: value.contiguous() for name, value in probe.state_dict().items() if name.startswith(parts)}
     save_file(weights, run / "vision.tmp")
     (run / "vision.tmp").rename(result)
     return result
@@ -56,36 +79,53 @@ def world_text(seed: str, pictures: int) -> Iterator[str]:
             yield f"Assistant: {qa.answer}"
 
 
-def prepare_processor(run: Path) -> SmolVLMProcessor:
-    """The processor of the checkpoint; its tokenizer is learnt once."""
+def prepare_processor(run: Path, family: Family = SMOLVLM, known: Known | None = None) -> ProcessorMixin:
+    """The processor of the checkpoint; its tokenizer is learnt once, or has the words that are known."""
     folder = run / "processor"
     if not (folder / "done").exists():
-        processor = build_processor(train_tokenizer(world_text("tokenizer", 1500)))
-        processor.save_pretrained(folder)
+        if known is None:
+            tokenizer = train_tokenizer(world_text("tokenizer", 1500))
+        else:
+            tokenizer = with_tokens(known.tokenizer, family.tokens)
+        family.processor(tokenizer).save_pretrained(folder)
         (folder / "done").touch()
-    return SmolVLMProcessor.from_pretrained(folder)
+    return family.processor_class.from_pretrained(folder)
 
 
-def new_model(processor: SmolVLMProcessor, vision: Path, layers: int) -> SmolVLMForConditionalGeneration:
-    """Pretrained vision tower and connector, new decoder of `layers` layers."""
-    model = SmolVLMForConditionalGeneration(smolvlm_config(token_ids(processor.tokenizer), layers))
+def new_model(
+    processor: ProcessorMixin, vision: Path, layers: int, family: Family = SMOLVLM, known: Known | None = None
+) -> PreTrainedModel:
+    """Pretrained vision tower and connector, and a new decoder of `layers` layers, or the one that is known."""
+    if known is not None and family.keeps_decoder:
+        layers = known.model.config.text_config.num_hidden_layers
+    model = family.model(family.config(token_ids(processor.tokenizer), layers))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
-    quiet(model.get_submodule(STACK), layers)
-    pixels = torch.stack([shrunk(sample("scale", index).image) for index in range(16)])
-    match_scale(model, pixels)
+    if not family.keeps_decoder:
+        quiet(model.get_submodule(stack_name(family)), layers)
+    if known is not None:
+        adopt_words(family, model, known)
+    pixels = torch.stack([family.pixels(sample("scale", index).image) for index in range(16)])
+    match_scale(family, model, pixels)
     return model
 
 
 def train_answers(
-    run: Path, stage: Stage, model: SmolVLMForConditionalGeneration, processor: SmolVLMProcessor, seed: int = 0
+    run: Path,
+    stage: Stage,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    seed: int = 0,
+    family: Family = SMOLVLM,
 ) -> Path:
     """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
     result, folder = run / f"{stage.name}-done", run / stage.name
     if result.exists():
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
-        model = deepened(model, stage.layers, STACK)
+        model = deepened(model, stage.layers, stack_name(family), **family.text(stage.layers))
+    pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
     trainer = AnswerTrainer(
+        family,
         model,
         processor,
         args=stage_arguments(
@@ -96,10 +136,10 @@ def train_answers(
             seed,
             falling=stage.falling,
             eval_strategy="steps",
-            eval_steps=100,
+            eval_steps=min(100, stage.steps),
         ),
-        train_dataset=PackedPictures(processor.tokenizer, stage.name, stage.steps * stage.batch, stage.bins),
-        eval_dataset=PackedPictures(processor.tokenizer, "validation", 48, 1),
+        train_dataset=pictures(stage.name, stage.steps * stage.batch, stage.bins),
+        eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     temporary = run / f"{stage.name}.tmp"
@@ -109,37 +149,59 @@ def train_answers(
     return result
 
 
-def train_language(run: Path, vision: Path, stages: Sequence[Stage], seed: int = 0) -> Path:
+def train_language(
+    run: Path,
+    vision: Path,
+    stages: Sequence[Stage],
+    seed: int = 0,
+    family: Family = SMOLVLM,
+    known: Known | None = None,
+) -> Path:
     """The stages after the first; returns the folder of the trained model."""
     set_seed(seed)
-    processor = prepare_processor(run)
-    model = new_model(processor, vision, stages[0].layers)
+    processor = prepare_processor(run, family, known)
+    model = new_model(processor, vision, stages[0].layers, family, known)
     for stage in stages:
-        result = train_answers(run, stage, model, processor, seed)
-        model = SmolVLMForConditionalGeneration.from_pretrained(result, dtype=torch.float32)
+        result = train_answers(run, stage, model, processor, seed, family)
+        model = family.model_class.from_pretrained(result, dtype=torch.float32)
     return result
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="mmspec train target smolvlm-mini", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs/smolvlm-mini"), help="folder of logs and checkpoints")
+    parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
+    if family.known:
+        parser.add_argument(
+            "--source", default=SMOLVLM.name, help=f"where {family.known} come from: a name or a folder"
+        )
     parser.add_argument("--vision-steps", type=int, default=520, help="updates of the vision tower")
-    parser.add_argument("--steps", type=int, default=SHALLOW.steps, help="updates of the shallow decoder")
-    parser.add_argument("--deep-steps", type=int, default=DEEP.steps, help="updates of the deepened decoder")
+    for stage in family.stages:
+        parser.add_argument(STEPS[stage.name], type=int, default=stage.steps, dest=stage.name, help=stage.about)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    deep = replace(DEEP, steps=options.deep_steps, falling=options.deep_steps * DEEP.falling // DEEP.steps)
-    stages = (replace(SHALLOW, steps=options.steps), deep)
-    vision = train_vision(options.run, options.vision_steps, seed=options.seed)
-    trained = train_language(options.run, vision, stages, options.seed)
-    log = last_checkpoint(options.run / stages[-1].name)
-    assert log is not None  # the Trainer saves its last step
-    export(trained, options.out, stages, Path(log) / "trainer_state.json")
+    steps = {stage.name: getattr(options, stage.name) for stage in family.stages}
+    stages = [
+        replace(stage, steps=steps[stage.name], falling=steps[stage.name] * stage.falling // stage.steps)
+        for stage in family.stages
+    ]
+    known = read_known(options.source, family) if family.known else None
+    if known is not None:
+        settings = {"target": family.name, "source": known.digest, "seed": options.seed}
+        claim(options.run, {**settings, "vision_steps": options.vision_steps, "stages": [*map(str, stages)]})
+    vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
+    trained = train_language(options.run, vision, stages, options.seed, family, known)
+    export(family, trained, options.out, stages, options.run, known)
+
+
+main = partial(train, SMOLVLM)
+llava_next_mini = partial(train, LLAVA_NEXT)
+pixtral_mini = partial(train, PIXTRAL)
+gemma3_mini = partial(train, GEMMA3)
 
 
 if __name__ == "__main__":

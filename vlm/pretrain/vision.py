@@ -5,23 +5,25 @@ cells and which colours, shapes, textures and sizes overlap it. The probes are t
 """
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import Dataset
-from transformers import SmolVLMForConditionalGeneration
+from transformers import PreTrainedModel
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Mark
-from mmspec.vlm.pretrain.architecture import PATCHES, SCALE_FACTOR
-from mmspec.vlm.pretrain.pixels import normalized, shrunk
+from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
+from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.slots import place_loss
 
-CANVAS = 320
-CELLS = PATCHES * 2  # characters are located on a grid of 32 x 32 cells of 10 canvas pixels
+PATCHES = SIDE * 2  # attributes are located on a grid of 16 x 16 cells of 20 canvas pixels
+CELLS = SIDE * 4  # characters on one of 32 x 32
 CHARACTERS = {char: index + 1 for index, char in enumerate(string.ascii_letters + string.digits + "%.,:-")}
 ATTRIBUTES = {
     (kind, value): index
@@ -62,8 +64,8 @@ def dense_labels(marks: tuple[Mark, ...]) -> tuple[np.ndarray, np.ndarray]:
 class LabelledPictures(Dataset[dict[str, Tensor]]):
     """Pictures with dense labels, drawn when asked for."""
 
-    def __init__(self, seed: str, length: int) -> None:
-        self.seed, self.length = seed, length
+    def __init__(self, seed: str, length: int, pixels: Callable[[Image.Image], Tensor]) -> None:
+        self.seed, self.length, self.pixels = seed, length, pixels
 
     def __len__(self) -> int:
         return self.length
@@ -72,7 +74,7 @@ class LabelledPictures(Dataset[dict[str, Tensor]]):
         drawn = sample(self.seed, index)
         characters, attributes = dense_labels(drawn.marks)
         return {
-            "pixels": shrunk(drawn.image),
+            "pixels": self.pixels(drawn.image),
             "characters": torch.from_numpy(characters),
             "attributes": torch.from_numpy(attributes),
         }
@@ -88,16 +90,17 @@ def patched(grid: Tensor, size: int) -> Tensor:
 class DenseProbe(nn.Module):
     """Vision tower and connector of a model, with linear probes on patches and on image tokens."""
 
-    def __init__(self, model: SmolVLMForConditionalGeneration) -> None:
+    def __init__(self, family: Family, model: PreTrainedModel) -> None:
         super().__init__()
-        self.vision_model = model.model.vision_model
-        self.connector = model.model.connector
+        self.family = family
+        for part in (family.tower, family.connector):
+            self.add_module(part, model.model.get_submodule(part))
         width, text_width = model.config.vision_config.hidden_size, model.config.text_config.hidden_size
-        classes, squares = len(CHARACTERS) + 1, SCALE_FACTOR**2
-        self.patch_characters = nn.Linear(width, 4 * classes)
-        self.patch_attributes = nn.Linear(width, len(ATTRIBUTES))
-        self.token_characters = nn.Linear(text_width, 4 * squares * classes)
-        self.token_attributes = nn.Linear(text_width, squares * len(ATTRIBUTES))
+        classes = len(CHARACTERS) + 1
+        self.patch_characters = nn.Linear(width, (CELLS // family.patches) ** 2 * classes)
+        self.patch_attributes = nn.Linear(width, (PATCHES // family.patches) ** 2 * len(ATTRIBUTES))
+        self.token_characters = nn.Linear(text_width, (CELLS // SIDE) ** 2 * classes)
+        self.token_attributes = nn.Linear(text_width, (PATCHES // SIDE) ** 2 * len(ATTRIBUTES))
         weight = torch.ones(classes)
         weight[0] = EMPTY_WEIGHT
         self.register_buffer("class_weight", weight, persistent=False)
@@ -105,32 +108,36 @@ class DenseProbe(nn.Module):
 
     def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
         """The sum of the four probe losses and that of the places."""
-        patches = self.vision_model(normalized(pixels)).last_hidden_state
-        tokens = self.connector(patches)
+        patches = self.family.see(self.get_submodule(self.family.tower), pixels)
+        tokens = self.get_submodule(self.family.connector)(patches)
         tokens = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6)  # as the decoder sees them
         classes, count = len(CHARACTERS) + 1, len(ATTRIBUTES)
-        fine = patched(characters, 2)
-        coarse = patched(characters, 2 * SCALE_FACTOR)
+        fine = patched(characters, CELLS // self.family.patches)
+        coarse = patched(characters, CELLS // SIDE)
         fine_logits = self.patch_characters(patches).reshape(-1, classes)
         coarse_logits = self.token_characters(tokens).reshape(-1, classes)
         positive = torch.full((count,), POSITIVE_WEIGHT, device=pixels.device)
-        near = attributes.flatten(1, 2)
-        far = patched(attributes, SCALE_FACTOR)
+        near = patched(attributes, PATCHES // self.family.patches)
+        far = patched(attributes, PATCHES // SIDE)
         losses = (
             cross_entropy(fine_logits, fine.reshape(-1), self.class_weight)
             + cross_entropy(coarse_logits, coarse.reshape(-1), self.class_weight)
-            + binary_cross_entropy_with_logits(self.patch_attributes(patches), near, pos_weight=positive)
             + binary_cross_entropy_with_logits(
-                self.token_attributes(tokens).unflatten(-1, (SCALE_FACTOR**2, count)), far, pos_weight=positive
+                self.patch_attributes(patches).unflatten(-1, (-1, count)), near, pos_weight=positive
+            )
+            + binary_cross_entropy_with_logits(
+                self.token_attributes(tokens).unflatten(-1, (-1, count)), far, pos_weight=positive
             )
         )
-        return {"loss": losses + place_loss(tokens)}
+        return {"loss": losses + place_loss(self.family.views(tokens))}
 
 
-def match_scale(model: SmolVLMForConditionalGeneration, pixels: Tensor) -> None:
+def match_scale(family: Family, model: PreTrainedModel, pixels: Tensor) -> None:
     """Rescales the connector so that image tokens enter the decoder as large as word embeddings do."""
+    tower, connector = (model.model.get_submodule(part) for part in (family.tower, family.connector))
     with torch.no_grad():
-        tokens = model.model.connector(model.model.vision_model(normalized(pixels)).last_hidden_state)
-        words = model.get_input_embeddings().weight
+        tokens = connector(family.see(tower, pixels))
+        words = model.get_input_embeddings()(torch.arange(model.config.text_config.vocab_size))
         factor = words.square().mean().sqrt() / tokens.square().mean().sqrt()
-        model.model.connector.modality_projection.proj.weight.mul_(factor)
+        for weight in family.last(connector):
+            weight.mul_(factor)

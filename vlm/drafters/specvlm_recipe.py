@@ -1,0 +1,68 @@
+"""How SpecVLM is trained (arXiv 2509.11815): by the target's features and laws of the moment, kept on no disk unless
+asked for, and with noise in the choice of a way to compress.
+
+Which image slots the target looks at is heard with DREAM's reading of the answers (`dream_recipe.Insights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mmspec.drafters.heads import HeadDrafter
+from mmspec.errors import InputError
+from mmspec.training.answers import Answered
+from mmspec.training.features import Features
+from mmspec.training.layer import head_config
+from mmspec.training.steps import Batch
+from mmspec.vlm.drafters.dream_recipe import Insights
+from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
+from mmspec.vlm.drafters.sight import Seen, Sight
+from mmspec.vlm.drafters.specvlm import SpecVlm, SpecVlmHead
+
+
+class SpecVlmLoss(SightLoss):
+    """The loss of an EAGLE head, cross-entropy and distance to the features."""
+
+    def __init__(self, net: SpecVlmHead, target: Any, features: Features, recipe: Any) -> None:
+        super().__init__(net, target, features, recipe)
+        self.insights = Insights(features)
+
+    def focus(self, rows: list[Answered]) -> list[Tensor]:
+        """See `SightLoss`."""
+        return [insight.focus for insight in self.insights(rows)]
+
+    def look(self, sight: Sight, batch: Batch) -> Seen:
+        """See `SightLoss`; the noise depends on the batch's place alone, so that a resumed run goes on as it was."""
+        device = sight.embeddings.device
+        return self.net.see(sight, torch.Generator(device).manual_seed(self.recipe.seed * 1_000_003 + batch.position))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecVlmRecipe(SightRecipe):
+    """ratio: image slots per vector. queries: vectors per picture where learned queries make them."""
+
+    ratio: int = 4
+    queries: int = 4
+
+    method: ClassVar[str] = "specvlm"
+    about: ClassVar[str] = (
+        "SpecVLM: an EAGLE head that reads a picture pruned, pooled, convolved, resampled or not at all, as the prompt "
+        "asks for it (arXiv 2509.11815)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = SpecVlm
+    loss_class: ClassVar[type[Any]] = SpecVlmLoss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, most in (("ratio", self.ratio, 1024), ("queries", self.queries, 64)):
+            if not 1 <= value <= most:
+                raise InputError(f"SpecVLM takes a {name} of 1 to {most}, got {value}")
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> SpecVlmHead:  # type: ignore[override]
+        """See `HeadRecipe`."""
+        return SpecVlmHead(head_config(target, self.intermediate), self.ratio, self.queries)

@@ -1,0 +1,86 @@
+"""`smolvlm-mini`: one tile per picture, 16 x 16 patches, of which four make an image slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedTokenizerFast,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+    SmolVLMVideoProcessor,
+)
+
+from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
+from mmspec.vlm.pretrain.family import Family
+from mmspec.vlm.pretrain.pixels import normalized
+from mmspec.vlm.pretrain.tokenizer import CHAT_TEMPLATE, FAKE, GLOBAL, IMAGE, START
+
+PATCH_SIZE = 10
+SCALE_FACTOR = 2
+
+
+def smolvlm_config(tokens: TokenIds, layers: int = 24, width: int = 160, vision_layers: int = 6) -> SmolVLMConfig:
+    """The configuration of `smolvlm-mini`: about 10 M parameters, most of them in the depth of the decoder."""
+    return SmolVLMConfig(
+        text_config=decoder_shape(tokens, layers, width),
+        vision_config=tower_shape(vision_layers, width, IMAGE_SIZE, PATCH_SIZE),
+        image_token_id=tokens.image,
+        scale_factor=SCALE_FACTOR,
+        tie_word_embeddings=True,
+        pad_token_id=tokens.padding,
+        bos_token_id=tokens.start,
+        eos_token_id=tokens.end,
+        initializer_range=0.04,
+    )
+
+
+def build_processor(tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:
+    """The stock processor: one tile of 160 pixels per image, no splitting."""
+    edge = {"longest_edge": IMAGE_SIZE}
+    images = SmolVLMImageProcessor(
+        do_image_splitting=False, size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+    videos = SmolVLMVideoProcessor(
+        size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3, num_frames=8, fps=1
+    )
+    return SmolVLMProcessor(images, tokenizer, videos, image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
+
+
+class SmolVLM(Family):
+    """Trained from nothing."""
+
+    name = "smolvlm-mini"
+    model_class = SmolVLMForConditionalGeneration
+    processor_class = SmolVLMProcessor
+    tower, connector, decoder = "vision_model", "connector", "text_model"
+    patches = IMAGE_SIZE // PATCH_SIZE
+    sees = f"one tile of {IMAGE_SIZE} pixels and {IMAGE_TOKENS} image tokens per picture"
+    prefix = f"{START}User:{FAKE}{GLOBAL}{IMAGE * IMAGE_TOKENS}{FAKE}"
+
+    def config(self, ids: TokenIds, layers: int) -> SmolVLMConfig:
+        """See `Family`; the tower is as wide as the decoder."""
+        return smolvlm_config(ids, layers, self.width, self.vision_layers)
+
+    def processor(self, tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:
+        """See `Family`."""
+        return build_processor(tokenizer)
+
+    def pictures(self, pixels: Tensor) -> dict[str, Tensor]:
+        """See `Family`."""
+        return {"pixel_values": normalized(pixels)[:, None]}
+
+    def see(self, tower: nn.Module, pixels: Tensor) -> Tensor:
+        """See `Family`."""
+        return tower(normalized(pixels)).last_hidden_state
+
+    def last(self, connector: Any) -> Iterable[Tensor]:
+        """See `Family`."""
+        return (connector.modality_projection.proj.weight,)
+
+
+SMOLVLM = SmolVLM()
