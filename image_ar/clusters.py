@@ -7,6 +7,7 @@ that falls along the draft.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -16,11 +17,17 @@ from torch import Tensor
 from mmspec.errors import InputError
 from mmspec.image_ar.relaxed import Relaxed
 
+logger = logging.getLogger(__name__)
+
+ASKED = 64
+"""Of so many tokens the nearest other one is looked for."""
+
 
 class Grouped(Relaxed):
     """Args: size: tokens per cluster (G), 1 is the ratio rule. near: their probabilities differ from x's by less.
 
-    distance: their squared distance in the target's input embedding is less than this; None does not look at it.
+    distance: their squared distance in the target's input embedding is less than this; None does not look at it. The
+        paper's 0.5 suits the scale of Lumina-mGPT's embedding.
     """
 
     def __init__(
@@ -37,9 +44,21 @@ class Grouped(Relaxed):
 
     @torch.inference_mode()
     def bind(self, target: Any) -> None:
-        """Take the embedding of the target's tokens."""
-        if self.distance is not None and self.size > 1:
-            self.vectors = target.embed(torch.arange(target.vocab_size, device=target.model.device)).float()
+        """Take the embedding of the target's tokens; warn if it leaves every token alone in its cluster."""
+        if self.distance is None or self.size == 1:
+            return
+        self.vectors = target.embed(torch.arange(target.vocab_size, device=target.model.device)).float()
+        some = self.vectors[:: max(1, len(self.vectors) // ASKED)]
+        apart = torch.cdist(some, self.vectors, compute_mode="donot_use_mm_for_euclid_dist").square()
+        nearest = apart.topk(2, largest=False).values[:, 1]  # the first is the token itself
+        if float(nearest.min()) >= self.distance:
+            logger.warning(
+                "gsd with distance=%g is the ratio rule on this model: the nearest other token lies %.2g to %.2g away "
+                "(squared) in its embedding; give a distance in that range, or None to go by probabilities alone",
+                self.distance,
+                float(nearest.min()),
+                float(nearest.max()),
+            )
 
     def raised(self, law: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         """See `Relaxed.raised`. The window of ranks stays inside the vocabulary, and x is always a member."""

@@ -54,7 +54,7 @@ class EagleSharing(GumbelSharing):
         super().__init__(window)
         if not isinstance(fresh, int) or fresh < 0:
             raise InputError(f"fresh={fresh!r} is not valid: a number of places, 0 or more, is needed")
-        self.eagle, self.fresh = GuidedEagle(net), fresh
+        self.eagle, self.fresh, self.net = GuidedEagle(net), fresh, net
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, learn the layout."""

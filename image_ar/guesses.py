@@ -97,8 +97,7 @@ class Places:
             left = layout.left(places)
             nearest = torch.minimum(left, known)
             return torch.where((left < 0) | (layout.at(nearest.clamp(min=0)) >= 0), -1, nearest)
-        rows = ((places - known + layout.width - 1) // layout.width).clamp(min=1)
-        return places - rows * layout.width
+        return layout.above(places, known)
 
     def _laws(self, source: Tensor, ids: Tensor) -> Tensor:
         if self.laws is None:

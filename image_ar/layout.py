@@ -69,9 +69,10 @@ class Layout:
         """The place of the code to the left, -1 in the first column."""
         return torch.where(places % self.width > 0, places - 1, UNKNOWN)
 
-    def above(self, places: Tensor) -> Tensor:
-        """The place of the code above, -1 (or less) in the first row."""
-        return places - self.width
+    def above(self, places: Tensor, known: Tensor) -> Tensor:
+        """The nearest place above that is not behind `known`, below 0 if there is none."""
+        rows = ((places - known + self.width - 1) // self.width).clamp(min=1)
+        return places - rows * self.width
 
     def grid(self, ids: list[int]) -> list[int]:
         """The codes among emitted ids, in reading order."""

@@ -60,7 +60,8 @@ class MarTarget(CausalTarget):
 
     modality = "image"
     usual_drafter = "none"
-    settings = ("guidance",)
+    compiles = False
+    settings = ("guidance", "steps")
     applies = ("guidance_scale",)
     usual_guidance = 1.0
     rules = {"exact": "continuous-conditioned"}  # noqa: RUF012
@@ -76,7 +77,6 @@ class MarTarget(CausalTarget):
         self.model, self.tokenizer = model, None  # what is emitted are places, no words
         self.vocab_size, self.hidden_size = config.classes, config.hidden_size
         self.num_layers = config.encoder_layers + config.decoder_layers
-        self.stages = plan(config.length, config.reveal_steps)
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -131,11 +131,11 @@ class MarTarget(CausalTarget):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Canvas:  # type: ignore[override]
         """An empty canvas; nothing is computed.
 
-        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`. The
-        canvas is left among them, so that `product_of` finds it.
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance`, `steps` (None for the usual ones),
+        `max_new_tokens`. The canvas is left among them, so that `product_of` finds it.
         """
         config = self.model.config
-        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens"}
+        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "steps", "max_new_tokens"}
         if strange:
             raise InputError(f"MAR is served without {min(strange)}: leave it out")
         rows = unpad(inputs)
@@ -144,10 +144,12 @@ class MarTarget(CausalTarget):
             raise InputError(f"the prompt has {longest} words, the model's context is {room}: shorten it")
         scale = guidance_scale(inputs.get("guidance"), self.model.generation_config, self.usual_guidance)
         size = config.length, config.channels
+        asked = inputs.get("steps")
+        stages = plan(config.length, config.reveal_steps if asked is None else asked)
         condition = self.model.slots(rows)
         dtype = torch.promote_types(self.model.dtype, torch.float32)  # of values and noise: densities need it
         budget = inputs["max_new_tokens"]
-        canvas = Canvas.blank(condition, size, dtype, self.stages, budget, scale, sampler)
+        canvas = Canvas.blank(condition, size, dtype, stages, budget, scale, sampler)
         inputs["canvas"] = canvas
         return canvas
 

@@ -30,10 +30,10 @@ ORDER = 2**19
 def plan(length: int, steps: int) -> list[int]:
     """How many tokens are known after each step of plain decoding, 0 first: every step reveals at least one.
 
-    Raises: InputError: more steps than tokens.
+    Raises: InputError: no number of steps, or more than tokens.
     """
-    if not 1 <= steps <= length:
-        raise InputError(f"{steps} steps are not possible for {length} tokens: 1 to {length}")
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= length:
+        raise InputError(f"steps={steps!r} is not valid for {length} tokens: a whole number from 1 to {length}")
     known = [0]
     for step in range(1, steps):
         hidden = math.floor(length * math.cos(math.pi / 2 * step / steps))

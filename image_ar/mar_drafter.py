@@ -59,6 +59,7 @@ class MarDrafter:
         if not 0 <= alone <= 1:
             raise InputError(f"alone={alone!r} is not valid: a share from 0 to 1 is needed")
         self.model, self.length, self.alone = model.eval(), length, alone
+        self.net = model
 
     def bind(self, target: Any) -> None:
         """Both must draw the same tokens in the same steps."""

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mmspec.cache import RowCache
+from mmspec.cache import Past
 from mmspec.contract import Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
@@ -25,7 +25,6 @@ from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
-from mmspec.tree import root
 
 
 class CodeDecoder(Decoder):
@@ -43,7 +42,7 @@ class CodeDecoder(Decoder):
         """Embedded codes."""
         return {"inputs_embeds": self.embed(tokens)}
 
-    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+    def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         keep = extra.pop("logits_to_keep", slice(None))
         if taps:
             extra["output_hidden_states"] = sorted(taps)
@@ -97,8 +96,8 @@ class ImageTarget(CausalTarget):
 
     modality = "image"
     usual_drafter = "scd-gs"
-    settings = ("guidance",)
-    applies = ("guidance_scale",)
+    settings: tuple[str, ...] = ("guidance",)
+    applies: tuple[str, ...] = ("guidance_scale",)
     usual_guidance = 1.0
     """The scale where neither the request nor the checkpoint's generation config names one."""
 
@@ -188,11 +187,12 @@ class ImageTarget(CausalTarget):
             )
         width, device, batch = max(lengths), self.decoder.device, len(told)
         ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in rows], device=device)
-        cache, heard = self.decoder.read([{"input_ids": ids}], lengths, needs.taps)
+        prompts, heard = self.decoder.read([{"input_ids": ids}], lengths, needs.taps)
+        cache = self.decoder.settle(prompts, budget, needs.taps)
         zeros = torch.zeros(batch, dtype=torch.long, device=device)
         logits = layout.force(guide(heard.logits, batch, scale), zeros[:, None])
         check_finite(logits, "the prompt")
-        pending = sampler.draw(sampler.warp(root(zeros), logits), zeros[:, None])[:, 0]
+        pending = sampler.draw(sampler.warp(Draft.root(zeros), logits), zeros[:, None])[:, 0]
         sampler.see(pending[:, None].tolist(), self.vocab_size)
         lasts = torch.tensor(lengths, device=device)[:, None] - 1
         every = torch.arange(len(rows), device=device)[:, None]

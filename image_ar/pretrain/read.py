@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rate=options.rate,
             seed=options.seed,
             use_cpu=not torch.cuda.is_available(),
-            save_steps=100,
+            save_steps=max(1, min(100, options.steps // 7)),
             dataloader_num_workers=1,
         ),
         train_dataset=Labelled(f"reader/{options.seed}", options.steps * options.batch),

@@ -24,6 +24,7 @@ from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_argument
 
 STACK = "model.language_model.layers"
 VALIDATION = 64
+FALLING = 800  # last updates of the deepened decoder, during which the rate falls to 0
 
 
 def prepare_processor(run: Path) -> JanusProcessor:
@@ -85,7 +86,7 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
     painter = Painter(model, processor.tokenizer)
     stage("shallow", painter, options.steps, options.batch, 0.01, 0)
     painter = Painter(deepened(model, options.layers, STACK), processor.tokenizer)
-    stage("deep", painter, options.deep_steps, options.batch, 0.008, options.deep_steps)
+    stage("deep", painter, options.deep_steps, options.batch, 0.008, min(options.deep_steps, FALLING))
     return painter, processor
 
 
@@ -96,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/janus-mini"), help="folder of logs and checkpoints")
     parser.add_argument("--picture-steps", type=int, default=900, help="updates of the picture tokenizer")
     parser.add_argument("--picture-batch", type=int, default=12, help="pictures per update")
-    parser.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
-    parser.add_argument("--deep-steps", type=int, default=600, help="updates of the deepened decoder")
+    parser.add_argument("--steps", type=int, default=1300, help="updates of the shallow decoder")
+    parser.add_argument("--deep-steps", type=int, default=2200, help="updates of the deepened decoder")
     parser.add_argument("--batch", type=int, default=12, help="pictures per update")
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
