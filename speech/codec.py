@@ -120,6 +120,15 @@ class MelCodec(PreTrainedModel):
         return self.quantise(self.encoder(self.log_mel(samples)))[0]
 
     @torch.no_grad()
+    def middle(self, k: int, law: Tensor) -> Tensor:
+        """The codes [B, F] of codebook k that are nearest to the mean of a law [B, F, codes]: the least squared error.
+
+        The likeliest code is worse where several similar ones share the law.
+        """
+        entries = self.books[k].weight
+        return torch.cdist(law.to(entries) @ entries, entries[None]).argmin(-1)
+
+    @torch.no_grad()
     def mel_of(self, codes: Tensor) -> Tensor:
         """Codes [B, K, F] -> normalised log-mel frames [B, mels, 2 F]."""
         latent = sum(book(codes[:, k]) for k, book in enumerate(self.books)).transpose(1, 2)

@@ -25,7 +25,6 @@ from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.stopping import TextStop
 from mmspec.targets import check_finite, unpad
-from mmspec.tree import root
 
 
 @dataclass
@@ -54,6 +53,7 @@ class Csm(Speaking):
     """A CSM checkpoint. See `mmspec.loading.Family`."""
 
     usual_drafter = "depth"
+    compiles = False
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -121,7 +121,7 @@ class Csm(Speaking):
         scores = torch.stack(logits, 0)
         check_finite(scores, "the prompt")
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
-        pending = sampler.draw(sampler.warp(root(zeros), scores), zeros[:, None])[:, 0]
+        pending = sampler.draw(sampler.warp(Draft.root(zeros), scores), zeros[:, None])[:, 0]
         limit = min(budget, left * self.codebooks)
         return CsmState(
             ids=rows,

@@ -18,7 +18,7 @@ from mmspec.control import CHAINS
 from mmspec.drafters.growing import Choice
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
-from mmspec.tree import chain, root
+from mmspec.tree import chain
 
 
 class Depth:
@@ -62,7 +62,7 @@ class Guessing:
         assert state.pending is not None
         levels = state.levels(self.drafter.length)
         if self.states is None or levels < 1:
-            return root(state.pending)
+            return state.undrafted()
         target = self.drafter.target
         tokens, laws = [state.pending], []
         for level in range(levels):

@@ -50,6 +50,12 @@ class LlasaProcessor:
 
         return cls(tokenizer, read_model(Xcodec2Model, place, torch.float32))
 
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write the folder that `from_pretrained` reads."""
+        self.tokenizer.save_pretrained(folder)
+        if self.codec is not None:
+            self.codec.save_pretrained(Path(folder) / "codec")
+
     @property
     def frames_per_second(self) -> float:
         """Codes per second."""

@@ -9,13 +9,32 @@ from typing import Any, ClassVar
 from transformers import LlamaForCausalLM
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.ssd import SSD, shortened, upper_layers
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.training.answers import Answered
 from mmspec.training.layer import head_config
 from mmspec.training.medusa import MedusaRecipe
+from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe
+
+
+class Sentences:
+    """Sentences of the synthetic world to be said; held-out ones are not those that a target learnt to speak with.
+
+    Args: seed: name of the data set. length: how many.
+    """
+
+    def __init__(self, seed: str, length: int) -> None:
+        split = "dev" if "held-out" in seed else "train"
+        self.name, self.lines = f"sentences/{split}", sentences(split, length)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> Question:
+        return Question(None, self.lines[index])
 
 
 @dataclass(frozen=True, kw_only=True)

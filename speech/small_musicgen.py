@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from transformers import MusicgenForConditionalGeneration
+from transformers import PreTrainedModel
 
 from mmspec.checkpoints import read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
@@ -19,7 +19,8 @@ from mmspec.control import CHAINS
 from mmspec.errors import InputError, MismatchError
 from mmspec.noise import DRAFT, TARGET
 from mmspec.speech.columns import ColumnSampler, column_chain
-from mmspec.speech.musicgen import ColumnState, Musicgen, Track, forget
+from mmspec.speech.delayed import ColumnState, Delayed, Track, forget
+from mmspec.speech.musicgen import Musicgen
 
 
 class SmallMusicgen:
@@ -33,23 +34,27 @@ class SmallMusicgen:
     source = "a smaller MusicGen (arXiv 2306.05284) with exact rules for columns"
     advice = "pass the folder or the hub id of a smaller MusicGen, such as facebook/musicgen-small"
     fits: tuple[str, ...] = ()
+    family: ClassVar[type[Delayed]] = Musicgen
+    equal: ClassVar[tuple[str, ...]] = ("codebooks", "vocab_size", "padding")
+    """What it must have in common with its target."""
 
-    def __init__(self, model: MusicgenForConditionalGeneration, length: int = 3) -> None:
+    def __init__(self, model: PreTrainedModel, length: int = 3) -> None:
         if not isinstance(length, int) or length < 1:
             raise InputError(f"a drafter of columns needs length >= 1, got {length!r}")
-        self.length, self.inner = length, Musicgen(model)
+        self.length, self.inner, self.net = length, self.family(model), model
 
     @classmethod
-    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> SmallMusicgen:
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Self:
         """From a folder of an HF model, on the device and in the dtype of `target`."""
-        model = read_model(MusicgenForConditionalGeneration, folder, target.model.dtype)
+        model = read_model(type(target.model), folder, target.model.dtype)
         return cls(model.to(target.model.device), **description.get("options", {}))
 
     def bind(self, target: Any) -> None:
         """Check that both write the same codes."""
-        if not isinstance(target, Musicgen):
-            raise MismatchError(f"a smaller MusicGen drafts for a MusicGen, not for a {type(target.model).__name__}")
-        for name in ("codebooks", "vocab_size", "padding"):
+        noun = self.family.noun
+        if not isinstance(target, self.family):
+            raise MismatchError(f"a smaller {noun} drafts for a {noun}, not for a {type(target.model).__name__}")
+        for name in self.equal:
             mine, theirs = getattr(self.inner, name), getattr(target, name)
             if mine != theirs:
                 raise MismatchError(f"the drafter has {name} {mine}, the target {theirs}: they need the same codec")
@@ -95,7 +100,7 @@ class Drafting:
         inner, found = self.drafter.inner, []
         for row, track in enumerate(self.tracks):
             if state.done[row]:
-                found.append(torch.zeros(inner.codebooks, inner.vocab_size + 1, device=newest.device))
+                found.append(torch.zeros(inner.codebooks, inner.law_size, device=newest.device))
                 continue
             columns = torch.cat([self.unread[row], newest[row, None]])
             before = int(state.emitted[row]) + level - len(self.unread[row])
@@ -116,6 +121,6 @@ class Drafting:
         for row, track in enumerate(self.tracks):
             kept = len(accepted.paths[row])
             if not state.done[row]:
-                forget(track.cache, self.fed - kept)
+                forget(track, self.fed - kept)
                 self.unread[row] = torch.cat([self.unread[row], draft.tokens[row, self.fed : kept]])
         self.fed = 0

@@ -45,6 +45,7 @@ class SpecASR(Independent):
             raise InputError(f"SpecASR needs length >= 1 and threshold in [0, 1), got {length!r} and {threshold!r}")
         self.small = Whisper(model)
         self.decoder, self.vocab_size = self.small.decoder, self.small.vocab_size
+        self.net = model
         self.length, self.threshold, self.reach = length, threshold, reach
         self.placeholders = ()
 

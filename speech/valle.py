@@ -6,9 +6,9 @@ Codes have K codebooks. An autoregressive decoder writes the first one, token by
 
 and ends with END; text, control tokens and codes share one vocabulary, so it is a causal language model (a Llama) and
 everything that drafts for language models drafts for it. The other codebooks follow one by one, each in a single
-non-causal pass that sees the text, the voice and all codebooks before it, and takes the likeliest codes: given the
-first codebook they are fixed. What differs from the paper: a voice is a second of speech without its transcript,
-positions are rotary, and the stage enters as an added embedding.
+non-causal pass that sees the text, the voice and all codebooks before it: given the first codebook they are fixed.
+What differs from the paper: a voice is a second of speech without its transcript, positions are rotary, the stage
+enters as an added embedding, and the codes taken are not the likeliest but those nearest to the mean of the law.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from mmspec.speech.codec import MelCodec
 
 
 class ValleConfig(PreTrainedConfig):
@@ -123,16 +125,19 @@ class Valle(PreTrainedModel, GenerationMixin):
         return out
 
     @torch.no_grad()
-    def refine(self, text: Tensor, voice: Tensor, first: Tensor, known: Tensor | None = None) -> Tensor:
+    def refine(
+        self, text: Tensor, voice: Tensor, first: Tensor, codec: MelCodec, known: Tensor | None = None
+    ) -> Tensor:
         """All codebooks of one utterance, given the first.
 
-        Args: text: [T] ids. voice: [K, P]. first: [F] codes of codebook 0. known: [K, G] frames that are settled
-            already, G <= F: they stay, and the others follow them.
+        Args: text: [T] ids. voice: [K, P]. first: [F] codes of codebook 0. codec: says how near codes are.
+            known: [K, G] frames that are settled already, G <= F: they stay, and the others follow them.
         Returns: [K, F].
         """
         codes = first[None, None]  # [1, 1, F]
         for stage in range(1, self.config.codebooks):
-            following = self.refiner(text[None], voice[None], codes, stage).argmax(-1)
+            law = self.refiner(text[None], voice[None], codes, stage).softmax(-1)
+            following = codec.middle(stage, law).to(codes.device)
             if known is not None:
                 following[:, : known.shape[1]] = known[stage]
             codes = torch.cat([codes, following[:, None]], 1)

@@ -75,4 +75,6 @@ class ValleTarget(Speaking):
         """The other codebooks by the refiner, all frames together. See `Speaking.complete`."""
         config, device = self.model.config, self.model.device
         text = torch.tensor(prompt[1 : prompt.index(config.voice_token_id)], device=device)
-        return self.model.refine(text, voice.to(device), torch.tensor(first, device=device), known)
+        return self.model.refine(
+            text, voice.to(device), torch.tensor(first, device=device), self.processor.codec, known
+        )

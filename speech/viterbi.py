@@ -26,7 +26,7 @@ from mmspec.drafters.medusa import Guessing, Medusa, MedusaHeads
 from mmspec.drafters.slots import Last
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.tree import chain, root
+from mmspec.tree import chain
 
 SMOOTHING = 0.1
 
@@ -114,7 +114,7 @@ class Searching(Guessing):
         own, choice = self.drafter, self.choice
         levels = min(state.levels(own.depth), own.most)
         if levels < 1:
-            return root(state.pending)
+            return state.undrafted()
         logits = self._logits()[:, :levels]  # [B, levels, V]
         tokens, confidence = [], []
         for level in range(levels):

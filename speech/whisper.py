@@ -21,7 +21,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from mmspec.cache import RowCache
+from mmspec.cache import Past, RowCache
 from mmspec.contract import Draft, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, shorten
@@ -42,7 +42,7 @@ class HearingDecoder(Decoder):
         self.num_layers: int = model.config.decoder_layers
         self.max_length: int = model.config.max_target_positions
 
-    def _forward(self, inputs: dict[str, Any], cache: RowCache, taps: tuple[int, ...], **extra: Any) -> Heard:
+    def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         if "heard" in inputs:
             cache.beside = inputs["heard"], DynamicCache()
         heard, cross = cache.beside
@@ -66,6 +66,7 @@ class Whisper(CausalTarget):
     pictures = ("input_features",)
     """[B, mels, frames] of the speech."""
     usual_drafter = "none"
+    compiles = False
     applies = ("suppress_tokens", "begin_suppress_tokens")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:

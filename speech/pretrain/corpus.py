@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
-from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker, say
+from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, say
 from mmspec.training.loop import Epochs
 
 SHARD = 250
@@ -27,7 +27,7 @@ Say = Callable[[str, Speaker], Audio]
 
 @dataclass(frozen=True)
 class Utterance:
-    """text: as the model reads it. speaker: index in SPEAKERS. pcm: [N] int16, which is half the memory."""
+    """text: as the model reads it. speaker: index in VOICES. pcm: [N] int16, which is half the memory."""
 
     text: str
     speaker: int
@@ -75,19 +75,19 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
 
 
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
-    """Every text, spoken by a speaker that chance (by seed and place) chooses."""
+    """Every text, spoken by someone whom chance (by seed and place) chooses."""
     folder.mkdir(parents=True, exist_ok=True)
     found: list[Utterance] = []
     for start in tqdm(range(0, len(texts), SHARD), desc="speaking", unit="shard", disable=None):
         part = texts[start : start + SHARD]
-        who = [random.Random(f"{seed}/{start + i}").randrange(len(SPEAKERS)) for i in range(len(part))]
+        who = [anyone(random.Random(f"{seed}/{start + i}")) for i in range(len(part))]
         file = folder / f"{start // SHARD:04d}.npz"
         if not file.exists():
-            spoken = [resampled(speak(text, SPEAKERS[i]), rate).numpy() for text, i in zip(part, who, strict=True)]
+            spoken = [resampled(speak(text, one), rate).numpy() for text, one in zip(part, who, strict=True)]
             write_shard(file, spoken)
         pcm, ends = read_shard(file)
-        for text, i, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
-            found.append(Utterance(text, i, pcm[begin:end]))
+        for text, one, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
+            found.append(Utterance(text, list(VOICES).index(one.name), pcm[begin:end]))
     return found
 
 

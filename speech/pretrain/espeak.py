@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 from dataclasses import dataclass
-from itertools import product
+from itertools import count
 
 from mmspec.errors import InputError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
@@ -16,25 +17,29 @@ WORDS_PER_MINUTE, PITCH = 165, 50
 
 @dataclass(frozen=True)
 class Speaker:
-    """name: of the voice in a checkpoint. variant: of espeak-ng. rate: words per minute. pitch: 0 to 99."""
+    """name: of the voice in a checkpoint. variant: of espeak-ng. rate: words per minute. pitch: 0 to 99.
+    mood: seed of how each word departs from rate and pitch; None for an even voice."""
 
     name: str
     variant: str
     rate: int
     pitch: int
+    mood: int | None = None
 
 
 VOICES = {"adam": "en-us+m3", "bella": "en-us+f2", "carl": "en-gb+m7", "dora": "en-gb+f4"}
-SPEAKERS = tuple(
-    Speaker(name, variant, WORDS_PER_MINUTE + faster, PITCH + higher)
-    for (name, variant), faster, higher in product(VOICES.items(), (-25, 0, 25), (-10, 0, 10))
-)
-"""Each voice in nine manners, so that text and voice do not fix what comes next."""
 
 
 def usual(name: str) -> Speaker:
     """The voice in its middle manner."""
     return Speaker(name, VOICES[name], WORDS_PER_MINUTE, PITCH)
+
+
+def anyone(rng: random.Random) -> Speaker:
+    """One of the voices, as fast and high as chance will have it: text and voice do not fix what comes next."""
+    name = rng.choice(list(VOICES))
+    rate, pitch = WORDS_PER_MINUTE + rng.randint(-30, 40), PITCH + rng.randint(-20, 20)
+    return Speaker(name, VOICES[name], rate, pitch, rng.randrange(1 << 30))
 
 
 def require_espeak() -> None:
@@ -50,6 +55,7 @@ def say(text: str, speaker: Speaker) -> Audio:
     command = [
         PROGRAM,
         "--stdout",
+        "-m",  # reads SSML
         "-v",
         speaker.variant,
         "-s",
@@ -57,12 +63,18 @@ def say(text: str, speaker: Speaker) -> Audio:
         "-p",
         str(speaker.pitch),
         "--",
-        text,
+        text if speaker.mood is None else _moody(text, random.Random(speaker.mood)),
     ]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
     if done.returncode or not done.stdout:
         raise InputError(f"{PROGRAM} cannot speak {text!r}: {done.stderr.decode(errors='replace').strip()}")
     return read_audio(_sized(done.stdout))
+
+
+def _moody(text: str, rng: random.Random) -> str:
+    """The same words in SSML, each faster or slower and higher or lower than the sentence."""
+    marks = (f"<prosody rate='{rng.randint(80, 125)}%' pitch='{rng.randint(-15, 15):+d}%'>" for _ in count())
+    return " ".join(f"{mark}{word}</prosody>" for mark, word in zip(marks, text.split(), strict=False))
 
 
 def _sized(wav: bytes) -> bytes:

@@ -27,8 +27,9 @@ audible by Griffin-Lim. It is made to try speculative decoding with. It sounds l
 
 ## Data
 
-{sentences} sentences about the synthetic world `mmspec.miniworld`, spoken by espeak-ng: {voices}, each in three rates
-and three pitches. Nothing else was ever heard: other words, languages and real voices are beyond it.
+{sentences} sentences about the synthetic world `mmspec.miniworld`, spoken by espeak-ng: {voices}, each utterance and
+each word at a rate and pitch of its own. Nothing else was ever heard: other words, languages and real voices are beyond
+it.
 
 ## Recipe
 

@@ -25,7 +25,7 @@ from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.listener import Listener, ListenerConfig, symbols
 from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, write_shard
-from mmspec.speech.pretrain.espeak import SPEAKERS, say
+from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
@@ -108,7 +108,7 @@ def errors(listener: Listener, spoken: list[Utterance], shift: int = 0) -> float
 
 @torch.no_grad()
 def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
-    """Share of utterances whose speaker, among all in all manners, is told right."""
+    """Share of utterances whose speaker, is told right."""
     guesses = [int(listener.voices(listener.manner_of(Audio(s.samples.numpy(), listener.config.rate))).argmax())
                for s in spoken]  # fmt: skip
     return sum(guess == one.speaker for guess, one in zip(guesses, spoken, strict=True)) / len(spoken)
@@ -116,7 +116,7 @@ def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
 
 def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak: Say = say) -> None:
     """Everything, from recordings to the finished folder. speak: who speaks what is not recorded yet."""
-    config = config or ListenerConfig(voices=len(SPEAKERS))
+    config = config or ListenerConfig(voices=len(VOICES))
     counts = {"train": options.sentences, "dev": options.held_out}
     spoken = {
         split: record(sentences(split, count), config.rate, options.run / f"speech-{split}", options.seed, speak)

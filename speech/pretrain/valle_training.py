@@ -1,4 +1,4 @@
-"""Training of the VALL-E-type model: the first codebook autoregressively, one other codebook per batch without order.
+"""Training of the VALL-E-type model: the first codebook autoregressively, the others without order.
 
 The voice of an utterance is a second of another one by the same speaker, so that nothing of what is said leaks.
 """
@@ -80,7 +80,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, codebooks: int, codes: int, si
 
 
 class ValleLoss:
-    """The loss of a batch: AR cross-entropy plus that of one refined codebook.
+    """The loss of a batch: AR cross-entropy plus the mean of that of the refined codebooks.
 
     Args: corpus: for the voices. frames: of a voice.
     """
@@ -97,10 +97,11 @@ class ValleLoss:
         """A scalar. position: [B] of the samples in the run, the source of all that is random here."""
         voices = [self.voice(row, int(place)) for row, place in zip(rows, position, strict=True)]
         texts = [torch.tensor(self.tokenizer(row.text, add_special_tokens=False)["input_ids"]) for row in rows]
-        stage = random.Random(f"stage/{int(position[0])}").randrange(1, self.model.config.codebooks)
         layers = reading_layers(self.model.config.text_config.num_hidden_layers)
         watch = Watch(layers, slice(1, 1 + max(map(len, texts))), 0)  # the text comes after START
-        loss = self.spoken(texts, voices, rows, watch) + self.refined(texts, voices, rows, stage)
+        stages = range(1, self.model.config.codebooks)
+        refined = [self.refined(texts, voices, rows, stage) for stage in stages]
+        loss = self.spoken(texts, voices, rows, watch) + torch.stack(refined).mean()
         right = self.about(texts, rows)
         read = torch.arange(right.shape[2]) < torch.tensor([len(text) for text in texts])[:, None, None]
         for scores in watch.scores.values():

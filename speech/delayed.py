@@ -1,0 +1,172 @@
+"""What targets share whose every step writes a column of K codes, code k belonging to a frame some steps back.
+
+This is a delay pattern (MusicGen, arXiv 2306.05284; Parler, Dia): given all earlier columns the codes of a column are
+independent of each other, so the exact rules for columns hold (`mmspec.speech.columns`). Cells that the pattern forces
+have one token of probability one. With guidance a second row that sees no text runs along, and laws are mixed by the
+family. The decoders count positions by themselves, so drafts are chains and each row of a batch is forwarded alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+
+from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
+from mmspec.errors import InputError, MismatchError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
+from mmspec.targets import CausalTarget, check_finite, unpad
+
+
+@dataclass
+class Track:
+    """A row at work. text: [R, S, H] as the decoder sees it, R = 2 if guided. mask: [R, S]. total: columns N.
+
+    scale: of guidance; 1 is off. ended: number of the column, among those that were read, in which the first codebook
+    ended by itself; None before that, and where the pattern has no end.
+    """
+
+    text: Tensor
+    mask: Tensor
+    total: int
+    scale: float
+    cache: EncoderDecoderCache = field(default_factory=lambda: EncoderDecoderCache(DynamicCache(), DynamicCache()))
+    ended: int | None = None
+
+
+@dataclass
+class ColumnState(State):
+    """A request: a track per row. pending: [B, K]."""
+
+    tracks: list[Track] = field(kw_only=True)
+
+    def undrafted(self) -> Draft:
+        """The pending column alone."""
+        assert self.pending is not None
+        return column_chain(self.pending[:, None])
+
+
+class Delayed(CausalTarget):
+    """Base of the families. `CausalTarget` lends the face, and no decoding.
+
+    codebooks: K. padding: the token of all codes of column 0, which is read and not emitted. law_size: tokens in the
+    law of a code. longest, least: columns that a request may have.
+    """
+
+    modality = "speech"
+    usual_drafter = "none"
+    compiles = False
+    settings = ("guidance",)
+    applies = ("guidance_scale",)
+    rules = {"exact": "columns", "ratio": "columns-ratio"}  # noqa: RUF012
+    noun: ClassVar[str]
+    """What messages call it."""
+    codebooks: int
+    padding: int
+    law_size: int
+    longest: int
+    least: int
+
+    def sampler(self, sampling: Sampling, batch: int) -> Sampler:
+        """See `ColumnSampler`."""
+        return ColumnSampler(sampling, batch, self.model.device)
+
+    def check_rule(self, rule: Rule) -> None:
+        """Only rules for columns can judge columns."""
+        if not isinstance(rule, ColumnRule):
+            raise MismatchError(
+                f"the rule {type(rule).__name__} judges single tokens, and {self.noun} writes columns of "
+                f"{self.codebooks} codes: use 'exact', 'ratio' (each code by itself) or 'columns-joint'"
+            )
+
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> ColumnStop:
+        """The budget ends a row."""
+        if strings:
+            raise InputError(f"what {self.noun} makes has no text: leave stop out")
+        return ColumnStop([], budget)
+
+    def track(self, row: list[int], total: int, scale: float) -> Track:
+        """A row whose text [T] has been read."""
+        raise NotImplementedError
+
+    def hear(self, track: Track, columns: Tensor, before: int) -> Tensor:
+        """Read columns [N, K], the first of which is number `before`: logits [N, K, law_size] of those that follow,
+        what the pattern forces in place."""
+        raise NotImplementedError
+
+    def guidance(self, told: Any) -> float:
+        """The scale of guidance. Raises: InputError: not a positive number."""
+        scale = told if told is not None else getattr(self.model.generation_config, "guidance_scale", None) or 1.0
+        if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < float("inf"):
+            raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed, 1 is off")
+        return float(scale)
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
+        """Read the texts and draw the first columns.
+
+        Args: inputs: `input_ids`, `attention_mask`, `guidance` (None for the checkpoint's), `max_new_tokens` columns.
+        """
+        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens"}
+        if strange:
+            raise InputError(f"{self.noun} is served without {min(strange)}: leave it out")
+        total = min(inputs["max_new_tokens"], self.longest)
+        if total < self.least:
+            raise InputError(
+                f"max_new_tokens={inputs['max_new_tokens']} columns are too few for a delay pattern of "
+                f"{self.codebooks} codebooks: {self.least} or more are needed"
+            )
+        rows, scale = unpad(inputs), self.guidance(inputs.get("guidance"))
+        tracks = [self.track(row, total, scale) for row in rows]
+        zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
+        first = zeros[:, None, None].expand(-1, 1, self.codebooks) + self.padding
+        logits = torch.stack([self.hear(track, first[row], 0) for row, track in enumerate(tracks)])
+        check_finite(logits, "the prompt")
+        pending = sampler.draw(sampler.warp(column_chain(first), logits), zeros[:, None])[:, 0]
+        return ColumnState(
+            ids=rows,
+            done=[False] * len(rows),
+            emitted=zeros,
+            prompt_length=torch.tensor([len(row) for row in rows], device=self.model.device),
+            limits=[total] * len(rows),
+            pending=pending,
+            room=total - 2,
+            tracks=tracks,
+        )
+
+    def verify(self, state: State, draft: Draft) -> Verified:
+        """For every row one forward over the chain."""
+        assert isinstance(state, ColumnState)
+        found = []
+        for row, track in enumerate(state.tracks):
+            if state.done[row]:
+                found.append(torch.zeros(draft.size, self.codebooks, self.law_size, device=draft.tokens.device))
+                continue
+            found.append(self.hear(track, draft.tokens[row], int(state.emitted[row])))
+        logits = torch.stack(found)
+        check_finite(logits, f"column {int(state.emitted.max())}")
+        return Verified(logits)
+
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        """Forget the columns that were not kept."""
+        assert isinstance(state, ColumnState)
+        for row, track in enumerate(state.tracks):
+            if state.done[row]:
+                continue
+            forget(track, draft.size - len(accepted.paths[row]))
+        state.pending, state.emitted = accepted.next, state.emitted + accepted.count
+        left = [state.limits[row] - int(state.emitted[row]) for row, done in enumerate(state.done) if not done]
+        state.room = max(left, default=0) - 1
+
+
+def forget(track: Track, count: int) -> None:
+    """Drop the last `count` columns that a decoder has read."""
+    if count > 0:
+        own = track.cache.self_attention_cache
+        own.crop(-count)
+        if track.ended is not None and track.ended >= own.get_seq_length():
+            track.ended = None

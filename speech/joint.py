@@ -1,0 +1,135 @@
+"""VADUSA's joint recipe: heads and target learn together, and the target becomes a new one (arXiv 2410.21951).
+
+    loss = CE(p, p') + w * mean over levels of decay^i CE(p_i, p'_i)
+
+p is the law of the target as it was, on its own answers, p' that of the one that learns, p'_i that of head i; w grows
+from 0 to its full value, and the target learns at a quarter of the heads' rate, as in Medusa-2 (2401.10774). Learning
+to plan ahead may better or worsen what is said, so this is no drafter for the old target: the old folder is never
+written to, and an exact rule is exact for the new target. The details are our reading of the paper.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaForCausalLM
+
+import mmspec
+from mmspec.checkpoints import save_drafter, writing
+from mmspec.drafters.medusa import MedusaHeads
+from mmspec.errors import InputError, MismatchError
+from mmspec.speech.recipes import VadusaRecipe
+from mmspec.speech.speaking import Speaking
+from mmspec.speech.vadusa import Vadusa
+from mmspec.training.answers import Answered
+from mmspec.training.layer import head_config
+from mmspec.training.medusa import MedusaLoss
+from mmspec.training.steps import Batch
+
+
+class JointNet(nn.Module):
+    """The target's decoder and its heads. speaker: a copy, which learns. heads: what guesses further ahead."""
+
+    def __init__(self, speaker: LlamaForCausalLM, heads: MedusaHeads, pace: float) -> None:
+        super().__init__()
+        self.speaker, self.heads = speaker.requires_grad_(True), heads
+        self.speaker.pace = pace  # type: ignore[assignment]  # see `mmspec.training.muon.build_optimizer`
+
+    def forward(self, features: Tensor) -> Tensor:
+        """See `MedusaHeads`."""
+        return self.heads(features)
+
+
+class JointLoss(MedusaLoss):
+    """The loss of a batch, see above."""
+
+    def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
+        """A scalar. position: [B] of the samples in the training run; it says how much the heads count by now."""
+        old = self.features(rows)  # [B, T, H]
+        ids = pad_sequence([torch.tensor(row.ids, device=old.device) for row in rows], batch_first=True)
+        self.heard = self.net.speaker.model(input_ids=ids, use_cache=False).last_hidden_state  # [B, T, H]
+        answers = [slice(row.start - 1, len(row.ids) - 1) for row in rows]
+        before, now = (
+            torch.cat([row[places] for row, places in zip(states, answers, strict=True)])
+            for states in (old, self.heard)
+        )
+        with torch.no_grad():
+            law = self.target_logits(before).softmax(-1)
+        grown = min(1.0, float(position[0]) / (self.recipe.steps * self.recipe.batch))
+        return self.judge(now, before, law) + self.recipe.head_weight * grown * super().__call__(position, rows)
+
+    def estimates(self, batch: Batch) -> Iterator[Tensor]:
+        """The heads see the features of the target that learns."""
+        return super().estimates(replace(batch, features=self.heard))
+
+    def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
+        """By the output head that learns."""
+        return cross_entropy(self.net.speaker.lm_head(estimate).float(), law)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointRecipe(VadusaRecipe):
+    """Heads, and a target that learns with them.
+
+    head_weight: w, of the heads' mean loss. trunk_pace: rate of the target relative to that of the heads.
+    """
+
+    head_weight: float = 0.6
+    trunk_pace: float = 0.25
+
+    method: ClassVar[str] = "vadusa-joint"
+    about: ClassVar[str] = (
+        "VADUSA's joint recipe: a text-to-speech target that went on learning together with heads that guess several "
+        "codes ahead (arXiv 2410.21951). It is a new target, with its drafter in drafters/vadusa; measure both with "
+        "`mmspec bench speech`, since the new one may speak better or worse than the old one."
+    )
+    usage: ClassVar[str] = "--model FOLDER --drafter vadusa"
+    loss_class: ClassVar[type[Any]] = JointLoss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.head_weight > 0 or not 0 < self.trunk_pace <= 1:
+            raise InputError(
+                f"head_weight is above 0 and trunk_pace in (0, 1], got {self.head_weight} and {self.trunk_pace}"
+            )
+
+    def check(self, target: Any) -> None:
+        """Only a target that speaks with a Llama can learn here."""
+        super().check(target)
+        if not isinstance(target, Speaking):
+            raise MismatchError(f"{self.method} trains a target that speaks, not a {type(target.model).__name__}")
+
+    def check_place(self, pipe: Any, out: Path) -> None:
+        """Raise InputError if the new target would take the place of the old one."""
+        if pipe.folder is not None and out.resolve() == pipe.folder.resolve():
+            raise InputError(f"{out} holds the target itself, which is never changed: choose another folder with --out")
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> Any:
+        """See `HeadRecipe`."""
+        heads = MedusaHeads(head_config(target), levels=self.levels, layers=self.layers)
+        return JointNet(copy.deepcopy(target.speaker).float(), heads, self.trunk_pace)
+
+    def drafter(self, net: Any) -> Vadusa:
+        """The heads, with the default tree."""
+        return Vadusa(net.heads)
+
+    def serving(self, pipe: Any, net: Any) -> Any:
+        """A pipeline on the target as it is by now."""
+        new = mmspec.load(copy.deepcopy(pipe.target.model), "none", processor=pipe.processor)
+        new.target.speaker.load_state_dict(net.speaker.state_dict())
+        return new
+
+    def save(self, pipe: Any, made: Any, out: Path) -> None:
+        """Write the new target whole, its drafter inside. pipe: as `serving` makes it."""
+        with writing(out) as folder:
+            copy.deepcopy(pipe.target.model).to(torch.bfloat16).save_pretrained(folder)
+            pipe.processor.save_pretrained(folder)
+            save_drafter(made, folder / "drafters" / made.method, pipe.target)
