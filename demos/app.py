@@ -13,7 +13,7 @@ from typing import Any
 from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
-from mmspec.demos.studio import Studio
+from mmspec.demos.studio import KEPT, Studio
 from mmspec.errors import missing_extra
 
 TABS = {
@@ -62,9 +62,9 @@ def page(*studios: Studio) -> Any:
     """The page, a `gr.Blocks` with its queue; a tab per studio."""
     gr = require_gradio()
     folder = TemporaryDirectory(prefix="mmspec-demo-")
-    with gr.Blocks(title="mmspec", analytics_enabled=False, delete_cache=(600, 600)) as blocks:
-        models = ", ".join(f"`{studio.model}`" for studio in studios)
-        gr.Markdown(f"# mmspec: speculative decoding, seen\nModel: {models}")
+    with gr.Blocks(title="mmspec", analytics_enabled=False, delete_cache=(KEPT, KEPT)) as blocks:
+        models = ", ".join(f"`{studio.name}`" for studio in studios)
+        gr.Markdown(f"# mmspec: speculative decoding, seen\n{'Models' if len(studios) > 1 else 'Model'}: {models}")
         for studio in studios:
             tab = import_module(TABS[type(studio)])
             with gr.Tab(tab.TITLE):

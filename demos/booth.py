@@ -1,6 +1,6 @@
 """A speech model behind a demo: the same sentence said code by code and with drafts, and when sound began.
 
-What a page shows of it is made here, without gradio: both sounds, and a cell per code as `mmspec.demos.easel` draws it.
+What a page shows of it is made here, without gradio: both sounds.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
-from mmspec.control import read_shape
 from mmspec.demos.race import Race
-from mmspec.demos.recorder import Recorder
-from mmspec.demos.studio import Studio, usable
+from mmspec.demos.studio import Studio, check
 from mmspec.demos.trace import Trace, follow
-from mmspec.errors import InputError, unknown_name
+from mmspec.demos.waves import peaks_of
+from mmspec.errors import unknown_name
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
@@ -42,25 +42,20 @@ class Line:
     shape: str = "auto"
 
     def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise InputError("the sentence is empty: write one, or click on an example")
-        if len(self.text) > LONGEST_TEXT:
-            raise InputError(f"the sentence has {len(self.text)} characters: at most {LONGEST_TEXT} are taken")
-        if not 0 <= self.temperature <= 2:
-            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        check("sentence", self.text, LONGEST_TEXT, self.temperature, self.seed)
         if self.rule not in RULES:
             raise unknown_name("rule", self.rule, RULES)
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
 
 
 @dataclass(frozen=True)
 class Sound:
-    """What was said. wav: a file. seconds: how long it is. first: seconds until the first chunk could be played."""
+    """What was said. wav: a file. seconds: how long it is. first: seconds until the first chunk could be played.
+    peaks: see `waves`."""
 
     wav: bytes
     seconds: float
     first: float | None
+    peaks: tuple[float, ...] = ()
 
 
 @dataclass
@@ -74,10 +69,7 @@ class SpokenRace(Race):
 class Booth(Studio):
     """A speech model with its drafters, one request at a time. See `Studio`."""
 
-    @cached_property
-    def drafters(self) -> list[str]:
-        """The drafters to choose from."""
-        return self._drafters if self._drafters is not None else usable(self.model, "speech")
+    modality = "speech"
 
     @cached_property
     def voices(self) -> list[str]:
@@ -89,16 +81,9 @@ class Booth(Studio):
         """Examples: held-out sentences of the synthetic world."""
         return cast("Any", resolve("judges", "listener", "speech")).texts(EXAMPLES)
 
-    def speaking(self, line: Line) -> Pipeline:
-        """The pipeline that a line asks for, whose drafts are recorded."""
-        if line.drafter not in self.drafters:
-            raise unknown_name("drafter", line.drafter, self.drafters)
-        recorder = Recorder(self.plain.with_drafter(line.drafter, acceptance="exact").drafter)
-        return self.plain.with_drafter(recorder, read_shape(line.shape), line.rule)
-
     def say(self, line: Line) -> Iterator[SpokenRace]:
         """Say it one code at a time, then with drafts; yields the growing race, the last time finished."""
-        slow, fast = self.plain, self.speaking(line)
+        slow, fast = self.plain, self.drafting(line.drafter, line.shape, line.rule)
         race = SpokenRace(Trace("none"), Trace(line.drafter))
         race.invariant = line.temperature == 0 or fast.rule.invariant
         recorder: Any = fast.drafter
@@ -123,16 +108,18 @@ class Booth(Studio):
 def heard(stream: Any) -> Sound | None:
     """The sound of a stream that has ended; None if it said nothing."""
     audio = stream.finish().audio
-    return None if audio is None else Sound(audio.wav(), audio.seconds, stream.first_audio_seconds)
+    if audio is None:
+        return None
+    return Sound(audio.wav(), audio.seconds, stream.first_audio_seconds, peaks_of(audio.samples))
 
 
-def player(sound: Sound | None) -> str:
-    """A sound as an HTML element, with its length and when it could begin."""
+def player(sound: Sound | None, label: str) -> str:
+    """A sound as an HTML element, with its length and when it could begin. label: what it is, for screen readers."""
     if sound is None:
         return "<p>No sound yet.</p>"
     data = b64encode(sound.wav).decode()
     begun = "" if sound.first is None else f", first sound after {sound.first:.2f} s"
     return (
-        f'<audio controls style="width:100%" src="data:audio/wav;base64,{data}"></audio>'
+        f'<audio controls aria-label="{escape(label)}" style="width:100%" src="data:audio/wav;base64,{data}"></audio>'
         f"<p>{sound.seconds:.2f} s of speech{begun}</p>"
     )

@@ -43,6 +43,13 @@ def demo(
     names = [name.strip() for name in drafters.split(",") if name.strip()]
     models = [name.strip() for name in model.split(",") if name.strip()]
     first, *others = models or [name for name in SHOWN if name in bundled() or name == SHOWN[0]]
+    absent = [name for name in SHOWN if not models and name != first and name not in others]
+    if absent:
+        typer.echo(
+            f"no tab for {', '.join(absent)}: not in this installation. Train one: mmspec train target {absent[0]} "
+            f"--out {absent[0]}; then show both: mmspec demo --model {first},{absent[0]}",
+            err=True,
+        )
     blocks = page(studio_of(first, names or None), *map(studio_of, others))
     try:
         blocks.launch(server_name=host, server_port=port or None, inbrowser=open_browser, **LAUNCH)

@@ -83,19 +83,19 @@ def bars(accepted: Sequence[int]) -> str:
     """A bar for every round, as high as the number of drafted tokens it accepted."""
     if not accepted:
         return "<p>Nothing was verified: the answer ended with its first token.</p>"
-    most, wide = max(*accepted, 1), 14
+    most, wide = max(*accepted, 1), max(4, min(14, 800 // len(accepted)))  # a hundred rounds fit on a screen
     height, bottom = 90, 106
     parts = [
         f"<g><title>round {number}: {count} accepted</title>"
-        f'<rect x="{34 + wide * (number - 1)}" y="{bottom - max(height * count / most, 1)}" width="{wide - 3}" '
+        f'<rect x="{34 + wide * (number - 1)}" y="{bottom - max(height * count / most, 1)}" width="{wide - wide // 4}" '
         f'height="{max(height * count / most, 1)}" fill="{"#2a8a3e" if count else "#b34700"}"/></g>'
         for number, count in enumerate(accepted, 1)
     ]
+    pale = 'font-size="12" fill="currentColor" opacity="0.8"'
     for count in (0, most):
-        parts.append(f'<text x="4" y="{bottom - height * count / most + 4}" font-size="12" fill="#777">{count}</text>')
+        parts.append(f'<text x="4" y="{bottom - height * count / most + 4}" {pale}>{count}</text>')
     text = f"{sum(accepted)} of the drafted tokens were accepted in {len(accepted)} rounds"
-    parts.append(f'<text x="34" y="{bottom + 18}" font-size="12" fill="#777">{text}</text>')
-    return drawing(max(360, 40 + wide * len(accepted)), bottom + 26, text, parts)
+    return f"{drawing(40 + wide * len(accepted), bottom + 6, text, parts)}<p>{text}</p>"
 
 
 def drawing(width: float, height: float, label: str, parts: Sequence[str]) -> str:

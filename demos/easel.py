@@ -1,7 +1,6 @@
 """An image model behind a demo: the same picture drawn code by code and with drafts, and where every code came from.
 
-What a page shows of it is made here, without gradio: the picture as it was known at each moment, and a grid with a cell
-per code in the colours of `mmspec.demos.markup`.
+What a page shows of it is made here, without gradio: the picture as it was known at each moment.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,27 +18,35 @@ from PIL import Image
 
 from mmspec.control import read_shape
 from mmspec.demos.race import Race
-from mmspec.demos.recorder import Recorder
-from mmspec.demos.studio import LONGEST_PROMPT, Studio, usable
-from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step, Trace, follow
+from mmspec.demos.studio import LONGEST_PROMPT, Studio, check
+from mmspec.demos.trace import Trace, follow
 from mmspec.errors import InputError, UnsupportedError, unknown_name
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline
 
-RULES = ("exact", "ratio", "lantern", "lantern++", "gsd", "cool-sd")
+LOOSE: dict[str, tuple[str, float, float]] = {
+    "lantern": ("delta", 0.0, 0.4),
+    "lantern++": ("bound", 1.0, 5.0),
+    "gsd": ("size", 1, 50),
+    "cool-sd": ("delta", 1.0, 2.0),
+}
+"""The knob of every relaxed rule: its name, where the rule is the ratio rule, and the loosest that was published."""
+RULES = ("exact", "ratio", *LOOSE)
 EXAMPLES = 6
-COLOURS = {DRAFTED: "#7bc47f", CORRECTED: "#f0954e", BONUS: "#6f9be8", PLAIN: "#b9b9b9"}
-CELL = 12
-"""Pixels of a cell of the grid."""
 LOOK = 0.25
-"""Seconds between two pictures of a race that are decoded."""
+"""Seconds between two pictures of a race that are decoded, at first."""
+MOST = 32
+"""Pictures of a request that are kept: a visitor's last race lies in memory until it is forgotten."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a visitor wants drawn. Raises: InputError for what is beyond the limits."""
+    """What a visitor wants drawn. looseness: of a relaxed rule, 0 (the law is kept) to 1.
+
+    Raises: InputError for what is beyond the limits.
+    """
 
     prompt: str
     drafter: str
@@ -46,68 +54,106 @@ class Wish:
     temperature: float = 1.0
     seed: int = 0
     shape: str = "auto"
+    looseness: float = 0.3
 
     def __post_init__(self) -> None:
-        if not self.prompt.strip():
-            raise InputError("the caption is empty: write one, or click on an example")
-        if len(self.prompt) > LONGEST_PROMPT:
-            raise InputError(f"the caption has {len(self.prompt)} characters: at most {LONGEST_PROMPT} are taken")
-        if not 0 <= self.temperature <= 2:
-            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed)
         if self.rule not in RULES:
             raise unknown_name("rule", self.rule, RULES)
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
+        if not 0 <= self.looseness <= 1:
+            raise InputError(f"looseness {self.looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
+
+    @property
+    def relaxed(self) -> Any:
+        """The relaxed rule with its knob turned; None if the rule has none."""
+        if self.rule not in LOOSE:
+            return None
+        knob, neutral, loosest = LOOSE[self.rule]
+        value = neutral + self.looseness * (loosest - neutral)
+        kind = cast("Any", resolve("rules", self.rule, "image"))
+        return kind(**{knob: round(value) if isinstance(neutral, int) else value})
 
 
 @dataclass
 class Sketches:
-    """Pictures of a request, each with the seconds at which it was known."""
+    """Pictures of a request, PNG files, each with the seconds at which it was known. pause: seconds between two."""
 
-    shots: list[tuple[float, Image.Image]] = field(default_factory=list)
+    shots: list[tuple[float, bytes]] = field(default_factory=list)
+    pause: float = field(default_factory=lambda: LOOK)
 
-    def at(self, moment: float) -> Image.Image | None:
+    def add(self, seconds: float, picture: Image.Image) -> None:
+        """Keep a picture; where there are many, every other one is dropped, and they come half as often."""
+        if len(self.shots) == MOST:
+            self.shots, self.pause = self.shots[::2], 2 * self.pause
+        file = BytesIO()
+        picture.save(file, "PNG")
+        self.shots.append((seconds, file.getvalue()))
+
+    @property
+    def last(self) -> Image.Image:
+        """The whole picture."""
+        return Image.open(BytesIO(self.shots[-1][1])).convert("RGB")
+
+    def at(self, moment: float) -> bytes | None:
         """The last picture that was known by a time; None if there was none yet."""
         return next((picture for seconds, picture in reversed(self.shots) if seconds <= moment), None)
 
 
 @dataclass
 class PictureRace(Race):
-    """Both drawings of a caption. columns: codes per row of the picture."""
+    """Both drawings of a caption. columns: codes per row of the picture.
 
+    kept: of the things that the caption says, how many hold in the slow picture, in the fast one, and how many there
+    are; None if nobody can tell.
+    """
+
+    caption: str = ""
     columns: int = 1
     slow_sketches: Sketches = field(default_factory=Sketches)
     fast_sketches: Sketches = field(default_factory=Sketches)
+    kept: tuple[int, int, int] | None = None
 
 
 class Easel(Studio):
     """An image model with its drafters, one request at a time. See `Studio`."""
 
+    modality = "image"
+
     @cached_property
-    def drafters(self) -> list[str]:
-        """The drafters to choose from."""
-        return self._drafters if self._drafters is not None else usable(self.model, "image")
+    def asked(self) -> list[Any]:
+        """Examples, with what they state: held-out captions of the synthetic world."""
+        return cast("Any", resolve("judges", "reader", "image")).captions(EXAMPLES)
 
     @cached_property
     def captions(self) -> list[str]:
-        """Examples: held-out captions of the synthetic world."""
-        judge = cast("Any", resolve("judges", "reader", "image"))
-        return [one.prompt for one in judge.captions(EXAMPLES)]
+        """Their texts."""
+        return [one.prompt for one in self.asked]
 
-    def drawing(self, wish: Wish) -> Pipeline:
-        """The pipeline that a wish asks for, whose drafts are recorded."""
-        if wish.drafter not in self.drafters:
-            raise unknown_name("drafter", wish.drafter, self.drafters)
-        recorder = Recorder(self.plain.with_drafter(wish.drafter, acceptance="exact").drafter)
-        return self.plain.with_drafter(recorder, read_shape(wish.shape), wish.rule)
+    @cached_property
+    def judge(self) -> Any:
+        """What reads pictures, if it lies beside the model."""
+        return cast("Any", resolve("judges", "reader", "image")).find(self.plain.folder)
+
+    def kept(self, race: PictureRace) -> tuple[int, int, int] | None:
+        """See `PictureRace`; only of the examples is it known what they state."""
+        asked = next((one for one in self.asked if one.prompt == race.caption), None)
+        if asked is None or self.judge is None:
+            return None
+        pictures = [race.slow_sketches.last, race.fast_sketches.last]
+        slow, fast = self.judge.facts([asked, asked], pictures)
+        return sum(slow), sum(fast), len(slow)
 
     def draw(self, wish: Wish) -> Iterator[PictureRace]:
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
         if not hasattr(self.plain.target, "layout"):
             raise UnsupportedError(f"{self.model} draws without codes: this page shows pictures of codes")
-        slow, fast = self.plain, self.drawing(wish)
-        race = PictureRace(Trace("none"), Trace(wish.drafter), columns=slow.target.layout.width)
+        slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule)
+        race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
+        race.columns = slow.target.layout.width
         race.invariant = wish.temperature == 0 or fast.rule.invariant
+        relaxed = wish.relaxed
+        if relaxed is not None:
+            fast = fast.with_drafter(fast.drafter, read_shape(wish.shape), relaxed)
         recorder: Any = fast.drafter
         options: Any = {"temperature": wish.temperature, "seed": wish.seed}
         sides = ((slow, None, race.slow_sketches), (fast, recorder.rounds, race.fast_sketches))
@@ -115,13 +161,14 @@ class Easel(Studio):
             watched = Watched(pipe.stream(prompt=wish.prompt, **options))
             name = "none" if index == 0 else wish.drafter
             for trace in follow(cast("Any", watched), name, None, recorded, str):
-                sketches.shots += watched.look(trace.seconds)
+                watched.look(sketches, trace.seconds)
                 if index == 0:
                     race.slow = trace
                 else:
                     race.fast = trace
                 yield race
-            sketches.shots += watched.look(trace.seconds, last=True)
+            watched.look(sketches, trace.seconds, last=True)
+        race.kept = self.kept(race)
         race.finished = True
         yield race
 
@@ -144,35 +191,18 @@ class Watched:
             self.piece = piece
             yield piece
 
-    def look(self, seconds: float, last: bool = False) -> list[tuple[float, Image.Image]]:
-        """The picture known at a time, if the last look was a while ago; a decoder that ran each round would be most
-        of what a visitor waits for."""
-        if not last and time.monotonic() - self.looked < LOOK:
-            return []
-        picture = self.piece.image
-        self.looked = time.monotonic()
-        return [(seconds, picture)]
+    def look(self, sketches: Sketches, seconds: float, last: bool = False) -> None:
+        """Keep the picture known at a time, if the last look was a while ago; a decoder that ran each round would be
+        most of what a visitor waits for."""
+        if last or time.monotonic() - self.looked >= sketches.pause:
+            sketches.add(seconds, self.piece.image)
+            self.looked = time.monotonic()
 
 
-def shown(picture: Image.Image | None, side: int = 256) -> str:
-    """A picture as an HTML element, each pixel a square; an empty frame where there is none yet."""
+def shown(picture: bytes | None, caption: str, side: int = 256) -> str:
+    """A PNG file as an HTML element, each pixel a square; an empty frame where there is none yet."""
     style = f"width:{side}px;height:{side}px;image-rendering:pixelated;background:#7f7f7f;border-radius:6px"
     if picture is None:
         return f'<div style="{style}"></div>'
-    file = BytesIO()
-    picture.save(file, "PNG")
-    data = b64encode(file.getvalue()).decode()
-    return f'<img alt="the picture as far as it is drawn" style="{style}" src="data:image/png;base64,{data}">'
-
-
-def grid(steps: list[Step], columns: int) -> str:
-    """A cell per emitted code, row by row, in the colour of how it came about."""
-    kinds = [kind for step in steps for kind in step.kinds]
-    rows = -(-len(kinds) // columns) if kinds else 0
-    cells = "".join(
-        f'<rect x="{place % columns * CELL}" y="{place // columns * CELL}" width="{CELL - 1}" height="{CELL - 1}" '
-        f'fill="{COLOURS[kind]}"><title>{kind}</title></rect>'
-        for place, kind in enumerate(kinds)
-    )
-    width, height = columns * CELL, max(rows, 1) * CELL
-    return f'<div class="mm-drawing"><svg width="{width}" height="{height}" role="img">{cells}</svg></div>'
+    data = b64encode(picture).decode()
+    return f'<img alt="{escape(caption)}, as far as it is drawn" style="{style}" src="data:image/png;base64,{data}">'

@@ -7,15 +7,16 @@ from pathlib import Path
 from mmspec.miniworld import sample
 
 SEED = "demo"
-FAMILIES = ("bar", "shapes", "table", "pie", "text", "line")
+PICTURES = {"bar": 0, "shapes": 2, "table": 2, "pie": 3, "text": 4, "line": 5}
+"""Kinds of pictures, each with the number of one that shows something."""
 DESCRIBE = "Describe this picture in detail."
 
 
 def examples(folder: Path) -> list[list[str]]:
     """Write the pictures into a folder; returns [file, question] pairs."""
     found = []
-    for index, family in enumerate(FAMILIES):
-        drawn = sample(SEED, index, family)
+    for index, (family, number) in enumerate(PICTURES.items()):
+        drawn = sample(SEED, number, family)
         path = folder / f"{family}.png"
         drawn.image.save(path)
         worked = next((qa.question for qa in drawn.qas if qa.form == "worked"), DESCRIBE)

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from html import escape
 
 from mmspec.demos.race import Race, read
-from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, Step
+from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step
 
-LEGEND = {
+MEANING = {
     DRAFTED: "accepted as it was",
     CORRECTED: "the draft was wrong here",
     BONUS: "the target's own, after a draft that was right to its end",
+    PLAIN: "the target's own, nothing was drafted",
 }
+CLOTHED = (DRAFTED, CORRECTED, BONUS)
+"""Kinds of tokens that have clothes of their own."""
+BROKEN = "There is no answer: the page is too busy, or something broke. Try again; the log of the demo says more."
 CSS = """
+.gradio-container { --block-info-text-color: var(--body-text-color); }
 .mm-text { min-height: 9rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; }
 .mm-drafted { background: #cdeccf; color: #12381a; text-decoration: underline; text-underline-offset: 3px; }
 .mm-corrected { background: #ffd9b8; color: #5a2600; font-weight: 600; border-bottom: 2px dotted #b34700; }
 .mm-bonus { background: #d8e4fb; color: #10306b; border-bottom: 2px dashed #2f5fc4; }
+.mm-empty { opacity: 0.8; line-height: 1.9; }
+.mm-legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1.2rem; }
+.mm-key svg { display: inline; vertical-align: -1px; }
 .mm-cards { display: flex; flex-wrap: wrap; gap: 0.5rem; }
 .mm-card { flex: 1 1 6.5rem; border: 1px solid #8884; border-radius: 8px; padding: 0.4rem 0.7rem; }
 .mm-card b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
 .mm-note { padding: 0.5rem 0.7rem; border-left: 4px solid #2f5fc4; }
 .mm-error { padding: 0.5rem 0.7rem; border-left: 4px solid #b00020; background: #b0002018; font-weight: 600; }
+.mm-cells { margin: 0.5rem 0; }
+.mm-cells svg { max-width: 100%; height: auto; }
+.mm-wave svg { width: 100%; }
+.mm-gallery { display: flex; flex-wrap: wrap; gap: 0.8rem; }
+.mm-gallery figure { margin: 0; width: 128px; font-size: 0.8rem; line-height: 1.3; overflow-wrap: anywhere; }
 .mm-drawing { overflow-x: auto; }
 .mm-drawing svg { max-width: none; }
 """
@@ -34,25 +48,26 @@ def tokens(steps: Sequence[Step]) -> str:
     for step in steps:
         for piece, kind in zip(step.pieces, step.kinds, strict=True):
             text = escape(piece)
-            spans.append(f'<span class="mm-{kind}" title="{kind}">{text}</span>' if kind in LEGEND and text else text)
+            spans.append(f'<span class="mm-{kind}" title="{kind}">{text}</span>' if kind in CLOTHED and text else text)
     return f'<div class="mm-text">{"".join(spans).lstrip()}</div>'
 
 
 def legend() -> str:
     """What the clothes mean."""
-    return " &nbsp; ".join(f'<span class="mm-{kind}">{kind}</span> {escape(text)}' for kind, text in LEGEND.items())
+    kinds = "".join(f'<span><b class="mm-{kind}">{kind}</b> {escape(text)}</span>' for kind, text in MEANING.items())
+    return f'<div class="mm-legend">{kinds}</div>'
 
 
 def counters(race: Race, until: float) -> str:
-    """The cards of both sides at a time of the race; S and the verdict when it is over."""
+    """The cards of both sides at a time of the race, S of what both have said by then; the verdict when it is over."""
     slow, fast = read(race.slow, until), read(race.fast, until)
     over = race.finished and until >= max(race.slow.seconds, race.fast.seconds)
     cards = {
-        "speed-up S": told(race.speedup if over else None, "x"),
-        "tau": told(fast.tau),
+        "speed-up S": told(race.speedup_by(until), "x"),
+        "tau, tokens per call": told(fast.tau),
         "tokens/s, one at a time": told(slow.tokens_per_second, digits=1),
         "tokens/s, drafting": told(fast.tokens_per_second, digits=1),
-        "target calls": f"{1 + slow.verifications} / {1 + fast.verifications}",
+        "target calls, both": f"{1 + slow.verifications} / {1 + fast.verifications}",
         "same answer": verdict(race) if over else "...",
     }
     return f'<div class="mm-cards">{"".join(card(name, value) for name, value in cards.items())}</div>'
@@ -77,11 +92,31 @@ def told(value: float | None, unit: str = "", digits: int = 2) -> str:
     return "..." if value is None else f"{value:.{digits}f}{unit}"
 
 
-def note(text: str) -> str:
-    """What is going on."""
-    return f'<div class="mm-note" role="status">{escape(text)}</div>'
+def note(text: str, spoken: bool = True) -> str:
+    """What is going on. spoken: screen readers say it; a clock that runs would never let them finish."""
+    role = ' role="status"' if spoken else ""
+    return f'<div class="mm-note"{role}>{escape(text)}</div>'
+
+
+def blank(text: str) -> str:
+    """What will stand here."""
+    return f'<div class="mm-empty">{escape(text)}</div>'
 
 
 def problem(text: str) -> str:
     """What went wrong, in one line."""
     return f'<div class="mm-error" role="alert">{escape(" ".join(text.split()))}</div>'
+
+
+def name_all(selector: str, names: Sequence[str]) -> str:
+    """Script that names elements for screen readers, in their order."""
+    return (
+        f"() => {{ document.querySelectorAll({json.dumps(selector)})"
+        f".forEach((element, place) => element.ariaLabel = {json.dumps(list(names))}[place]) }}"
+    )
+
+
+def scroll_to(element: str) -> str:
+    """Script that brings an element into view, for narrow screens; without motion for those who want none."""
+    how = "matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth'"
+    return f"() => {{ document.querySelector('#{element}').scrollIntoView({{behavior: {how}}}) }}"

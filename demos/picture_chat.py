@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import gradio as gr
 from mmspec.demos import drawings, markup
 from mmspec.demos.examples import examples
 from mmspec.demos.race import Race
-from mmspec.demos.studio import LONGEST_PROMPT, MOST_TOKENS, SHAPES, Question, Studio, opened
+from mmspec.demos.replay import replay
+from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, SHAPES, Question, Studio, opened
 from mmspec.demos.trace import Trace
+from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
 TITLE = "Picture chat"
+ENDING = "One token at a time: {slow}; with drafts: {fast}; prompt included. One run says little: see mmspec bench."
+SIZES = "auto learns it; 5x4x16 is a tree"
 REFRESH = 0.15
 """Seconds between two looks at a running request."""
 
@@ -25,50 +30,57 @@ def build(studio: Studio, folder: Path) -> None:
     """Put the tab into the page that is being built. folder: for the examples' files."""
     gr.Markdown(
         "Ask about a picture. The model answers twice, **one token at a time** and **with drafts**, one after the "
-        "other; then both are replayed on one clock. The answer is the same, and the colours show where it came from."
+        "other; then both are replayed on one clock. The answer is the same; colours and lines show where it came from."
     )
+    samples = examples(folder)
     with gr.Row():
-        with gr.Column(scale=2, min_width=300):
+        with gr.Column(min_width=300):
+            table = gr.Dataset(
+                components=[gr.Image(visible=False, type="filepath")],
+                samples=[[file] for file, _ in samples],
+                type="index",
+                layout="gallery",
+                label="Examples: click on one",
+                elem_id="mm-examples",
+            )
             picture = gr.Image(interactive=False, label="Picture", height=280, buttons=[], elem_id="mm-picture")
             # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
             upload = gr.UploadButton("Upload a picture", file_types=["image"], type="filepath", elem_id="mm-upload")
-            prompt = gr.Textbox(label="Question", lines=2, max_length=LONGEST_PROMPT, elem_id="mm-question")
+        with gr.Column(min_width=300):
+            prompt = gr.Textbox(
+                label="Question", placeholder="What would you like to know? Enter asks.", lines=1, max_lines=4,
+                max_length=LONGEST_PROMPT, elem_id="mm-question",
+            )  # fmt: skip
             with gr.Row():
-                go = gr.Button("Race", variant="primary", elem_id="mm-race")
-                stop = gr.Button("Stop")
-        with gr.Column(scale=1, min_width=240):
-            drafter = gr.Dropdown(studio.drafters, value=studio.drafters[0], label="Drafter")
+                go = gr.Button("Race", variant="primary", min_width=120, elem_id="mm-race")
+                stop = gr.Button("Stop", min_width=120)
+            drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
             temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")
-            shape = gr.Dropdown(SHAPES, value="auto", label="Draft size (auto learns it; 5x4x16 is a tree)")
-            seed = gr.Number(0, label="Seed", precision=0)
-    samples = examples(folder)
-    table = gr.Dataset(
-        components=[gr.Image(visible=False, type="filepath")],
-        samples=[[file] for file, _ in samples],
-        type="index",
-        layout="gallery",
-        label="Examples: click on one",
-        elem_id="mm-examples",
-    )
+            with gr.Row():
+                shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info=SIZES, min_width=140)
+                seed = gr.Number(0, label="Seed", info="same seed, same answer", precision=0, min_width=110)
+    names = [f"Example: {Path(file).stem}. {question}" for file, question in samples]
+    gr.on(None, None, [], js=markup.name_all("#mm-examples button", names))  # Gradio's pictures have none
+    picture.change(None, None, [], js=markup.name_all("#mm-picture button", ["The picture that is asked about"]))
 
     message = gr.HTML(markup.note("Pick an example, or upload a picture and ask."), elem_id="mm-message")
     cards = gr.HTML(elem_id="mm-cards")
     gr.HTML(markup.legend())
     with gr.Row():
         with gr.Column(min_width=300):
-            gr.Markdown("#### One token at a time")
-            slow = gr.HTML(elem_id="mm-slow")
+            gr.Markdown("## One token at a time")
+            slow = gr.HTML(markup.blank("The answer of plain decoding comes first."), elem_id="mm-slow")
         with gr.Column(min_width=300):
-            gr.Markdown("#### With drafts")
-            fast = gr.HTML(elem_id="mm-fast")
+            gr.Markdown("## With drafts")
+            fast = gr.HTML(markup.blank("Then the same answer, with drafts."), elem_id="mm-fast")
     with gr.Accordion("What happened, round by round", open=True):
-        chart = gr.HTML(elem_id="mm-chart")
-        number = gr.Slider(1, 2, value=1, step=1, label="Round", interactive=False, elem_id="mm-round")
+        chart = gr.HTML("After a race: how much of each draft was accepted, and its tree.", elem_id="mm-chart")
+        number = gr.Slider(1, 2, value=1, step=1, label="Round", visible=False, elem_id="mm-round")
         tree = gr.HTML(elem_id="mm-tree")
 
-    chosen = gr.State(None, time_to_live=1800)
-    raced = gr.State(None, time_to_live=1800)
+    chosen = gr.State(None)  # a path: small, and a question must not lose its picture
+    raced = gr.State(None, time_to_live=KEPT)
     views = [message, cards, slow, fast]
     details = [chart, number, tree]
     inputs = [chosen, prompt, drafter, temperature, tokens, seed, shape]
@@ -79,18 +91,18 @@ def build(studio: Studio, folder: Path) -> None:
         concurrency_limit=4, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
 
-    def run(*given: Any) -> Iterator[tuple[Any, ...]]:
-        yield from show_run(studio, *given)
-
-    go.click(None, js="() => { document.querySelector('#mm-message').scrollIntoView({behavior: 'smooth'}) }")
-    running = go.click(
-        run, inputs, [raced, *views, *details], concurrency_limit=1, concurrency_id="model", show_progress="hidden"
+    wire(
+        go,
+        prompt,
+        stop,
+        run=partial(show_run, studio),
+        show_replay=show_replay,
+        inputs=inputs,
+        raced=raced,
+        views=views,
+        more=details,
+        name="run",
     )
-    replaying = running.success(
-        show_replay, raced, views, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
-        api_visibility="private",
-    )  # fmt: skip
-    stop.click(lambda: markup.note("Stopped."), None, message, cancels=[running, replaying], api_visibility="private")
     number.change(
         show_tree, [raced, number], tree, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
         api_visibility="private",
@@ -135,7 +147,7 @@ def show_run(
                 shown = time.monotonic()
                 yield None, *live(race), *empty
     except Error as error:
-        yield None, markup.problem(str(error)), "", "", "", "", gr.Slider(interactive=False), ""
+        yield None, markup.problem(str(error)), "", "", "", "", gr.Slider(visible=False), ""
         return
     assert race is not None
     yield race, *live(race), *details_of(race)
@@ -156,33 +168,19 @@ def details_of(race: Race) -> tuple[str, Any, str]:
     """Chart, slider and tree of a finished race; the slider starts at the round that accepted most."""
     lengths = race.fast.accept_lengths
     best = 1 + max(range(len(lengths)), key=lengths.__getitem__) if lengths else 1
-    slider = gr.Slider(1, max(len(lengths), 2), value=best, step=1, interactive=len(lengths) > 1)
+    slider = gr.Slider(1, max(len(lengths), 2), value=best, step=1, visible=len(lengths) > 1)
     return drawings.bars(lengths), slider, tree_of(race.fast, best)
 
 
 def show_replay(race: Race | None) -> Iterator[tuple[Any, ...]]:
     """Message, cards and both texts, frame by frame, on one clock."""
-    if race is None:
-        yield (gr.skip(),) * 4  # an empty generator would wipe out what the page says
-        return
-    pace = "in real time" if race.pace == 1 else f"{race.pace:.1f} times as fast as it was"
-    begun = time.monotonic()
-    for moment in race.clock():
-        time.sleep(max(0.0, begun + moment / race.pace - time.monotonic()))
-        yield frame(race, moment, markup.note(f"Replay on one clock, {pace}: {moment:.1f} s"))
-    yield frame(race, race.slow.seconds + race.fast.seconds, markup.note(ending(race)))
+    yield from replay(race, sides, ENDING)
 
 
-def frame(race: Race, moment: float, message: str) -> tuple[str, str, str, str]:
-    """What a replay shows at a time of the race."""
-    texts = (markup.tokens(trace.rounds(moment)) for trace in (race.slow, race.fast))
-    return message, markup.counters(race, moment), *texts  # type: ignore[return-value]
-
-
-def ending(race: Race) -> str:
-    """One sentence on how it went."""
-    slow, fast = (f"{trace.seconds:.2f} s" for trace in (race.slow, race.fast))
-    return f"One token at a time: {slow}; with drafts: {fast}; prompt included. One run says little: see mmspec bench."
+def sides(race: Race, moment: float) -> tuple[str, str]:
+    """Both texts at a time of the race."""
+    slow, fast = (markup.tokens(trace.rounds(moment)) for trace in (race.slow, race.fast))
+    return slow, fast
 
 
 def show_tree(race: Race | None, number: int) -> str:

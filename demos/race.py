@@ -5,6 +5,7 @@ Run at once they would share the computer, and both timings would be wrong.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,7 +29,11 @@ class Race:
     @property
     def speedup(self) -> float | None:
         """S: decode-only seconds per token, autoregressive over speculative."""
-        slow, fast = self.slow.seconds_per_token, self.fast.seconds_per_token
+        return self.speedup_by(math.inf)
+
+    def speedup_by(self, until: float) -> float | None:
+        """S of what each side had said by a time, in seconds since its start."""
+        slow, fast = (per_token(trace.rounds(until)) for trace in (self.slow, self.fast))
         return slow / fast if slow and fast else None
 
     @property

@@ -34,7 +34,7 @@ class Recorder:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.kinds, self.needs = drafter.kinds, drafter.needs
-        self.shapes = getattr(drafter, "shapes", ())
+        self.shapes, self.reuses = getattr(drafter, "shapes", ()), getattr(drafter, "reuses", False)
         self.rounds: list[Recorded] = []
 
     def bind(self, target: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
@@ -26,6 +26,8 @@ MOST_TOKENS = 256
 MOST_PIXELS = 16_000_000
 SHAPES = ("auto", "own", "2", "4", "8", "3x4x9", "5x4x16", "8x4x32")
 """Sizes of drafts to choose from, see `mmspec.control.read_shape`."""
+KEPT = 600
+"""Seconds for which uploads and races are kept."""
 WARM_UP = "What is shown?"
 
 
@@ -42,18 +44,23 @@ class Question:
     shape: str = "auto"
 
     def __post_init__(self) -> None:
-        if not self.prompt.strip():
-            raise InputError("the question is empty: write one, or click on an example")
-        if len(self.prompt) > LONGEST_PROMPT:
-            raise InputError(f"the question has {len(self.prompt)} characters: at most {LONGEST_PROMPT} are taken")
-        if not 0 <= self.temperature <= 2:
-            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        check("question", self.prompt, LONGEST_PROMPT, self.temperature, self.seed)
         if not 1 <= self.max_new_tokens <= MOST_TOKENS:
             raise InputError(f"{self.max_new_tokens} tokens are not valid: 1 to {MOST_TOKENS} are taken")
         if self.shape not in SHAPES:
             raise unknown_name("draft size", self.shape, SHAPES)
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
+
+
+def check(noun: str, text: str, longest: int, temperature: float, seed: int) -> None:
+    """Raise InputError for what every tab refuses. noun: what the text is called. longest: characters of it."""
+    if not text.strip():
+        raise InputError(f"the {noun} is empty: write one, or click on an example")
+    if len(text) > longest:
+        raise InputError(f"the {noun} has {len(text)} characters: at most {longest} are taken")
+    if not 0 <= temperature <= 2:
+        raise InputError(f"temperature {temperature:g} is not valid: 0 (greedy) to 2 is taken")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"the seed {seed} is not valid: 0 to {2**31 - 1} is taken")
 
 
 class Studio:
@@ -63,11 +70,23 @@ class Studio:
         lie beside the model and those that need no training.
     """
 
+    modality: ClassVar[str] = "vlm"
+
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:
         self.model = model
         self._drafters = drafters
         self._recorders: dict[str, Recorder] = {}
-        self._pipes: dict[tuple[str, str], Pipeline] = {}
+        self._pipes: dict[tuple[str, str, str], Pipeline] = {}
+
+    @property
+    def name(self) -> str:
+        """The model's name for visitors."""
+        return shown_name(self.model)
+
+    @cached_property
+    def choices(self) -> list[tuple[str, str]]:
+        """The drafters to choose from: name for visitors, value."""
+        return [(shown_name(drafter), drafter) for drafter in self.drafters]
 
     @cached_property
     def plain(self) -> Pipeline:
@@ -79,18 +98,20 @@ class Studio:
     @cached_property
     def drafters(self) -> list[str]:
         """The drafters to choose from."""
-        return self._drafters if self._drafters is not None else usable(self.model)
+        return self._drafters if self._drafters is not None else usable(self.model, self.modality)
 
-    def drafting(self, drafter: str, shape: str) -> Pipeline:
-        """The pipeline with a drafter and a size of drafts, which are recorded."""
+    def drafting(self, drafter: str, shape: str, rule: str = "exact") -> Pipeline:
+        """The pipeline with a drafter, a size of drafts, which are recorded, and an acceptance rule."""
         if drafter not in self.drafters:
             raise unknown_name("drafter", drafter, self.drafters)
         if drafter not in self._recorders:
             self._recorders[drafter] = Recorder(self.plain.with_drafter(drafter).drafter)
-        if (drafter, shape) not in self._pipes:
-            pipe = self.plain.with_drafter(self._recorders[drafter], shape=read_shape(shape))
-            self._pipes[drafter, shape] = self._warm(pipe)
-        return self._pipes[drafter, shape]
+        if (drafter, shape, rule) not in self._pipes:
+            recorder = self._recorders[drafter]
+            self.plain.with_drafter(recorder.drafter, acceptance=rule)  # what does not fit is told by its own name
+            pipe = self.plain.with_drafter(recorder, read_shape(shape), rule)
+            self._pipes[drafter, shape, rule] = self._warm(pipe)
+        return self._pipes[drafter, shape, rule]
 
     def race(self, question: Question) -> Iterator[Race]:
         """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""
@@ -120,23 +141,29 @@ class Studio:
         return pipe
 
 
-def usable(model: str, modality: str = "vlm") -> list[str]:
-    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files, its
-    modality's own first."""
+def usable(model: str, modality: str) -> list[str]:
+    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files, the
+    one that `mmspec.load` would take and others of its modality first."""
     from mmspec.checkpoints import drafters_of
     from mmspec.inventory import drafters
-    from mmspec.loading import PREFERRED, find_model
+    from mmspec.loading import PREFERRED, family_of, find_model
     from mmspec.registry import resolve
 
     beside = drafters_of(find_model(model))
     first = [name for name in PREFERRED if name in beside]
+    usual = family_of(model).usual_drafter
     free = [
-        (modality not in entry["modalities"], entry["name"])
+        (entry["name"] != usual, modality not in entry["modalities"], entry["name"])
         for entry in drafters()
         if not entry["trained"] and entry["name"] != "none" and {"any", modality} & set(entry["modalities"])
     ]
-    ready = [name for _, name in sorted(free) if not hasattr(resolve("drafters", name, modality), "advice")]
+    ready = [name for *_, name in sorted(free) if not hasattr(resolve("drafters", name, modality), "advice")]
     return list(dict.fromkeys([*first, *beside, *ready]))
+
+
+def shown_name(model: str) -> str:
+    """A name or a hub id as it is; of a folder its last part, for where it lies is nobody's business."""
+    return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def text_of_token(tokenizer: Any, token: int) -> str:
@@ -146,6 +173,8 @@ def text_of_token(tokenizer: Any, token: int) -> str:
 
 def opened(path: Path) -> Image.Image:
     """An uploaded picture. Raises: InputError for what is no picture, or too large a one, without decoding it."""
+    if not path.exists():
+        raise InputError("the picture is no longer here, it was kept for ten minutes: upload it again")
     try:
         with Image.open(path, formats=FORMATS) as picture:
             width, height = picture.size

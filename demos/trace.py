@@ -63,11 +63,6 @@ class Trace:
         return self.steps[-1].seconds if self.steps else 0.0
 
     @property
-    def seconds_per_token(self) -> float | None:
-        """Decoding only: after the first token."""
-        return per_token(self.steps)
-
-    @property
     def accept_lengths(self) -> list[int]:
         """Drafted tokens accepted, per verification."""
         return [step.accepted for step in self.steps[1:]]

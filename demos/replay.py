@@ -1,0 +1,36 @@
+"""The replay of a race, as every tab shows it: both sides on one clock, frame by frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gradio as gr
+
+from mmspec.demos import markup
+
+
+def replay(race: Any, sides: Callable[[Any, float], tuple[str, str]], ending: str) -> Iterator[tuple[Any, ...]]:
+    """Message, cards and both sides at every moment of the race's clock; at last `ending` stands as the message.
+
+    Args: race: a `Race`, or None. sides: what both sides show at a time of the race.
+    """
+    if race is None:
+        yield (gr.skip(),) * 4  # an empty generator would wipe out what the page says
+        return
+    pace = "in real time" if race.pace == 1 else f"{race.pace:.1f} times as fast as it was"
+    begun = time.monotonic()
+    for moment in race.clock():
+        time.sleep(max(0.0, begun + moment / race.pace - time.monotonic()))
+        note = markup.note(f"Replay on one clock, {pace}: {moment:.1f} s", spoken=False)
+        yield note, markup.counters(race, moment), *sides(race, moment)
+    slow, fast = (f"{trace.seconds:.2f} s" for trace in (race.slow, race.fast))
+    yield final(race, sides, ending.format(slow=slow, fast=fast))
+
+
+def final(race: Any, sides: Callable[[Any, float], tuple[str, str]], message: str) -> tuple[str, str, str, str]:
+    """What a finished race shows."""
+    end = race.slow.seconds + race.fast.seconds
+    slow, fast = sides(race, end)
+    return markup.note(message), markup.counters(race, end), slow, fast
