@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.tables import aligned, number, speed_table
-from mmspec.drafters.eagle import Eagle, EagleHead
+from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
 from mmspec.miniworld.facts import QA
@@ -128,24 +129,24 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
             speed,
             part(folder, "world", speed, shapes=shapes),
             lambda: long_questions(speed.questions, count),
-            lambda: {**baselines(pipe), AUTO: controlled(pipe, drafter), **fixed_shapes(pipe, drafter)},
+            lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, drafter), **fixed_shapes(pipe, drafter)},
         )
     }
     with endless(pipe):
-        if isinstance(drafter, Eagle | Independent):
+        if isinstance(drafter, HeadDrafter | Independent):
             samples["random"] = run(
                 pipe,
                 long,
                 part(folder, "random", long),
                 lambda: long_questions(long.questions, count),
-                lambda: {**baselines(pipe), AUTO: controlled(pipe, with_random_weights(drafter))},
+                lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, with_random_weights(drafter))},
             )
         samples["outside"] = run(
             pipe,
             long,
             part(folder, "outside", long),
             lambda: outside_questions(long.questions),
-            lambda: {**baselines(pipe), AUTO: controlled(pipe, drafter)},
+            lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, drafter)},
         )
     return AutoReport(settings, {name: figures(long_enough(some, speed)) for name, some in samples.items()})
 
@@ -178,11 +179,13 @@ def fixed_shapes(pipe: Pipeline, drafter: Any) -> dict[str, Method]:
     return {str(shape): Ours(pipe.with_drafter(drafter, shape)) for shape in drafter.shapes}
 
 
-def with_random_weights(drafter: Eagle | Independent) -> Eagle | Independent:
+def with_random_weights(drafter: HeadDrafter | Independent) -> HeadDrafter | Independent:
     """A drafter of the same architecture that has learnt nothing."""
-    if isinstance(drafter, Eagle):
-        like = next(drafter.net.parameters())
-        return Eagle(EagleHead(drafter.net.config).to(like.device, like.dtype))
+    if isinstance(drafter, HeadDrafter):
+        other, net, like = copy(drafter), drafter.net, next(drafter.net.parameters())
+        other.net = type(net)(net.config, **net.settings).to(like.device, like.dtype).eval()
+        other.net.draft_ids = net.draft_ids
+        return other
     model = drafter.decoder.model
     return Independent(type(model)(model.config).to(model.device, model.dtype))
 

@@ -34,7 +34,7 @@ from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import Method, Ours, methods
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.records import Sample, Store, write_whole
-from mmspec.benchmarks.report import save
+from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.start import loaded
@@ -147,7 +147,7 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
     for family in settings.families:
         speed = replace(settings.speed, model=family)
         try:
-            pipe = loaded(speed, OURS)
+            pipe = loaded(speed, OURS, speed.compile)
         except Error as error:
             table.missing.append(f"{family}: {one_line(error)}")
             continue
@@ -199,8 +199,8 @@ def measured(pipe: Pipeline, settings: SpeedSettings, task: str, compared: Seque
     """The samples of a family on a task at one temperature. compared: rows DRAFTER@RULE beside the drafters."""
     store = Store(place, {"run": "drafters", "task": task, "compared": list(compared), **asdict(settings)})
 
-    def make() -> dict[str, Method]:
-        return {**methods(pipe, list(settings.drafters)), **{rule: Ours(row(pipe, rule)) for rule in compared}}
+    def make(pipe: Pipeline) -> dict[str, Method]:
+        return {**methods(pipe, settings.drafters), **{rule: Ours(row(pipe, rule)) for rule in compared}}
 
     return run(pipe, settings, store, lambda: TASKS[task].questions(settings.questions, token_counter(pipe)), make)
 
@@ -222,7 +222,7 @@ def cap(samples: Sequence[Sample], method: str) -> float | None:
 
 def write(table: DrafterTable, folder: Path) -> None:
     """What is known so far."""
-    save(folder, table.summary(), table.text())
+    keep(folder, table)
     write_whole(folder / "table.md", table.text() + "\n")
 
 

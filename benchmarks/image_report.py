@@ -27,8 +27,8 @@ SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", "tau", "S", "95 %", "S who
 SPEED_HEAD += ["draft", "verify", "other", "= AR", "= HF"]
 """NFE: target forwards per picture, prefill included. NFE x: codes per forward. = AR, = HF: requests with the same
 codes."""
-QUALITY_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", "facts", "shuffled", "Frechet"]
-QUALITY_HEAD += ["TV", "KL", "nats", "CLIP"]
+JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", "facts", "shuffled", "Frechet"]
+QUALITY_HEAD = [*JUDGED_HEAD, "TV", "KL", "nats", "CLIP"]
 NOTE = """\
 kept: captions of which everything holds; facts: mean share of what is stated that holds; shuffled: kept under other
 captions. Frechet: distance to real pictures. TV, KL: codes against those of our AR loop, pooled and place by place;
@@ -69,16 +69,12 @@ class ImageReport:
 
     def text(self) -> str:
         """Everything, for people."""
-        speed, scale = self.settings.speed, self.settings.guidance
-        title = f"{speed.model}: pictures of {self.length} tokens, temperature {self.settings.temperature:g}, "
-        title += "its own guidance" if scale is None else f"guidance {scale:g}"
-        parts = [title, *(speed_block(size, found, self.length) for size, found in self.speeds.items())]
+        parts = [
+            heading(self.settings, self.length),
+            *(speed_block(size, found, self.length) for size, found in self.speeds.items()),
+        ]
         parts.append(quality_block(self.quality))
-        if self.reader is None:
-            parts.append("No reader of pictures: captions are not judged (--reader, or `reader` beside the model).")
-        else:
-            own = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.reader.items())
-            parts.append(f"The reader itself, on real pictures that it has not seen: {own}.")
+        parts.append(about_reader(self.reader))
         limit = f"an honest world's is at most {HONEST:g}"
         parts.append(f"Mean top-1 probability of a token under the guided law: {number(self.top)} ({limit}).")
         return "\n\n".join(parts)
@@ -138,20 +134,42 @@ def speed_block(size: int, found: Sequence[Figures], length: int) -> str:
     return "\n".join([title, aligned(rows), *notes])
 
 
+def heading(settings: ImageSettings, length: int) -> str:
+    """What was drawn, and how."""
+    scale = settings.guidance
+    title = f"{settings.speed.model}: pictures of {length} tokens, temperature {settings.temperature:g}, "
+    return title + ("its own guidance" if scale is None else f"guidance {scale:g}")
+
+
+def about_reader(reader: dict[str, float] | None) -> str:
+    """How good the judge's reader is."""
+    if reader is None:
+        return "No reader of pictures: captions are not judged (--reader, or `reader` beside the model)."
+    own = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in reader.items())
+    return f"The reader itself, on real pictures that it has not seen: {own}."
+
+
+def judged_cells(each: Quality) -> list[str]:
+    """What the judge says of one method, under JUDGED_HEAD."""
+    kept, change = each.fidelity, each.change
+    return [
+        each.row + (" (lossy)" if each.lossless is False else ""),
+        number(kept.accuracy if kept else None, 3),
+        MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
+        MISSING if change is None else f"{change[0]:+.3f}",
+        MISSING if change is None else f"{change[1]:+.3f} to {change[2]:+.3f}",
+        number(each.facts, 3),
+        number(each.shuffled, 3),
+        number(each.frechet, 3),
+    ]
+
+
 def quality_block(found: Sequence[Quality]) -> str:
     """The quality of every method."""
     rows = [QUALITY_HEAD]
     for each in found:
-        kept, change = each.fidelity, each.change
         rows.append([
-            each.row + (" (lossy)" if each.lossless is False else ""),
-            number(kept.accuracy if kept else None, 3),
-            MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
-            MISSING if change is None else f"{change[0]:+.3f}",
-            MISSING if change is None else f"{change[1]:+.3f} to {change[2]:+.3f}",
-            number(each.facts, 3),
-            number(each.shuffled, 3),
-            number(each.frechet, 3),
+            *judged_cells(each),
             number(each.marginal, 3),
             number(each.divergence, 4),
             number(each.surprise, 3),

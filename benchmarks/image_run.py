@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -89,10 +90,11 @@ def curve_rows() -> tuple[str, ...]:
 
 @dataclass
 class Drawing:
-    """Our decode loop with one drafter and one rule."""
+    """Our decode loop with one drafter and one rule. steps: of MAR."""
 
     pipe: Pipeline
     guidance: float | None = None
+    steps: int | None = None
 
     def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See `Method`; `inputs` is a list of captions."""
@@ -105,7 +107,7 @@ class Drawing:
             seconds=last.seconds,
             prefill_seconds=last.prefill_seconds,
             verifications=len(lengths),
-            verified_tokens=len(tokens) - len(replies),
+            verified_tokens=sum(reply.stats.new_tokens - reply.stats.first for reply in replies),
             accept_lengths=lengths,
             draft_seconds=last.draft_seconds,
             verify_seconds=last.verify_seconds,
@@ -117,7 +119,7 @@ class Drawing:
     def draw(self, captions: list[str], max_new_tokens: int, temperature: float, seed: int) -> list[Generation]:
         """A picture per caption, in one batch; caption i has the seed `seed` + i."""
         told: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        return self.pipe(prompt=list(captions), guidance=self.guidance, **told)
+        return self.pipe(prompt=list(captions), guidance=self.guidance, steps=self.steps, **told)
 
 
 @dataclass
@@ -180,7 +182,7 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
         raise InputError(f"{type(pipe.target.model).__name__} does not draw: mmspec bench measures it without 'images'")
     if not hasattr(pipe.target, "layout"):
         raise UnsupportedError(
-            f"{type(pipe.target.model).__name__} draws without codes, and what is measured here are pictures of codes"
+            f"{type(pipe.target.model).__name__} draws continuous tokens, not codes: see mmspec bench continuous"
         )
     for text in settings.speed.drafters:
         row(pipe, text)
@@ -195,8 +197,17 @@ def told_of(settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
     return {**asdict(settings.speed), "guidance": settings.guidance, "prompts": words}
 
 
-def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) -> list[Sample]:
-    """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone."""
+def run_batch(
+    pipe: Pipeline,
+    settings: ImageSettings,
+    size: int,
+    folder: Path,
+    make: Callable[[Pipeline, ImageSettings], dict[str, Method]] = methods,
+) -> list[Sample]:
+    """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone.
+
+    Args: make: the rows of the settings as methods.
+    """
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
     captions = [one.prompt for one in judge_kind().captions((count + 1) * size, settings.prompts)]
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
@@ -207,9 +218,9 @@ def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) 
         speed,
         Store(folder, told),
         lambda: cast("Any", groups[:-1]),
-        lambda: methods(pipe, settings),
+        lambda pipe: make(pipe, settings),
         warm=lambda: cast("Any", groups[-1]),
-        prepare=lambda asked: asked,
+        prepare=lambda _, asked: asked,
     )
 
 

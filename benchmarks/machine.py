@@ -34,6 +34,15 @@ def conditions() -> dict[str, Any]:
     }
 
 
+def told_conditions() -> str:
+    """The same in one line, for people."""
+    found = conditions()
+    hardware, versions = found["hardware"], found["versions"]
+    parts = [found["date"][:10], hardware["system"], hardware["processor"], f"{hardware['cores']} cores"]
+    parts += [f"{hardware['threads']} threads", hardware["gpu"] or "no GPU"]
+    return ", ".join([part for part in parts if part] + [f"{name} {version}" for name, version in versions.items()])
+
+
 def processor_name() -> str:
     """The CPU's model name where the system tells it."""
     file = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""Peak memory of one method, measured in a process of its own so that no other method's peak hides it.
+"""Memory: the peak of each method, in a process of its own so that no other's peak hides it, and drafters' weights.
 
 `python -m mmspec.benchmarks.memory` reads a JSON object from standard input and prints one; `peaks` starts it.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mmspec import Pipeline
+from mmspec.benchmarks.rows import in_dtype
 from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.drafters.precision import weight_bytes
 from mmspec.errors import Error, UnsupportedError
 
 
@@ -22,7 +26,7 @@ def peaks(settings: SpeedSettings) -> dict[str, int]:
 
 def peak(settings: SpeedSettings, drafter: str) -> int:
     """Peak resident bytes of one method in a fresh process."""
-    names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device")
+    names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile")
     request = {"drafter": drafter, **{name: getattr(settings, name) for name in names}}
     command = [sys.executable, "-m", "mmspec.benchmarks.memory"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)  # noqa: S603
@@ -30,6 +34,17 @@ def peak(settings: SpeedSettings, drafter: str) -> int:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UnsupportedError(f"the memory of {drafter!r} could not be measured: {last[0]}")
     return json.loads(done.stdout.splitlines()[-1])["peak_bytes"]
+
+
+def draft_weights(pipe: Pipeline, drafters: Sequence[str]) -> dict[str, int]:
+    """Bytes of the networks of those drafters that have one; what they borrow from the target is not theirs."""
+    found = {}
+    for name in drafters:
+        drafter, dtype = in_dtype(name)
+        net = getattr(pipe.with_drafter(drafter, drafter_dtype=dtype).drafter, "net", None)
+        if net is not None:
+            found[name] = weight_bytes(net)
+    return found
 
 
 def answer_once(request: dict[str, Any]) -> int:
@@ -42,8 +57,9 @@ def answer_once(request: dict[str, Any]) -> int:
 
     if request["threads"]:
         torch.set_num_threads(request["threads"])
-    chosen = {name: request[name] for name in ("model", "drafter", "acceptance", "dtype", "device")}
-    pipe = mmspec.load(**chosen)
+    chosen = {name: request[name] for name in ("model", "acceptance", "dtype", "device", "compile")}
+    drafter, dtype = in_dtype(request["drafter"])
+    pipe = mmspec.load(drafter=drafter, drafter_dtype=dtype, **chosen)
     question = long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
     inputs = pipe.prepare(question.image, question.qa.question)
     pipe.generate(**inputs, max_new_tokens=request["max_new_tokens"], temperature=0.0)

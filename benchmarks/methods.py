@@ -7,7 +7,7 @@ generation with our independent drafter's model, and prompt lookup. All get the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -19,6 +19,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS
 from mmspec.benchmarks.records import Run
+from mmspec.benchmarks.rows import in_dtype
+from mmspec.control import read_shape
 
 HF_ASSISTED, HF_LOOKUP = "hf-assisted", "hf-prompt-lookup"
 PARTNERS = {OURS: HF, "spd": HF_ASSISTED, "prompt-lookup": HF_LOOKUP}
@@ -125,16 +127,19 @@ def counted_forwards(model: PreTrainedModel) -> Iterator[list[None]]:
         handle.remove()
 
 
-def methods(pipe: Pipeline, drafters: list[str]) -> dict[str, Method]:
+def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -> dict[str, Method]:
     """The methods of a run: our loop with every drafter, each followed by its partner of transformers.
 
-    Args: pipe: a pipeline on the target, with any drafter.
+    Args: pipe: a pipeline on the target, with any drafter. drafters: names, folders or hub ids, with the dtype of their
+        weights where it is not the target's (`in_dtype`). shape: of drafts, as `read_shape` takes it, by default auto.
     """
     found: dict[str, Method] = {}
     for name in drafters:
-        ours = pipe.with_drafter(name)
+        drafter, dtype = in_dtype(name)
+        wanted = read_shape(shape) if shape and drafter != OURS else None  # no draft has no shape
+        ours = pipe.with_drafter(drafter, wanted, drafter_dtype=dtype)
         found[name] = Ours(ours)
-        partner = PARTNERS.get(getattr(ours.drafter, "method", name))  # trained drafters may be given as folders
+        partner = PARTNERS.get(getattr(ours.drafter, "method", drafter))  # trained drafters may be given as folders
         if partner is not None and partner not in found:
             found[partner] = partner_method(partner, ours)
     return found

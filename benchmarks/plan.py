@@ -20,7 +20,8 @@ from typing import Any, cast
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.task_run import TaskSettings
 from mmspec.benchmarks.tasks.task import STYLES, TASKS, Style, find_task
-from mmspec.errors import InputError, shorten, unknown_name
+from mmspec.checkpoints import HUB_ID
+from mmspec.errors import InputError, UnknownNameError, shorten, unknown_name
 
 TABLE_TASKS = {1: ("spec-bench",), 2: tuple(name for name in TASKS if name != "spec-bench")}
 TABLE_DRAFTERS = {
@@ -35,7 +36,8 @@ class Plan:
     """Everything that a run of tasks depends on; the names are those of the options and of the file.
 
     table: 1 or 2 prints the survey's layout and chooses tasks, drafters and temperatures where they are not given.
-    data: task -> official files; a task that is not named gets its stand-in.
+    data: task -> official files; a task that is not named gets its stand-in. judge: a text model that finds answers in
+    replies, for tasks that take one.
     """
 
     models: tuple[str, ...] = ("smolvlm-mini",)
@@ -52,6 +54,9 @@ class Plan:
     threads: int = 0
     dtype: str | None = None
     device: str | None = None
+    shape: str | None = None
+    compile: bool = False
+    judge: str | None = None
     data: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,6 +73,8 @@ class Plan:
                 raise InputError(f"{name} must name at least one and each once, got {', '.join(given) or 'nothing'}")
         for task in (*self.tasks, *self.data):
             find_task(task)
+        if self.judge is not None and not any(hasattr(find_task(task), "judged_by") for task in self.tasks):
+            raise InputError(f"judge={self.judge!r}: no task of the run takes one, mathvista does")
         self.settings(self.models[0], self.tasks[0])  # what is wrong with a number is said now
 
     def settings(self, model: str, task: str) -> TaskSettings:
@@ -85,8 +92,10 @@ class Plan:
             threads=self.threads,
             dtype=self.dtype,
             device=self.device,
+            shape=self.shape,
+            compile=self.compile,
         )
-        return TaskSettings(task, speed, self.style, self.data.get(task))
+        return TaskSettings(task, speed, self.style, self.data.get(task), self.judge)
 
 
 def read_plan(file: Path) -> dict[str, Any]:
@@ -101,7 +110,17 @@ def read_plan(file: Path) -> dict[str, Any]:
     for name in whole:
         if name not in known:
             raise unknown_name("setting", name, known, f"in {file}")
-    return {name: _checked(file, name, value) for name, value in whole.items()}
+    settings = {name: _checked(file, name, value) for name, value in whole.items()}
+    try:
+        Plan(**settings)
+    except (InputError, UnknownNameError) as error:
+        raise type(error)(f"{file}: {error}") from error
+    return settings
+
+
+def _beside(file: Path, path: str) -> Path:
+    """What a file of settings means by a path: as seen from its folder, or a data set of the hub."""
+    return Path(path) if HUB_ID.fullmatch(path) and not (file.parent / path).exists() else file.parent / path
 
 
 def _checked(file: Path, name: str, value: Any) -> Any:
@@ -110,7 +129,7 @@ def _checked(file: Path, name: str, value: Any) -> Any:
     if name == "data":
         if not isinstance(value, dict) or not all(isinstance(path, str) for path in value.values()):
             raise InputError(f"{problem}: a table of task = path is needed")
-        return {task: file.parent / path for task, path in value.items()}
+        return {task: _beside(file, path) for task, path in value.items()}
     if name in ("models", "tasks", "drafters"):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise InputError(f"{problem}: a list of names is needed")
@@ -119,6 +138,10 @@ def _checked(file: Path, name: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(_is(item, int | float) for item in value):
             raise InputError(f"{problem}: a list of numbers is needed")
         return tuple(map(float, value))
+    if name == "compile":
+        if not isinstance(value, bool):
+            raise InputError(f"{problem}: true or false is needed")
+        return value
     whole_numbers = ("questions", "max_new_tokens", "repeats", "seed", "table", "threads")
     wanted = cast("type", int if name in whole_numbers else str)
     if not _is(value, wanted):

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mmspec.benchmarks.layouts import layout
+from mmspec.benchmarks.machine import told_conditions
 from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.records import write_whole
-from mmspec.benchmarks.report import save
+from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.tables import SHARED
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import run_task
 from mmspec.errors import Error, InputError, one_line
+from mmspec.spread import Where, spread_over
 
 
 @dataclass
@@ -40,8 +44,10 @@ class PlanReport:
     def text(self) -> str:
         """Everything, for people: the survey's layout first if there is one."""
         parts = [layout(self.plan.table, self.reports)] if self.plan.table else []
+        parts += [SHARED] if self.plan.table and any(report.run.shared for report in self.reports) else []
         parts += [report.text() for report in self.reports]
-        return "\n\n\n".join([*parts, *(f"failed: {line}" for line in self.failures)])
+        parts += [f"failed: {line}" for line in self.failures]
+        return "\n\n\n".join([*parts, f"{self.command}\n{told_conditions()}"])
 
 
 def plain(model: str) -> str:
@@ -49,31 +55,34 @@ def plain(model: str) -> str:
     return re.sub(r"[^\w.-]+", "_", model).strip("_.") or "model"
 
 
-def run_plan(plan: Plan, folder: Path, command: str, page: bool) -> PlanReport:
+def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | None = None) -> PlanReport:
     """Run what the folder does not hold yet; writes summary.json, table.txt and, if `page`, report.html there.
 
+    Args: where: the Ray cluster whose workers answer; by default this process does.
     Raises: InputError: nothing at all could be run.
     """
     reports, failures = [], []
     for model in plan.models:
+        load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none", plan.compile)
         try:
-            pipe = loaded(plan.settings(model, plan.tasks[0]).speed, "none")
+            pipe = load()
         except Error as error:
             failures.append(f"{model}: {one_line(error)}")
             continue
-        for task in plan.tasks:
-            place = folder / plain(model) / task
-            try:
-                found = task_report(run_task(pipe, plan.settings(model, task), place))
-            except Error as error:
-                failures.append(f"{model}, {task}: {one_line(error)}")
-                continue
-            save(place, found.summary(), found.text())
-            reports.append(found)
+        with spread_over(where, pipe, load) as spread:
+            for task in plan.tasks:
+                place = folder / plain(model) / task
+                try:
+                    found = task_report(run_task(pipe, plan.settings(model, task), place, spread))
+                except Error as error:
+                    failures.append(f"{model}, {task}: {one_line(error)}")
+                    continue
+                keep(place, found)
+                reports.append(found)
     if not reports:
         raise InputError("; ".join(failures))
     report = PlanReport(plan, reports, failures, command)
-    save(folder, report.summary(), report.text())
+    keep(folder, report)
     if page:
         from mmspec.benchmarks.page import page as draw
 

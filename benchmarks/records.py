@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,30 @@ class Store:
         return [_parse(line, self.samples) for line in whole.splitlines()]
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append one line and see it safely on disk."""
-        line = json.dumps(record, ensure_ascii=False) + "\n"
-        with self.samples.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        """Append one line and see it safely on disk. Raises: InputError: it cannot be written."""
+        try:
+            with self.samples.open("a", encoding="utf-8") as file:
+                file.write(_line(record))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"{self.samples} cannot be written ({error.strerror or error}); what it holds is kept, and the same "
+                "command goes on"
+            ) from error
+
+    def arrange(self, keys: Sequence[str]) -> None:
+        """Put the samples into the order of `keys`: workers finish them in any order."""
+        records = self.load()
+        places = {key: place for place, key in enumerate(keys)}
+        order = [places[sample_of(record).key] for record in records]
+        if order != sorted(order):
+            placed = sorted(zip(order, records, strict=True), key=lambda each: each[0])
+            write_whole(self.samples, "".join(_line(record) for _, record in placed))
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

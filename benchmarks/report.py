@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mmspec import Pipeline
 from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score, scores
@@ -16,7 +16,7 @@ from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample, write_whole
 from mmspec.benchmarks.speed import SpeedSettings
-from mmspec.benchmarks.tables import accuracy_table, gauge_table, speed_table
+from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.errors import InputError
 
 
@@ -24,7 +24,8 @@ from mmspec.errors import InputError
 class SpeedReport:
     """What a speed run says. samples: how many were taken, kept: how many had a reply that is long enough.
 
-    peaks: method -> peak resident bytes.
+    peaks: method -> peak resident bytes. weights: method -> bytes of its drafter's own network. shared: whether workers
+    shared a machine, so that timings are no speeds.
     """
 
     settings: SpeedSettings
@@ -33,17 +34,21 @@ class SpeedReport:
     figures: list[Figures]
     gauges: list[Gauges]
     peaks: dict[str, int]
+    shared: bool = False
+    weights: dict[str, int] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
             "settings": asdict(self.settings),
             **conditions(),
+            "shared": self.shared,
             "samples": self.samples,
             "counted": self.kept,
             "figures": [asdict(figures) for figures in self.figures],
             "gauges": [asdict(gauges) for gauges in self.gauges],
             "peak_bytes": self.peaks,
+            "draft_bytes": self.weights,
         }
 
     def text(self) -> str:
@@ -51,7 +56,10 @@ class SpeedReport:
         title = f"{self.settings.model}, acceptance {self.settings.acceptance}"
         length = f"{self.kept} of {self.samples} replies have at least {self.settings.min_tokens} tokens and count"
         table = speed_table(self.figures, self.peaks, self.peaks.get(OURS))
-        return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges)])
+        sizes = ", ".join(f"{name} {size / 2**20:.2f} MB" for name, size in self.weights.items())
+        notes = [f"own weights of the drafters: {sizes}"] if sizes else []
+        notes += [SHARED] if self.shared else []
+        return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges), *notes])
 
     def draw(self, path: Path) -> None:
         """The plot."""
@@ -59,7 +67,12 @@ class SpeedReport:
 
 
 def speed_report(
-    pipe: Pipeline, samples: Sequence[Sample], settings: SpeedSettings, peaks: dict[str, int]
+    pipe: Pipeline,
+    samples: Sequence[Sample],
+    settings: SpeedSettings,
+    peaks: dict[str, int],
+    shared: bool = False,
+    weights: dict[str, int] | None = None,
 ) -> SpeedReport:
     """The report of a run. Raises: InputError if no reply is long enough to count."""
     kept = counted(samples, settings.min_tokens)
@@ -70,7 +83,9 @@ def speed_report(
         )
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
-    return SpeedReport(settings, len(samples), len(kept), found, gauges(pipe, kept, lookup), peaks)
+    return SpeedReport(
+        settings, len(samples), len(kept), found, gauges(pipe, kept, lookup), peaks, shared, weights or {}
+    )
 
 
 def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> dict[str, Any]:
@@ -95,7 +110,24 @@ def accuracy_text(answers: Sequence[Judged], settings: AccuracySettings) -> str:
     return text
 
 
+class Reporting(Protocol):
+    """What a run says."""
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+
+    def text(self) -> str:
+        """Everything, for people."""
+
+
 def save(folder: Path, summary: dict[str, Any], text: str) -> None:
     """Write summary.json and table.txt into the run's folder."""
     write_whole(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(folder / "table.txt", text + "\n")
+
+
+def keep(folder: Path, report: Reporting) -> tuple[dict[str, Any], str]:
+    """Write what a report says into the run's folder; returns its summary and its text."""
+    summary, text = report.summary(), report.text()
+    save(folder, summary, text)
+    return summary, text

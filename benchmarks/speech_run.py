@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,21 @@ from mmspec.errors import InputError
 from mmspec.registry import resolve
 
 WARM_UP = "the red bar is the tallest."
+
+CURVE = {
+    "tolerance": ("vadusa", (2, 4, 8, 16)),
+    "top-k": ("vadusa", (2, 5, 20)),
+    "max-ratio": ("vadusa", (0.9, 0.7, 0.5)),
+    "beta": ("ssd", (0.1, 0.2, 0.4, 0.6)),
+    "pcg": ("ssd", (0.004, 0.01, 0.02, 0.05)),
+}
+"""Every tolerant rule with a knob, the drafter that suits it, and settings ever further from the exact rule."""
+
+
+def curve_rows() -> tuple[str, ...]:
+    """The rows of a tolerance-quality curve: the drafters with the exact rule, where the lines begin, and the rest."""
+    exact = dict.fromkeys(drafter for drafter, _ in CURVE.values())
+    return (*exact, *(f"{drafter}@{rule}={knob:g}" for rule, (drafter, knobs) in CURVE.items() for knob in knobs))
 
 
 @dataclass(frozen=True)
@@ -148,10 +164,10 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
         settings.speed,
         store,
         lambda: cast("Any", said),
-        lambda: speech_methods(pipe, settings.speed.drafters),
+        partial(speech_methods, rows=settings.speed.drafters),
         warm=lambda: cast("Any", Sentence(WARM_UP, said[0].voice, WARM_UP, None)),
         note=lambda sample: {"marks": marks(pipe, said[sample.question], sample, judge)},
-        prepare=lambda sentence: sentence,
+        prepare=lambda _, sentence: sentence,
     )
     found = [(sample_of(record), record["marks"]) for record in store.load()]
     return sorted(found, key=lambda each: (each[0].question, each[0].temperature, each[0].repeat))

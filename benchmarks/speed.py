@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
@@ -13,7 +14,9 @@ from mmspec import Pipeline
 from mmspec.benchmarks.methods import Method, methods
 from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
+from mmspec.control import read_shape
 from mmspec.errors import InputError
+from mmspec.spread import Here, Spread
 
 WARM_UP_SEED = "bench-warm-up"
 
@@ -34,9 +37,12 @@ class Prompt(Protocol):
 class SpeedSettings:
     """What the samples of a speed run depend on.
 
-    drafters: names, folders or hub ids; the partners of transformers come with them. questions: how many prompts.
-    min_tokens: shorter replies do not count. repeats: times that each prompt is answered, with seeds seed, seed + 1 and
-    so on. threads: 0 leaves torch's choice.
+    drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
+    many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered, with seeds
+    seed, seed + 1 and so on. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default
+    auto: how many tokens a round drafts then follows the clock (the reply does not), while with any other one it is the
+    same in every run.
+    compile: whether our loop runs compiled forwards.
     """
 
     model: str
@@ -51,6 +57,8 @@ class SpeedSettings:
     threads: int = 0
     dtype: str | None = None
     device: str | None = None
+    shape: str | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("questions", "max_new_tokens", "min_tokens", "repeats"):
@@ -62,6 +70,7 @@ class SpeedSettings:
             )
         if self.threads < 0:
             raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
+        read_shape(self.shape or "auto")
         for name in ("drafters", "temperatures"):
             given = getattr(self, name)
             if not given or len(set(given)) < len(given):
@@ -69,17 +78,23 @@ class SpeedSettings:
                 raise InputError(f"{name} must name at least one and each once, got {told}")
 
 
-def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store) -> list[Sample]:
+def model_inputs(pipe: Pipeline, question: Prompt) -> dict[str, Any]:
+    """What a model is given of a question."""
+    return pipe.prepare(question.image, question.prompt)
+
+
+def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store, spread: Spread | None = None) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
-    Args: pipe: a pipeline on the target, without a drafter.
+    Args: pipe: a pipeline on the target, without a drafter. spread: as for `run`.
     """
     return run(
         pipe,
         settings,
         store,
         lambda: long_questions(settings.questions, token_counter(pipe)),
-        lambda: methods(pipe, list(settings.drafters)),
+        partial(methods, drafters=settings.drafters, shape=settings.shape),
+        spread=spread,
     )
 
 
@@ -88,32 +103,47 @@ def run(
     settings: SpeedSettings,
     store: Store,
     ask: Callable[[], Sequence[Prompt]],
-    make: Callable[[], dict[str, Method]],
+    make: Callable[[Pipeline], dict[str, Method]],
     warm: Callable[[], Prompt] | None = None,
     note: Callable[[Sample], dict[str, Any]] = lambda sample: {},
-    prepare: Callable[[Any], Any] | None = None,
+    prepare: Callable[[Pipeline, Any], Any] = model_inputs,
+    spread: Spread | None = None,
 ) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
     Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
         default one of the miniworld. note: what else to write down about a sample. prepare: what the methods are given
-        of a question; by default its model inputs.
+        of a question. spread: where questions are answered, by default here. Workers elsewhere call `make` and
+        `prepare` with pipelines of their own, so these must be picklable then.
     """
-    prepare = prepare or (lambda question: pipe.prepare(question.image, question.prompt))
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
     if missing:
-        questions, ready = ask(), make()
+        questions = ask()
         first = (warm or (lambda: long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]))()
-        warm_up(ready, settings, prepare(first))
+        begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first)
+        answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped
-        bar = tqdm(missing, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
-        for plan in bar:
-            sample = answer(ready, prepare(questions[plan[0]]), plan, settings)
+        bar = tqdm(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
+        for _, sample in bar:
             store.add(asdict(sample) | note(sample))
             done[sample.key] = sample
+        store.arrange([Sample(*plan, runs={}).key for plan in wanted])
     return [done[Sample(*plan, runs={}).key] for plan in wanted]
+
+
+def answering(
+    pipe: Pipeline,
+    make: Callable[[Pipeline], dict[str, Method]],
+    prepare: Callable[[Pipeline, Any], Any],
+    settings: SpeedSettings,
+    first: Prompt,
+) -> Callable[[tuple[tuple[int, float, int], Prompt]], Sample]:
+    """Warm methods, as a function from a sample's plan and its question to the sample."""
+    ready = make(pipe)
+    warm_up(ready, settings, prepare(pipe, first))
+    return lambda asked: answer(ready, prepare(pipe, asked[1]), asked[0], settings)
 
 
 def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], settings: SpeedSettings) -> Sample:

@@ -23,8 +23,8 @@ class Loading(Protocol):
     def device(self) -> str | None: ...
 
 
-def loaded(settings: Loading, drafter: str) -> Pipeline:
-    """The pipeline that the settings ask for, on their number of threads."""
+def loaded(settings: Loading, drafter: str, compile: bool = False) -> Pipeline:
+    """The pipeline that the settings ask for, on their number of threads. compile: as `mmspec.load` takes it."""
     import torch
     import transformers
 
@@ -33,4 +33,5 @@ def loaded(settings: Loading, drafter: str) -> Pipeline:
     transformers.logging.set_verbosity_error()  # its assisted generation warns about its own calls
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return mmspec.load(settings.model, drafter, settings.acceptance, dtype=settings.dtype, device=settings.device)
+    placed = {"dtype": settings.dtype, "device": settings.device}
+    return mmspec.load(settings.model, drafter, settings.acceptance, **placed, compile=compile)

@@ -12,6 +12,10 @@ MISSING = "-"
 REFUSED = (
     "S is not given: our AR loop (drafter 'none') and HF generate must run on the same prompts; add none to --drafters."
 )
+SHARED = (
+    "Several workers answered at once: where they shared a machine they slowed each other down, so times and S are no "
+    "speeds. Replies, tau and scores are those of a run on one worker."
+)
 NAMED = {OURS: "our AR loop", HF: "HF generate"}
 HEAD = ["method", "ms/token", "calls", "tau", "S", "95 %", "S whole", "S/tau"]
 HEAD += ["draft", "verify", "other", "= AR", "= HF", "MB", "x AR"]

@@ -8,7 +8,7 @@ from typing import Any
 from mmspec.benchmarks.accuracy import Score, score
 from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
-from mmspec.benchmarks.tables import aligned, percent, speed_table
+from mmspec.benchmarks.tables import SHARED, aligned, percent, speed_table
 from mmspec.benchmarks.task_run import Answered, TaskRun
 from mmspec.benchmarks.token_classes import Counts, summed
 
@@ -67,6 +67,7 @@ class TaskReport:
             "settings": asdict(settings.speed),
             "data": str(settings.data) if settings.data else None,
             **conditions(),
+            "shared": self.run.shared,
             "samples": len(self.run.answered),
             "timed": self.timed,
             "figures": [asdict(figures) for figures in self.figures],
@@ -83,6 +84,8 @@ class TaskReport:
         if self.scores:
             parts.append(f"{self.metric()}\n{score_table(self.scores)}")
         parts += [f"refused: {line}" for line in self.run.refused]
+        if self.run.shared:
+            parts.append(SHARED)
         if settings.style == "score":
             parts.append("Short answers measure the prefill: for tau and S take --style speed.")
         return "\n\n".join(parts)
@@ -96,6 +99,8 @@ class TaskReport:
 
     def metric(self) -> str:
         """What the score is."""
+        if getattr(self.run.task, "judge", None):
+            return self.run.task.metric
         how = "as published" if self.run.settings.style == "score" else "answers found in explanations by rules"
         return f"{self.run.task.metric}, {how}"
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from mmspec import Pipeline
 from mmspec.benchmarks.methods import methods
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.speed import SpeedSettings, run, tokenizer_of
+from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.task import Item, Mark, Style, Task, choose, find_task
 from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import Counts, counts
 from mmspec.errors import Error, InputError
+from mmspec.spread import Spread
 from mmspec.text import decode_text
 
 WARM_UP_SEED = "tasks-warm-up"
@@ -29,13 +32,15 @@ WARM_UP_SEED = "tasks-warm-up"
 class TaskSettings:
     """One model on one task. data: the official files, None for the stand-in of the miniworld.
 
-    speed: how it is asked; its `questions` is the most, and a data set may have fewer.
+    speed: how it is asked; its `questions` is the most, and a data set may have fewer. judge: a text model that finds
+    answers in replies, for tasks that take one; None leaves it to rules.
     """
 
     task: str
     speed: SpeedSettings
     style: Style = "speed"
     data: Path | None = None
+    judge: str | None = None
 
     @property
     def name(self) -> str:
@@ -55,6 +60,10 @@ class TaskQuestion:
     def image(self) -> list[Image.Image]:
         """The pictures."""
         return [picture.load() for picture in self.item.pictures] if self.opened is None else self.opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is shipped to a worker: the pictures themselves, since their files may not be there."""
+        return TaskQuestion, (replace(self.item, pictures=()), self.prompt, self.image)
 
 
 @dataclass(frozen=True)
@@ -85,13 +94,14 @@ class Answered:
 @dataclass
 class TaskRun:
     """What a task run found. refused: questions that could not be asked, each with its reason. judged: whether the task
-    has answers to judge by."""
+    has answers to judge by. shared: whether workers shared a machine, so that timings are no speeds."""
 
     settings: TaskSettings
     task: Task
     answered: list[Answered]
     refused: list[str]
     judged: bool
+    shared: bool = False
 
     @property
     def samples(self) -> list[Sample]:
@@ -99,15 +109,20 @@ class TaskRun:
         return [each.sample for each in self.answered]
 
 
-def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path) -> TaskRun:
+def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Spread | None = None) -> TaskRun:
     """Ask what the folder does not hold yet.
 
-    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept.
+    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept. spread: where questions are
+        answered, by default here; pictures are opened here in any case.
     Raises: InputError: the data cannot be used, or none of its questions can be asked.
     """
-    task = find_task(settings.task)
+    task, shared = judged_task(settings), spread is not None and spread.shared
     with files(task, settings) as path:
         chosen = choose(task.items(path), settings.speed.questions, settings.speed.seed)
+        if not chosen:
+            raise InputError(
+                f"{path} holds no questions of {task.title}: its files can be read, and the split is empty"
+            )
         questions, refused = askable(pipe, task, chosen, settings.style)
         speed = replace(settings.speed, questions=len(questions))
         kept = {
@@ -117,6 +132,8 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path) -> TaskRun:
             "data": str(settings.data) if settings.data else None,
             "ids": sha256("\n".join(question.item.id for question in questions).encode()).hexdigest(),
             **asdict(speed),
+            **({"shared": True} if shared else {}),
+            **({"judge": settings.judge} if settings.judge else {}),
         }
         store = Store(folder, kept)
         tokenizer = tokenizer_of(pipe)
@@ -133,19 +150,21 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path) -> TaskRun:
             speed,
             store,
             lambda: questions,
-            lambda: methods(pipe, list(speed.drafters)),
+            partial(methods, drafters=speed.drafters, shape=speed.shape),
             warm=lambda: warm_question(task, settings.style),
             note=note,
+            spread=spread,
         )
     answered = sorted(map(answered_of, store.load()), key=lambda each: each.place)
-    return TaskRun(settings, task, answered, refused, any(question.item.answers for question in questions))
+    answers = any(question.item.answers for question in questions)
+    return TaskRun(settings, task, answered, refused, answers, shared)
 
 
 @contextmanager
 def files(task: Task, settings: TaskSettings) -> Iterator[Path]:
-    """The data: the user's, or a stand-in that is gone afterwards."""
+    """The data: the user's, from the hub if need be, or a stand-in that is gone afterwards."""
     if settings.data is not None:
-        yield settings.data
+        yield official(settings.data)
         return
     with tempfile.TemporaryDirectory(prefix="mmspec-task-") as folder:
         yield task.fixture(Path(folder), settings.speed.questions, SEED)
@@ -179,6 +198,16 @@ def warm_question(task: Task, style: Style) -> TaskQuestion:
         (item,) = task.items(task.fixture(Path(folder), 1, WARM_UP_SEED))
         # the folder will be gone
         return TaskQuestion(item, task.prompt(item, style), [picture.load() for picture in item.pictures])
+
+
+def judged_task(settings: TaskSettings) -> Task:
+    """The task, with the judge of the settings if it takes one."""
+    task: Any = find_task(settings.task)
+    if settings.judge is None or not hasattr(task, "judged_by"):
+        return task
+    from mmspec.benchmarks.tasks.extraction import Judge
+
+    return task.judged_by(Judge.load(settings.judge, settings.speed.dtype, settings.speed.device))
 
 
 def judged(task: Task, item: Item, run: Run, style: Style, tokenizer: Any) -> Reply:

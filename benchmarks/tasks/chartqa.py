@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.stated import stated
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
+from mmspec.errors import InputError
 from mmspec.miniworld.scoring import relaxed_match
 
 FILES = (
@@ -74,11 +74,7 @@ def _answers(row: Row) -> tuple[str, ...]:
     """The labels: one text, a list, or (in TSV files) the text of a list."""
     label = row.get("label", "answer")
     if isinstance(label, str) and label.startswith("["):
-        try:
-            label = ast.literal_eval(label)
-        except (ValueError, SyntaxError) as error:
-            raise row.error(f"the label {label!r} looks like a list and is none") from error
-        return tuple(map(str, label))
+        return tuple(map(str, row.literal("label", label)))
     return row.texts("label", "answer")
 
 
@@ -88,7 +84,10 @@ def _pictures(row: Row) -> tuple[Picture, ...]:
     if name is None:
         row.need("image", "imgname")
         return pictures(row, "image", root)
-    folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
+    try:
+        folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
+    except InputError as error:
+        raise row.error(f"column 'imgname': {error}") from error
     return (Picture(row, "imgname", f"{folder}/{name}", root),)
 
 

@@ -14,7 +14,7 @@ from mmspec.benchmarks.tasks.rows import Row
 from mmspec.benchmarks.tasks.task import EXPLAIN
 
 PUNCTUATION = str.maketrans({mark: " " for mark in ".()[],:;!*#{}\"'"})
-NAMED = re.compile(r"\banswer(?: is|:)\s*(?:option |choice )?\W{0,3}([A-Z])\b")
+NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}([A-Z])\b")
 
 
 def letters(choices: Sequence[str]) -> str:

@@ -1,23 +1,25 @@
 """MathVista (arXiv 2310.02255): mathematics in pictures, free answers and multiple choice.
 
 The official evaluation lets a judge model extract the answer. Here rules do it in both styles (the last option, number
-or list), so the number is not comparable with the official leaderboard; it is called "rule accuracy".
+or list), so the number is not comparable with the official leaderboard; it is called "rule accuracy". A judge of the
+user's choice may do it instead: then the number is named after the judge.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmspec.benchmarks.tasks.choices import explained, letters, named_letter, options
+from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.pictures import Picture
 from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.stated import last_list, last_number
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
+from mmspec.errors import shorten
 
 FILES = (("testmini.json",), ("testmini*.parquet",), ("MathVista_MINI.tsv",))
 HINTS = {
@@ -32,6 +34,13 @@ HINTS = {
 }
 """What the official prompts ask for, by the type of answer."""
 TYPES = ("text", "integer", "float", "list")
+WANTED = {
+    "text": "the letter or the words of one of the choices",
+    "integer": "a whole number",
+    "float": "a number",
+    "list": "a list in square brackets, such as [1, 2]",
+}
+"""What a judge is asked to copy, by the type of answer."""
 
 
 class MathVista:
@@ -39,9 +48,16 @@ class MathVista:
 
     name = "mathvista"
     title = "MathVista"
-    metric = "rule accuracy"
     paper = "2310.02255"
     short = "MathVista"
+
+    def __init__(self, judge: Judge | None = None) -> None:
+        self.judge = judge
+        self.metric = "rule accuracy" if judge is None else f"accuracy, answers extracted by {judge.name}"
+
+    def judged_by(self, judge: Judge) -> MathVista:
+        """The task with a judge."""
+        return MathVista(judge)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
@@ -63,9 +79,11 @@ class MathVista:
         return "\n".join(lines)
 
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """Extract by rule, normalise as the official script does, compare texts."""
+        """Extract by rule or by the judge, normalise as the official script does, compare texts."""
         kind, precision = item.facts["answer_type"], item.facts["precision"]
-        value = normalised(extracted(reply, kind, item.choices), kind, item.choices, precision)
+        told = reply if self.judge is None else self.judge(self.prompt(item, "score"), reply, WANTED[kind])
+        found = extracted(told, kind, item.choices, item.facts.get("unit", ""))
+        value = normalised(found, kind, item.choices, precision)
         return Mark(value, value in item.answers)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
@@ -79,8 +97,8 @@ class MathVista:
         return folder
 
 
-def extracted(reply: str, kind: str, choices: Sequence[str]) -> str:
-    """The answer in a reply, by rules; "" if there is none."""
+def extracted(reply: str, kind: str, choices: Sequence[str], unit: str = "") -> str:
+    """The answer in a reply, by rules; "" if there is none. unit: of the question, which may stick to its number."""
     text = reply.strip()
     quoted = re.search(r'The answer is "(.*)"\.', text)
     if text in choices or quoted:
@@ -91,6 +109,8 @@ def extracted(reply: str, kind: str, choices: Sequence[str]) -> str:
         return letter or (text if text and len(text) <= 2 * max(map(len, choices), default=0) else "")
     if kind == "list":
         return last_list(text)
+    if unit:
+        text = re.sub(rf"(?<=\d){re.escape(unit)}(?!\w)", f" {unit}", text)
     return last_number(text).rstrip("%")
 
 
@@ -126,10 +146,10 @@ def distance(first: str, second: str) -> int:
 
 
 def _item(row: Row) -> Item:
-    meta = _literal(row, "metadata") or row.values
-    choices = tuple(map(str, _literal(row, "choices") or ()))
+    meta = _literal(row, "metadata", Mapping) or row.values
+    choices = tuple(map(str, _literal(row, "choices", Sequence) or ()))
     kind = row.text("answer_type")
-    precision = row.get("precision")
+    precision = _precision(row)
     if kind not in TYPES:
         raise row.error(f"answer_type {kind!r} is none of {', '.join(TYPES)}")
     if kind == "text" and not choices:
@@ -149,21 +169,30 @@ def _item(row: Row) -> Item:
         groups={name: str(meta[name]) for name in ("task", "category", "language") if meta.get(name)},
         facts={
             "answer_type": kind,
-            "precision": None if precision is None else int(precision),
+            "precision": precision,
             "unit": row.note("unit"),
         },
     )
 
 
-def _literal(row: Row, column: str) -> Any:
-    """A column that holds a structure, or (in TSV files) the text of one."""
-    value = row.get(column)
-    if not isinstance(value, str):
-        return value
+def _precision(row: Row) -> int | None:
+    """Decimal places; files tell them as a whole number, as a float, or as the text of one."""
+    value = row.get("precision")
+    if value is None or value == "":
+        return None
     try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError) as error:
-        raise row.error(f"column {column!r} holds no list or object: {value[:60]!r}") from error
+        return int(float(value))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise row.error(f"column 'precision' must hold a number, not {shorten(value)}") from error
+
+
+def _literal(row: Row, column: str, wanted: type) -> Any:
+    """A column that holds a structure, or (in TSV files) the text of one; None if it is empty."""
+    value = row.get(column)
+    found = row.literal(column, value) if isinstance(value, str) else value
+    if found is not None and (isinstance(found, str) or not isinstance(found, wanted)):
+        raise row.error(f"column {column!r} holds {shorten(found)} where a list or an object should be")
+    return found
 
 
 def _stand_in(found: Any, kind: str, turn: int) -> dict[str, Any]:

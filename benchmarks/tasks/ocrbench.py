@@ -43,7 +43,7 @@ class OCRBench:
                 yield Item(
                     id=row.note("id", "index") or f"{file.stem}/{number}",
                     question=row.text("question"),
-                    answers=row.texts("answers", "answer"),
+                    answers=_answers(row),
                     pictures=_pictures(row),
                     groups={"type": RECOGNITION if kind in RECOGNISED else kind},
                     facts={"formula": row.note("dataset_name", "dataset") == FORMULAS},
@@ -75,6 +75,14 @@ def folded(text: str, formula: bool) -> str:
     if formula:
         return text.strip().replace("\n", "").replace(" ", "")
     return text.lower().strip().replace("\n", " ")
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    """One answer or several; an empty one would stand in every reply."""
+    answers = tuple(answer for answer in row.texts("answers", "answer") if answer.strip())
+    if not answers:
+        raise row.error("column 'answers' is empty")
+    return answers
 
 
 def _pictures(row: Row) -> tuple[Picture, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 from dataclasses import dataclass
@@ -62,10 +61,7 @@ def cells(row: Row, column: str) -> list[Any]:
     """The picture cells of a column: none, one, a list, or the text of a list, as in TSV files of several pictures."""
     value = row.get(column)
     if isinstance(value, str) and value.startswith("[") and len(value) <= LARGEST_CELL:
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError) as error:
-            raise row.error(f"column {column!r} looks like a list and is none") from error
+        value = row.literal(column, value)
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 

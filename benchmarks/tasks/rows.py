@@ -5,6 +5,7 @@ Data is somebody else's: a row knows its file and its place, and every complaint
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from mmspec.errors import InputError, missing_extra, one_line, shorten
 
 LARGEST_CELL = 2**27
 """Characters of a TSV cell: a picture as base64, in files of several pictures a list of them."""
+UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+"""What parsers raise at texts that are wrong, nested too deep, or hold a number of thousands of digits."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,13 @@ class Row:
         """A text that may be missing: then ""."""
         value = self.get(*columns)
         return "" if value is None else str(value).strip()
+
+    def literal(self, column: str, text: str) -> Any:
+        """The list or the object that a text stands for; TSV files keep them so."""
+        try:
+            return ast.literal_eval(text)
+        except UNREADABLE as error:
+            raise self.error(f"column {column!r} holds no list or object: {shorten(text)}") from error
 
     def texts(self, *columns: str) -> tuple[str, ...]:
         """One text or a list of them."""
@@ -109,10 +119,11 @@ def read_rows(file: Path, at: str | None = None) -> Iterator[Row]:
 
 
 def _json(file: Path, at: str | None) -> Iterator[tuple[str, Any]]:
+    text = file.read_text(encoding="utf-8-sig")
     try:
-        whole = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON: {error}") from error
+        whole = json.loads(text)
+    except UNREADABLE as error:
+        raise InputError(f"{file} is not JSON: {one_line(error)}") from error
     if at is not None and isinstance(whole, dict):
         if at not in whole:
             raise InputError(f"{file} has no {at!r}; it holds: {', '.join(whole) or 'nothing'}")
@@ -136,8 +147,8 @@ def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
                 continue
             try:
                 yield f"line {number}", json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{file}, line {number}: not JSON ({error})") from error
+            except UNREADABLE as error:
+                raise InputError(f"{file}, line {number}: not JSON ({one_line(error)})") from error
 
 
 def _table(file: Path) -> Iterator[tuple[str, Any]]:

@@ -71,7 +71,7 @@ class ScienceQA:
 def _item(row: Row, number: int) -> Item:
     choices = row.texts("choices") if row.get("choices") is not None else _lettered(row)
     answer = row.need("answer")
-    if isinstance(answer, str) and answer in letters(choices):  # TSV files tell the letter
+    if isinstance(answer, str) and answer in [*letters(choices)]:  # TSV files tell the letter
         answer = letters(choices).index(answer)
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
         raise row.error(f"the answer {answer!r} is not the index of one of the {len(choices)} choices")

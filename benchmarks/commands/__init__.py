@@ -1,0 +1,1 @@
+"""The sub-commands of `mmspec bench`: one file for each kind, their options in one place."""

@@ -1,0 +1,72 @@
+"""`mmspec bench continuous`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.benchmarks.commands.options import (
+    METHODS,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Out,
+    Repeats,
+    Seed,
+    Temperature,
+    Threads,
+)
+from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, show, words
+from mmspec.benchmarks.start import loaded
+
+ROWS = "none,none:steps=16,none:steps=8,mar,mar@continuous,mar@continuous-released"
+
+
+def continuous(
+    model: Model = "mar-mini",
+    methods: Annotated[str, typer.Option(help=f"{METHODS} DRAFTER:steps=N draws in N steps.")] = ROWS,
+    temperature: Temperature = "1",
+    guidance: Annotated[float | None, typer.Option(help="Scale of guidance. Default: the model's own.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8,32",
+    questions: Annotated[int, typer.Option(help="Captions with clocks, of each batch size at least two batches.")] = 8,
+    captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
+    reader: Annotated[
+        Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
+    ] = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Pictures of continuous tokens (MAR): acceptance and S of drafters, beside plain decoding in fewer steps.
+
+    Example: mmspec bench continuous --methods none,none:steps=16,mar --captions 64 --out bench-mar
+    """
+    from mmspec.benchmarks.canvas_report import run_canvas
+    from mmspec.benchmarks.image_run import ImageSettings
+    from mmspec.benchmarks.report import keep
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    speed = SpeedSettings(
+        model=model,
+        drafters=words(methods),
+        temperatures=numbers(temperature),
+        questions=questions,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+    )
+    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, reader=reader)
+    with kept_in(out) as folder:
+        report = run_canvas(loaded(speed, "none"), settings, folder)
+        summary, text = keep(folder, report)
+        report.save_sheet(folder)
+    show(summary, text, as_json)

@@ -1,0 +1,89 @@
+"""`mmspec bench images`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.benchmarks.commands.options import (
+    METHODS,
+    Compile,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Out,
+    Plot,
+    Repeats,
+    Seed,
+    Temperature,
+    Threads,
+)
+from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, show, words
+from mmspec.benchmarks.start import loaded
+
+IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
+IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd=14,scd-mc@cool-sd=1.3"
+
+
+def images(
+    model: Model = "janus-mini",
+    methods: Annotated[str, typer.Option(help=METHODS)] = IMAGES,
+    temperature: Temperature = "1",
+    guidance: Annotated[float | None, typer.Option(help="Scale of guidance. Default: the model's own.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
+    questions: Annotated[int, typer.Option(help="Captions with clocks, of each batch size at least two batches.")] = 8,
+    captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
+    curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
+    prompts: Annotated[
+        Path | None, typer.Option(help="File of captions, one a line. Default: held-out ones of the bundled world.")
+    ] = None,
+    reader: Annotated[
+        Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
+    ] = None,
+    clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    compile: Compile = False,
+    as_json: Json = False,
+) -> None:
+    """Pictures: tau, S and forwards of drafters and rules, whether captions are kept, how far codes and pictures drift.
+
+    Example: mmspec bench images --methods none,scd-gs,sjd@gsd=14 --captions 64 --out bench-images
+    """
+    from mmspec.benchmarks.image_report import run_images
+    from mmspec.benchmarks.image_run import ImageSettings, curve_rows
+    from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.report import keep
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    rows = words(methods)
+    speed = SpeedSettings(
+        model=model,
+        drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
+        temperatures=numbers(temperature),
+        questions=questions,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+        compile=compile,
+    )
+    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, prompts, reader, clip)
+    if plot and out is not None:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        report = run_images(loaded(speed, "none", compile), settings, folder)
+        summary, text = keep(folder, report)
+        report.save_sheet(folder)
+        if plot and out is not None:
+            report.draw(folder)
+    show(summary, text, as_json)

@@ -1,0 +1,73 @@
+"""Options that several sub-commands take, with the help that they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.benchmarks.tasks.task import TASKS
+
+OUT = "Folder for samples, summary, table and plot; the same call goes on where it stopped. Default: nothing is kept."
+DATA = (
+    "Official files of the task, or a data set of the hub (owner/name); of several tasks a folder with one folder "
+    "each. Default: stand-ins of the miniworld."
+)
+METHODS = "Rows DRAFTER, DRAFTER@RULE or DRAFTER@RULE=KNOB, separated by commas; none is our AR loop."
+
+Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model.")]
+Drafters = Annotated[
+    str,
+    typer.Option(
+        help="Names, folders or hub ids, separated by commas; none is our AR loop. NAME:dtype=int8 rounds a drafter's "
+        "weights."
+    ),
+]
+Acceptance = Annotated[str, typer.Option(help="Acceptance rule.")]
+Temperature = Annotated[str, typer.Option(help="Temperatures, separated by commas; 0 is greedy.")]
+Questions = Annotated[int, typer.Option("--questions", "--limit", help="Questions, of each task the most.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Most tokens of a reply.")]
+MinTokens = Annotated[int, typer.Option(help="Shorter replies do not count.")]
+Repeats = Annotated[int, typer.Option(help="Times that each question is answered, with successive seeds.")]
+Seed = Annotated[int, typer.Option(help="Seed of the first repetition.")]
+Batch = Annotated[int, typer.Option(help="Questions answered together.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle-images", help="Control: show the picture of another question.")]
+Stock = Annotated[bool, typer.Option("--stock", help="Compare each reply with that of transformers alone.")]
+Memory = Annotated[bool, typer.Option(help="Measure peak memory, each drafter in a process of its own.")]
+Plot = Annotated[bool, typer.Option(help="Draw plot.png into --out (needs the extra `bench`).")]
+Out = Annotated[Path | None, typer.Option(help=OUT)]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves torch's choice.")]
+Dtype = Annotated[str | None, typer.Option(help="Dtype of the weights, such as float32. Default: as `load` chooses.")]
+Device = Annotated[str | None, typer.Option(help="Device, such as cpu or cuda. Default: as `load` chooses.")]
+Tasks = Annotated[str, typer.Option("--task", "--tasks", help=f"Data sets, separated by commas: {', '.join(TASKS)}.")]
+Data = Annotated[Path | None, typer.Option(help=DATA)]
+Style = Annotated[str, typer.Option(help="Prompts of tasks: speed asks to explain, score is as published.")]
+JudgeModel = Annotated[
+    str | None,
+    typer.Option("--judge", help="Text model that finds answers in replies, for mathvista. Default: rules do."),
+]
+Table = Annotated[
+    str | None,
+    typer.Option(help="The survey's table 1 (text) or 2 (vision-language); or drafters: all of them, on the world."),
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of a run of tasks; options go first.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(help="Of drafts: auto, own, a length such as 4, or a tree such as 5x4x16. Default: auto."),
+]
+Compile = Annotated[
+    bool,
+    typer.Option("--compile", help="Our loop runs compiled, none included; transformers' methods stay as they are."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread the questions over a Ray cluster: its address (auto, or HOST:PORT), or local for workers on this "
+        "machine. Timings from workers that share a machine are not speeds. Needs the extra `ray`."
+    ),
+]
+Workers = Annotated[
+    int, typer.Option(help="Workers on Ray, each with the model. Default: one per GPU, without GPUs two.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of the table.")]

@@ -1,0 +1,96 @@
+"""`mmspec bench speech`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.benchmarks.commands.options import (
+    METHODS,
+    Compile,
+    Device,
+    Dtype,
+    Json,
+    MaxNewTokens,
+    MinTokens,
+    Model,
+    Out,
+    Plot,
+    Repeats,
+    Seed,
+    Temperature,
+    Threads,
+)
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
+from mmspec.benchmarks.start import loaded
+
+SPEECH = "none,prompt-lookup,vadusa,mtp-viterbi,ssd,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified"
+
+
+def speech(
+    model: Model = "valle-mini",
+    methods: Annotated[str, typer.Option(help=METHODS)] = SPEECH,
+    temperature: Temperature = "1",
+    questions: Annotated[int, typer.Option("--sentences", "--questions", help="How many sentences are said.")] = 24,
+    max_new_tokens: MaxNewTokens = 320,
+    min_tokens: MinTokens = 20,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    curve: Annotated[bool, typer.Option("--curve", help="Add every tolerant rule at several settings.")] = False,
+    texts: Annotated[Path | None, typer.Option(help="File of sentences, one a line. Default: held-out ones.")] = None,
+    listener: Annotated[
+        Path | None, typer.Option(help="Folder of the listener. Default: the one of the model.")
+    ] = None,
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    compile: Compile = False,
+    as_json: Json = False,
+) -> None:
+    """Speech: tau and S of drafters and rules, the words and the voice that a listener hears, time to first audio.
+
+    Example: mmspec bench speech --methods none,vadusa,vadusa@tolerance=4 --sentences 24 --out bench-speech
+    """
+    from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.report import keep
+    from mmspec.benchmarks.speech_report import speech_report
+    from mmspec.benchmarks.speech_run import SpeechSettings, curve_rows, judge_of, run_speech, script
+    from mmspec.benchmarks.speech_sounds import draw_sounds, sounds, write_sounds
+    from mmspec.benchmarks.speed import SpeedSettings
+
+    rows = words(methods)
+    speed = SpeedSettings(
+        model=model,
+        drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
+        temperatures=numbers(temperature),
+        questions=questions,
+        max_new_tokens=max_new_tokens,
+        min_tokens=min_tokens,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+        compile=compile,
+    )
+    settings = SpeechSettings(speed, texts, listener)
+    if plot and out is not None:
+        require_matplotlib()
+    with kept_in(out) as folder:
+        pipe = loaded(speed, "none", compile)
+        found = run_speech(pipe, settings, folder)
+        report = speech_report(pipe, found, settings)
+        summary, text = keep(folder, report)
+        if out is not None:
+            kept = sounds(pipe, script(pipe, settings), found)
+            write_sounds(kept, folder)
+            judge = judge_of(pipe, settings)
+            if plot:
+                report.draw(folder / "plot.png")
+            if plot and judge is not None:
+                draw_sounds(kept, judge, folder / "spectrograms.png")
+    show(summary, text, as_json)

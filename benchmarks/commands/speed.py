@@ -1,0 +1,162 @@
+"""`mmspec bench`: speed of a model with several drafters; of tasks and tables by `tasks`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import typer
+
+from mmspec.benchmarks.commands.images import images
+from mmspec.benchmarks.commands.options import (
+    Acceptance,
+    Compile,
+    Config,
+    Data,
+    Device,
+    Drafters,
+    Dtype,
+    Json,
+    JudgeModel,
+    MaxNewTokens,
+    Memory,
+    MinTokens,
+    Model,
+    Out,
+    Plot,
+    Questions,
+    Ray,
+    Repeats,
+    Seed,
+    Shape,
+    Style,
+    Table,
+    Tasks,
+    Temperature,
+    Threads,
+    Workers,
+)
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, was_given, words
+from mmspec.benchmarks.commands.speech import speech
+from mmspec.benchmarks.commands.tasks import plan_of, run_drafters, run_tasks
+from mmspec.benchmarks.start import loaded
+from mmspec.errors import InputError
+
+DRAFTERS = "none,prompt-lookup,spd,eagle2,dflash"
+OTHERS = {"image": images, "speech": speech}
+"""Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
+
+
+def speed(
+    context: typer.Context,
+    model: Model = "smolvlm-mini",
+    drafters: Drafters = DRAFTERS,
+    acceptance: Acceptance = "exact",
+    temperature: Temperature = "0,1",
+    questions: Questions = 32,
+    max_new_tokens: MaxNewTokens = 96,
+    min_tokens: MinTokens = 60,
+    repeats: Repeats = 2,
+    seed: Seed = 0,
+    memory: Memory = True,
+    plot: Plot = True,
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    task: Tasks = "",
+    data: Data = None,
+    style: Style = "speed",
+    judge: JudgeModel = None,
+    table: Table = None,
+    config: Config = None,
+    shape: Shape = None,
+    compile: Compile = False,
+    ray: Ray = None,
+    workers: Workers = 0,
+    as_json: Json = False,
+) -> None:
+    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score. An
+    image or a speech model is measured as `images` or `speech` do.
+
+    Example: mmspec bench --model smolvlm-mini --drafters none,eagle2 --temperature 0 --questions 8 --out bench-eagle2
+    """
+    if context.invoked_subcommand is not None:
+        refuse_misplaced(context)
+        return
+    from mmspec.spread import read_where, spread_over
+
+    if table == "drafters":
+        run_drafters(context, out, as_json)
+        return
+    where = read_where(ray, workers)
+    if task or table or config:
+        run_tasks(plan_of(context), out, plot and out is not None, as_json, where)
+        return
+    if data is not None:
+        raise InputError("--data belongs to a task: add --task, such as --task chartqa")
+    if judge is not None:
+        raise InputError("--judge belongs to a task: add --task mathvista")
+    from mmspec.benchmarks.memory import draft_weights, peaks
+    from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.records import Store
+    from mmspec.benchmarks.report import keep, speed_report
+    from mmspec.benchmarks.speed import SpeedSettings, run_speed
+    from mmspec.loading import modality_of
+
+    settings = SpeedSettings(
+        model=model,
+        drafters=words(drafters),
+        acceptance=acceptance,
+        temperatures=numbers(temperature),
+        questions=questions,
+        max_new_tokens=max_new_tokens,
+        min_tokens=min_tokens,
+        repeats=repeats,
+        seed=seed,
+        threads=threads,
+        dtype=dtype,
+        device=device,
+        shape=shape,
+        compile=compile,
+    )
+    if plot and out is not None:
+        require_matplotlib()  # before the long part
+    modality = modality_of(model)
+    if modality in OTHERS:
+        run_other(context, OTHERS[modality])
+        return
+    load = partial(loaded, settings, "none", compile)
+    with kept_in(out) as folder:
+        store = Store(folder, {"run": "speed", **asdict(settings), **({"shared": True} if where else {})})
+        pipe = load()
+        with spread_over(where, pipe, load) as spread:
+            samples = run_speed(pipe, settings, store, spread)
+        resident = peaks(settings) if memory else {}
+        report = speed_report(pipe, samples, settings, resident, spread.shared, draft_weights(pipe, settings.drafters))
+        summary, text = keep(folder, report)
+        if plot and out is not None:
+            report.draw(folder / "plot.png")
+    show(summary, text, as_json)
+
+
+def run_other(context: typer.Context, command: Any) -> None:
+    """Run the sub-command that measures this kind of model, with the options that were given."""
+    takes = inspect.signature(command).parameters
+    given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    given = {"methods" if name == "drafters" else name: value for name, value in given.items()}
+    for name in given:
+        if name not in takes:
+            option = name.removeprefix("as_").replace("_", "-")
+            raise InputError(f"--{option} is not for this model: see mmspec bench {command.__name__} --help")
+    command(**given)
+
+
+def refuse_misplaced(context: typer.Context) -> None:
+    """Options before a sub-command would be lost."""
+    for name in context.params:
+        if was_given(context, name):
+            option = name.removeprefix("as_").replace("_", "-")
+            raise InputError(f"--{option} stands before {context.invoked_subcommand!r}: put all options behind it")

@@ -1,0 +1,5 @@
+"""`python -m mmspec.benchmarks.gpu --stage ceilings`."""
+
+from mmspec.benchmarks.gpu.cli import main
+
+main()

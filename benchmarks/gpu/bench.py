@@ -1,0 +1,148 @@
+"""What all stages share: settings, the device, the models, the ceilings, and how a record is made or skipped."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mmspec
+from mmspec import Pipeline
+from mmspec.benchmarks.gpu.book import Book, Tables
+from mmspec.benchmarks.gpu.clock import Deadline, wait
+from mmspec.benchmarks.gpu.floors import H200, Card
+from mmspec.benchmarks.gpu.models import Spec, names, spec_of
+from mmspec.errors import InputError, one_line
+from mmspec.safe_files import read_json
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """small: shrunken models and counts. dtype: of the weights. compile: whether the static engine is measured, too.
+
+    repeats: measurements of a figure. tokens: new ones of an answer. rows: of a batch.
+    """
+
+    small: bool = False
+    device: str = "cuda"
+    dtype: str = "bfloat16"
+    compile: bool = True
+    repeats: int = 5
+    tokens: int = 256
+    rows: int = 1
+
+
+class Bench:
+    """One stage at work.
+
+    Args: stage: its name. folder: for results. models: names; none for all. deadline: when to stop.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        settings: Settings,
+        folder: Path,
+        models: tuple[str, ...],
+        deadline: Deadline,
+        intro: str,
+        tables: Tables,
+    ) -> None:
+        self.settings, self.deadline = settings, deadline
+        self.device, self.dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise InputError("there is no CUDA device here: add --small, or --device cpu")
+        self.specs: list[Spec] = [spec_of(name, settings.small) for name in models or names()]
+        self.card = ceilings_of(folder)
+        about = {"bandwidth": self.card.bandwidth, "flops": self.card.flops, "ceilings": self.card.source, **parts()}
+        self.book = Book(folder, stage, asdict(settings), intro, tables, about)
+        self.folder = folder
+
+    @property
+    def small(self) -> bool:
+        """Whether this is a check of the machinery."""
+        return self.settings.small
+
+    def record(self, key: str, make: Callable[[], dict[str, Any]]) -> None:
+        """Make a record unless it is there. One that cannot be made is noted with its reason, and the run goes on.
+
+        Raises: OutOfTime.
+        """
+        if self.book.has(key):
+            return
+        self.deadline.check()
+        logger.info("%s: %s", self.book.stage, key)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            made = make()
+        except Exception as error:  # noqa: BLE001  compilers and backends have errors of their own; they are findings
+            made = {"error": f"{type(error).__name__}: {one_line(error)}"}
+            logger.warning("%s: %s", key, made["error"])
+        if self.device.type == "cuda":
+            made["peak_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
+        self.book.add(key, made)
+
+    def missing(self, *keys: str) -> bool:
+        """Whether any of these is still to be made: otherwise its model need not be built."""
+        return not all(map(self.book.has, keys))
+
+    @contextmanager
+    def freed(self) -> Iterator[None]:
+        """What is made inside is gone from the device afterwards."""
+        try:
+            yield
+        finally:
+            wait(self.device)
+            torch._dynamo.reset()
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def pipeline(
+    model: Any, drafter: Any = "none", compiled: bool = False, sizes: tuple[int, ...] = (1,), **where: Any
+) -> Pipeline:
+    """A pipeline whose drafts have the drafter's own size, compiled or not. Args: sizes: see `sized`."""
+    return sized(mmspec.load(model, drafter, shape="own", compile=compiled, **where), sizes)
+
+
+def sized(pipe: Pipeline, sizes: tuple[int, ...]) -> Pipeline:
+    """The pipeline; if it is compiled, then for these numbers of nodes and no others, each of which costs a minute."""
+    if pipe.target.decoder.engine is not None:
+        pipe.target.decoder.engine.sizes = sizes
+    return pipe
+
+
+def ceilings_of(folder: Path) -> Card:
+    """What the stage `ceilings` found in this folder; else the rates of the card that the goals were set for."""
+    path = folder / "ceilings.json"
+    if not path.exists():
+        return H200
+    found = read_json(path)["records"].get("card", {})
+    if "copy_gb_s" not in found or "matmul_tflops" not in found:
+        return H200
+    return Card(found["copy_gb_s"] * 1e9, found["matmul_tflops"] * 1e12, "the stage ceilings, same folder")
+
+
+def parts() -> dict[str, Any]:
+    """Versions that decide GPU figures, beside those of every benchmark."""
+    if not torch.cuda.is_available():
+        return {}
+    import triton
+
+    return {
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "triton": triton.__version__,
+        "cudnn_sdp": torch.backends.cuda.cudnn_sdp_enabled(),
+        "memory_gb": torch.cuda.get_device_properties(0).total_memory / 1e9,
+    }

@@ -1,0 +1,111 @@
+"""Stage real: rounds of the bundled checkpoints with their trained drafters, plain and compiled, on held-out pictures.
+
+Here tau and S are what they are. S is against the faster of our own loops without a draft, in the same run; replies
+must be the same.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import mmspec
+from mmspec.benchmarks.gpu.bench import Bench, pipeline
+from mmspec.benchmarks.gpu.book import Row
+from mmspec.benchmarks.gpu.clock import settle
+from mmspec.benchmarks.questions import Question, long_questions
+from mmspec.checkpoints import bundled, drafters_of
+from mmspec.loading import modality_of
+
+INTRO = (
+    "Bundled checkpoints, greedy, held-out pictures of the synthetic world; decoding only. S is against the faster of "
+    "our own loops without a draft; equal says whether every reply is that of the plain loop."
+)
+
+
+SIZES = {False: (1,), True: (16, 32, 64)}
+"""Nodes for which verification is compiled, without and with drafts."""
+
+
+def run(bench: Bench) -> None:
+    """A record per checkpoint, drafter and kind of forward."""
+    settle(bench.device)
+    kinds = {"plain": False, "compiled": True} if bench.settings.compile else {"plain": False}
+    found = {name: folder for name, folder in bundled().items() if modality_of(name) == "vlm"}
+    for name, folder in list(found.items())[: 1 if bench.small else None]:
+        drafters = ["none", *(list(drafters_of(folder))[:1] if bench.small else drafters_of(folder))]
+        keys = {f"{name}, {drafter}, {kind}": (drafter, kind) for drafter in drafters for kind in kinds}
+        if not bench.missing(*keys):
+            continue
+        asked = questions(name, 1 if bench.small else 8)
+        for key, (drafter, kind) in keys.items():
+            with bench.freed():
+                bench.record(key, partial(measured, bench, name, drafter, kinds[kind], asked))
+
+
+def questions(name: str, number: int) -> list[Question]:
+    """Questions with long answers, as the model's tokenizer counts them."""
+    pipe = mmspec.load(name, "none", device="cpu")
+    return long_questions(number, lambda text: len(pipe.target.tokenizer(text)["input_ids"]))
+
+
+def measured(bench: Bench, name: str, drafter: str, compiled: bool, asked: list[Question]) -> dict[str, Any]:
+    """Seconds, rounds and tokens over all questions, each answered once before."""
+    pipe = pipeline(
+        name,
+        drafter,
+        compiled=compiled,
+        sizes=SIZES[drafter != "none"],
+        dtype=bench.settings.dtype,
+        device=bench.device,
+    )
+    tokens = min(bench.settings.tokens, 96)
+    parts = {"draft": 0.0, "verify": 0.0, "other": 0.0}
+    emitted, rounds, replies = 0, 0, []
+    for question in asked:
+        for _ in range(2):
+            out = pipe(question.image, question.prompt, max_new_tokens=tokens, temperature=0)
+        for part in parts:
+            parts[part] += getattr(out.stats, f"{part}_seconds")
+        emitted += out.stats.new_tokens - 1
+        rounds += len(out.stats.accept_lengths)
+        replies.append(out.token_ids)
+    seconds = sum(parts.values())
+    return {
+        "model": name,
+        "drafter": drafter,
+        "compiled": compiled,
+        "tau": emitted / rounds,
+        "ms_per_token": 1000 * seconds / emitted,
+        **{f"{part}_ms": 1000 * taken / rounds for part, taken in parts.items()},
+        "replies": replies,
+    }
+
+
+def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
+    """tau, S, the parts of a round, and whether replies are those of the plain loop."""
+    if not records:
+        return []
+    rows: list[Row] = [
+        [
+            "model, drafter, forward",
+            "tau",
+            "S",
+            "S/tau",
+            "ms per token",
+            "tokens/s",
+            "draft ms",
+            "verify ms",
+            "other ms",
+            "equal",
+        ]
+    ]
+    for key, record in records.items():
+        plain = [each for each in records.values() if each["model"] == record["model"] and each["drafter"] == "none"]
+        base = min((each["ms_per_token"] for each in plain), default=None)
+        speedup = base / record["ms_per_token"] if base else None
+        ms = record["ms_per_token"]
+        shares = [record["tau"], speedup, speedup / record["tau"] if speedup else None, ms, 1000 / ms]
+        same = all(each["replies"] == record["replies"] for each in plain) if plain else None
+        rows.append([key, *shares, record["draft_ms"], record["verify_ms"], record["other_ms"], same])
+    return [("Bundled checkpoints", rows)]

@@ -1,0 +1,207 @@
+"""Stage rounds: complete rounds on true-size models with random weights and synthetic acceptance.
+
+The draft is that of an EAGLE head of true size; its tree is a static one, because random weights have no confidence and
+dynamic trees would stay flat. Scores, acceptance and commit are the real ones; only how many tokens are accepted is
+made up (`synthetic.py`). A round hardly takes longer or shorter for it, so one measurement gives S for every tau. Every
+line is synthetic: text and quality mean nothing.
+
+Before that, on a cut of the model's last two layers in float32, tokens are compared with those of plain decoding: once
+with a drafter that is the target itself (everything is accepted), once with one of random weights (hardly anything).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, PreTrainedModel
+
+from mmspec import Pipeline
+from mmspec.benchmarks.gpu.baselines import COMPILED, OWN
+from mmspec.benchmarks.gpu.bench import Bench, pipeline, sized
+from mmspec.benchmarks.gpu.book import Row
+from mmspec.benchmarks.gpu.clock import settle
+from mmspec.benchmarks.gpu.floors import cap, draft_seconds, step_seconds
+from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
+from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic
+from mmspec.benchmarks.gpu.waiting import Waiting
+from mmspec.drafters.eagle import Eagle1, EagleHead
+from mmspec.drafters.independent import Independent
+from mmspec.safe_files import read_json
+
+INTRO = (
+    "SYNTHETIC acceptance on random weights of true size: no line says anything about a trained drafter. S(tau) is tau "
+    "times the time of a plain step over that of a round; the cap is what verification and draft steps at their floors "
+    "would leave of tau. The parts of a round are those of another run, in which the host waits for each. The plain "
+    "step is the fastest of our loop's and, if the stage baselines ran in the same folder, of all its ways."
+)
+NODES = 32
+DEPTHS = (3, 5, 7)
+TAUS = (2, 3, 4, 5, 6)
+PLAYED = 3.0
+"""tau of the rounds that are timed."""
+
+
+def run(bench: Bench) -> None:
+    """A record per model, depth and law; and one check of equality per model."""
+    settle(bench.device)
+    depths = (3,) if bench.small else DEPTHS
+    for spec in bench.specs:
+        keys = {f"synthetic: {spec.name}, depth {depth}, {law}": (depth, law) for depth in depths for law in TABLES}
+        check = f"equality: {spec.name}"
+        if bench.missing(check):
+            with bench.freed():
+                bench.record(check, partial(equal, bench, spec))
+        if bench.missing(*keys):
+            with bench.freed():
+                model = cache(partial(build, spec, bench.device, bench.dtype))
+                pipes = cache(partial(pipelines, bench, model))
+                plain = cache(partial(plain_ms, bench, spec, pipes))
+                for key, (depth, law) in keys.items():
+                    bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
+                del model, pipes, plain
+
+
+def head_like(model: PreTrainedModel) -> EagleHead:
+    """An EAGLE head of random weights whose layer has the shape of the model's."""
+    config = model.config
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+    )
+    shape = {name: getattr(config, name) for name in names}
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    with torch.device(model.device):
+        torch.manual_seed(1)
+        return EagleHead(LlamaConfig(**shape, head_dim=head_dim, num_hidden_layers=1)).to(model.dtype)
+
+
+def pipelines(bench: Bench, model: Callable[[], PreTrainedModel]) -> dict[str, Pipeline]:
+    """Our loop, plain and compiled; one of each serves all records of a model, so that nothing is compiled twice."""
+    kinds = {OWN: False, COMPILED: True} if bench.settings.compile else {OWN: False}
+    return {name: pipeline(model(), compiled=compiled) for name, compiled in kinds.items()}
+
+
+def plain_ms(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]]) -> dict[str, float]:
+    """Milliseconds of a plain step: of our loop, measured here, and of the stage baselines, if it ran."""
+    found = {}
+    path = bench.folder / "baselines.json"
+    if path.exists():
+        ms = read_json(path)["records"].get(spec.name, {}).get("ms", {})
+        found = {f"{name} (baselines)": taken["median"] for name, taken in ms.items()}
+    for name, pipe in pipes().items():
+        stats = answered(bench, spec, sized(pipe, (1,)))
+        found[name] = 1000 * stats.decode_seconds / (stats.new_tokens - 1)
+    return found
+
+
+def answered(bench: Bench, spec: Spec, pipe: Any) -> Any:
+    """The account of an answer (its first row), after one that warmed everything up."""
+    ids = prompt_of(spec, spec.prompt, bench.device, bench.settings.rows)
+    for _ in range(2):
+        out = pipe.generate(input_ids=ids, max_new_tokens=bench.settings.tokens)
+    return out.stats if bench.settings.rows == 1 else out[0].stats
+
+
+def measured(
+    bench: Bench,
+    spec: Spec,
+    pipes: Callable[[], dict[str, Pipeline]],
+    timed: Callable[[], dict[str, float]],
+    depth: int,
+    law: str,
+) -> dict[str, Any]:
+    """The time of a round and of its parts, and what follows for S.
+
+    Args: pipes, timed: give our loops and the milliseconds of plain steps, made when first asked for.
+    """
+    plain = timed()
+    rows = bench.settings.rows
+    nodes = 8 if bench.small else NODES if rows <= 4 else NODES // 2
+    tau = min(PLAYED, depth + 1)
+    pipe = sized(list(pipes().values())[-1], (nodes,))
+    drafter = Eagle1(head_like(pipe.target.model), depth=depth, width=8, top_k=8, total=nodes)
+    table = TABLES[law](tau, depth, rows).to(bench.device)
+    stats = answered(bench, spec, pipe.with_drafter(drafter, "own", Synthetic(table)))
+    split = answered(bench, spec, pipe.with_drafter(Waiting(drafter, bench.device), "own", Synthetic(table)))
+    rounds, played = len(stats.accept_lengths), len(split.accept_lengths)
+    base = min(plain, key=lambda name: plain[name])
+    round_ms = 1000 * stats.decode_seconds / rounds
+    dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
+    drafting = depth * draft_seconds(dims, length, bench.card, rows=rows)
+    floor = step_seconds(dims, nodes, length, bench.card, rows) + drafting
+    share = plain[base] / round_ms
+    limit = cap(dims, nodes, depth, length, bench.card, rows=rows)
+    return {
+        "synthetic": True,
+        "model": spec.name,
+        "prompt": spec.prompt,
+        "rows": rows,
+        "depth": depth,
+        "nodes": nodes,
+        "law": law,
+        "plain_ms": plain,
+        "base": base,
+        "base_ms": plain[base],
+        "round_ms": round_ms,
+        "draft_ms": 1000 * split.draft_seconds / played,
+        "verify_ms": 1000 * split.verify_seconds / played,
+        "other_ms": 1000 * split.other_seconds / played,
+        "floor_ms": 1000 * floor,
+        "tau_asked": tau,
+        "tau_reached": stats.tau,
+        "tokens_s": 1000 * rows * stats.tau / round_ms,
+        "efficiency": share,
+        "cap": limit,
+        "share_of_cap": share / limit,
+        "speedup": {str(tau): tau * share for tau in TAUS if tau <= depth + 1},
+    }
+
+
+def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
+    """Whether drafting changes a token, on two layers in float32; tau tells how much was accepted."""
+    model = build(spec, bench.device, torch.float32, layers=2)
+    ids = prompt_of(spec, min(spec.prompt, 512), bench.device)
+    tokens = min(bench.settings.tokens, 64)
+    found: dict[str, Any] = {"tau": {}, "equal": {}}
+    drafters = {"the target itself": Independent(model), "random weights": Eagle1(head_like(model), total=8)}
+    pipes = pipelines(bench, lambda: model)
+    plain = pipes[OWN].generate(input_ids=ids, max_new_tokens=tokens)
+    for name, drafter in drafters.items():
+        pipe = sized(list(pipes.values())[-1], (8,)).with_drafter(drafter)
+        out = pipe.generate(input_ids=ids, max_new_tokens=tokens)
+        same = [mine == other for mine, other in zip(out.token_ids, plain.token_ids, strict=True)]
+        found["tau"][name], found["equal"][name] = out.stats.tau, same.index(False) if not all(same) else True
+    return found
+
+
+def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
+    """Rounds and their parts; S by tau; the checks."""
+    lines = {key: record for key, record in records.items() if record.get("synthetic")}
+    checks = {key: record for key, record in records.items() if "equal" in record}
+    found: list[tuple[str, list[Row]]] = []
+    if lines:
+        fields = ("base_ms", "round_ms", "draft_ms", "verify_ms", "other_ms", "floor_ms", "tau_reached", "tokens_s")
+        rows: list[Row] = [["synthetic", *fields, "floor %", "S/tau", "cap", "of the cap"]]
+        for key, record in lines.items():
+            share = 100 * record["floor_ms"] / record["round_ms"]
+            ends = [share, record["efficiency"], record["cap"], record["share_of_cap"]]
+            rows.append([key, *(record[name] for name in fields), *ends])
+        found.append(("Rounds (synthetic)", rows))
+        rows = [["synthetic", *(f"S at tau {tau}" for tau in TAUS)]]
+        rows += [[key, *(record["speedup"].get(str(tau)) for tau in TAUS)] for key, record in lines.items()]
+        found.append(("Speed-up (synthetic)", rows))
+    if checks:
+        rows = [["two layers, float32", "drafter", "tau", "tokens equal (or place of the first other one)"]]
+        rows += [
+            [key, name, record["tau"][name], same]
+            for key, record in checks.items()
+            for name, same in record["equal"].items()
+        ]
+        found.append(("Equality with plain decoding", rows))
+    return found

@@ -1,0 +1,88 @@
+"""Synthetic acceptance: complete rounds of a model with random weights, of which only the accepted count is made up.
+
+The rule inside does all its work; then the path becomes that of the first node at a depth that a table tells by row and
+round, on the device. What is emitted means nothing, and every figure made with it is labelled synthetic. Two laws, both
+with an exact mean of tau - 1 over the table:
+
+- `geometric`: truncated geometric over 0 .. depth, each value in its due share, in a shuffled order;
+- `even`: the lowest variance that the mean allows: its floor, or one more, evenly spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmspec.acceptance.exact import Exact
+from mmspec.contract import Accepted, Draft, Kind
+from mmspec.errors import InputError
+from mmspec.sampling import Sampler
+from mmspec.tree import path_to
+
+ROUNDS = 1024
+
+
+def geometric(tau: float, depth: int) -> list[float]:
+    """Probabilities of accepting 0 .. depth tokens: p^a (1 - p), and p^depth for all; p such that the mean is tau - 1.
+
+    Raises: InputError: no such draft emits that many tokens.
+    """
+    check(tau, depth)
+    low, high = 0.0, 1.0
+    for _ in range(100):
+        p = (low + high) / 2
+        low, high = (p, high) if math.fsum(p**level for level in range(1, depth + 1)) < tau - 1 else (low, p)
+    p = (low + high) / 2
+    return [*(p**level * (1 - p) for level in range(depth)), p**depth]
+
+
+def geometric_table(tau: float, depth: int, rows: int, rounds: int = ROUNDS, seed: int = 0) -> Tensor:
+    """[rows, rounds] int64: accepted tokens; every row has each count in its share, in an order of its own."""
+    edges = torch.tensor(geometric(tau, depth), dtype=torch.float64).cumsum(0)
+    places = (torch.arange(rounds, dtype=torch.float64) + 0.5) / rounds
+    counts = torch.bucketize(places, edges[:-1], right=True)
+    draw = torch.Generator().manual_seed(seed)
+    return torch.stack([counts[torch.randperm(rounds, generator=draw)] for _ in range(rows)])
+
+
+def even_table(tau: float, depth: int, rows: int, rounds: int = ROUNDS) -> Tensor:
+    """[rows, rounds] int64: accepted tokens, floor(tau) - 1 or one more, as evenly as possible."""
+    check(tau, depth)
+    ends = ((torch.arange(rounds + 1, dtype=torch.float64)) * (tau - 1) + 1e-9).floor().long()
+    return ends.diff().expand(rows, -1).clone()
+
+
+def check(tau: float, depth: int) -> None:
+    """Raise InputError unless drafts of that depth can emit tau tokens per round."""
+    if not 1 <= tau <= depth + 1:
+        raise InputError(f"tau={tau} is not possible with drafts of depth {depth}: it must lie in [1, {depth + 1}]")
+
+
+TABLES: dict[str, Callable[[float, int, int], Tensor]] = {"geometric": geometric_table, "even": even_table}
+
+
+class Synthetic:
+    """An acceptance rule whose counts come from a table.
+
+    Args: table: [B, R] accepted tokens by row and round; after R rounds it begins again.
+    """
+
+    lossless = False
+    invariant = False
+    takes: tuple[Kind, ...] = Exact.takes
+
+    def __init__(self, table: Tensor) -> None:
+        self.table, self.inner, self.round = table, Exact(), 0
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """The path to the first node as deep as the table says, or as deep as there is one. See `Rule`."""
+        judged = self.inner(draft, scores, sampler, emitted)
+        wanted = self.table[: len(emitted), self.round % self.table.shape[1], None]
+        self.round += 1
+        depth = draft.depth if draft.valid is None else draft.depth.masked_fill(~draft.valid, 0)
+        last = torch.where(depth <= wanted, depth, -1).argmax(-1)
+        assert judged.next is not None
+        return path_to(draft, last, judged.next)
