@@ -1,4 +1,4 @@
-"""Settings for every test: no network, few threads, repeatable property tests."""
+"""Settings for every test: no network, few threads, repeatable property tests; `--engine static` (see `fixed.py`)."""
 
 import os
 
@@ -13,7 +13,33 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 else:
     os.environ.setdefault("OMP_NUM_THREADS", "2")  # torch's threads, without importing torch here
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("mmspec", deadline=None, derandomize=True)
 settings.load_profile("mmspec")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=("dynamic", "static"),
+        default="dynamic",
+        help="what targets verify on: the caches of transformers, or those of mmspec.engine",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "dynamic(reason): says nothing where all targets have static caches")
+    if config.getoption("engine") == "static":
+        from fixed import static_caches
+
+        switch = static_caches()
+        switch.__enter__()
+        config.add_cleanup(lambda: switch.__exit__(None, None, None))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if config.getoption("engine") == "static" else ():
+        for mark in item.iter_markers("dynamic"):
+            item.add_marker(pytest.mark.skip(reason=f"with --engine static: {mark.args[0]}"))

@@ -20,12 +20,16 @@ from mmspec.training.answers import Answered
 from mmspec.training.muon import build_optimizer
 from mmspec.vlm.drafters.dream_recipe import Insight
 
-METHODS = ["msd", "vispec", "hivis", "dream"]
+METHODS = ["msd", "vispec", "hivis", "dream", "specvlm"]
+FOCUSED = ("dream", "specvlm")
+"""Those that ask what the target looks at."""
+SMALL: dict[str, dict[str, Any]] = {"specvlm": {"ratio": 2, "queries": 2}}
+"""Settings for pictures of four slots."""
 LENGTHS = (17, 9, 14)
 
 
 def recipe_of(method: str, **changes: Any) -> Any:
-    return resolve("recipes", method, "vlm")(**changes)
+    return resolve("recipes", method, "vlm")(**{**SMALL.get(method, {}), **changes})
 
 
 def network(method: str, target: CausalTarget, seed: int = 3, noise: float = 0.15, **changes: Any) -> Any:
@@ -90,6 +94,13 @@ def expected(
         stands = {span[-1]: vectors[0]}
         kept = [t for t in kept if not image[t + 1] or t == span[-1]]
 
+    if method == "specvlm":
+        span = [t for t in kept if image[t + 1]]
+        focus = focus_of(inputs, ids[:prompt])
+        question = embeddings[[t + 1 for t in range(prompt - 1) if not image[t + 1]]].mean(0)
+        stands = compressed(net, question, {t: embeddings[t + 1] for t in span}, {t: float(focus[t + 1]) for t in span})
+        kept = [t for t in kept if not image[t + 1] or t in stands]
+
     tokens = torch.tensor(ids[1:] + path)
     said = target.embed(tokens)
 
@@ -99,8 +110,11 @@ def expected(
             return torch.cat([here, feature])
         if method == "msd" and t + 1 < len(ids) and image[t + 1]:
             return here
+        if method == "specvlm" and t in stands:
+            return stands[t]
         if method == "vispec":
-            here = stands.get(t, here)
+            if t in stands:
+                return stands[t]
             later = not span or t > span[-1]
             feature = net.inject(torch.cat([feature, vectors[-1] if later else told]))
         if method == "hivis" and step:
@@ -116,6 +130,25 @@ def expected(
             whole.append(content(t, estimate, step + 1))
             places.append(t)
     return target.head(estimate)
+
+
+def compressed(net: Any, question: Tensor, slots: dict[int, Tensor], focus: dict[int, float]) -> dict[int, Tensor]:
+    """What stands in which of a picture's slots, in the way that the gate takes; two slots per vector."""
+    places, vectors = list(slots), torch.stack(list(slots.values()))
+    way = list(net.ways)[int(net.gate(torch.cat([question, vectors.mean(0)])).argmax())]
+    if way == "prune":
+        best = sorted(places, key=lambda t: -focus[t])[: -(-len(places) // 2)]
+        return {t: slots[t] for t in best}
+    if way == "resample":
+        found = net.ways.resample.adaptor(vectors[None], torch.ones(1, len(places), dtype=torch.bool))[0]
+        return dict(zip(places[-2:], found, strict=True))
+    pairs = [(first, first + 1) for first in range(0, len(places) - 1, 2)]
+    if way == "pool":
+        return {places[b]: (vectors[a] + vectors[b]) / 2 for a, b in pairs}
+    if way == "convolve":
+        made, (first, second) = net.ways.convolve, net.ways.convolve.kernel
+        return {places[b]: made.mix(first * vectors[a] + second * vectors[b]) for a, b in pairs}
+    return {}
 
 
 def insights_of(
@@ -143,7 +176,7 @@ class Known:
 def loss_of(recipe: Any, net: Any, target: Any, features: Any, known: dict[int, Insight]) -> Any:
     """A loss that sees with a single target's parts and made-up insights."""
     loss = recipe.loss(net, target, features)
-    if recipe.method == "dream":
+    if recipe.method in FOCUSED:
         loss.insights = Known(known)
     return loss
 
@@ -171,7 +204,7 @@ def taught_by(method: str, target: Any, inputs: Any, rows: Any, features: Given,
     """A network, float64, that learnt the rows for some updates."""
     recipe = recipe_of(method, **{"unroll": 3, **changes})
     net = recipe.build(target, rows)
-    known = insights_of(target, inputs, rows) if method == "dream" else {}
+    known = insights_of(target, inputs, rows) if method in FOCUSED else {}
     loss = loss_of(recipe, net, Single(target), features, known)
     optimizer = build_optimizer(net, 0.02)
     for step in range(steps):

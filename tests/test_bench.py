@@ -22,6 +22,7 @@ from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.stock import Stock
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
+from mmspec.targets import CausalTarget
 
 SETTINGS = {"model": "m", "seed": 0}
 
@@ -341,6 +342,34 @@ def test_speed_run_reports_what_its_samples_say(model: Path, speaker: Path, tmp_
     assert (out / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--min-tokens", "3", "--repeats", "1", "--no-memory"],
+        ["--task", "chartqa"],
+        ["--table", "drafters", "--task", "chart", "--min-tokens", "1"],
+    ],
+)
+def test_with_compile_our_loop_is_compiled_and_says_the_same(
+    more: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, engine = [], CausalTarget.compile
+
+    def quick(target: CausalTarget) -> None:
+        """Traced and run plainly: inductor takes minutes."""
+        made.append(target)
+        engine(target, backend="eager")
+
+    monkeypatch.setattr(CausalTarget, "compile", quick)
+    small = ["--drafters", "none,suffix", "--temperature", "0", "--limit", "1", "--max-new-tokens", "8", "--json"]
+    text = succeeded(CliRunner().invoke(app, ["--model", str(model), *small, *more]))
+    assert not made
+    compiled = succeeded(CliRunner().invoke(app, ["--model", str(model), *small, *more, "--compile"]))
+    assert len(made) == 1
+    assert '"compile": false' in text
+    assert '"compile": true' in compiled
+
+
 def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("--drafters", "none", "--temperature", "0", "--questions", "3", "--no-plot", "--out", str(out))
@@ -460,7 +489,8 @@ def test_memory_is_measured_in_a_process_of_its_own(model: Path) -> None:
 
 def test_memory_that_cannot_be_measured_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"model": str(tmp_path / "missing"), "drafter": "none", "acceptance": "exact", "threads": 0}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "dtype": None, "device": None})))
+    request |= {"dtype": None, "device": None, "compile": False}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
     with pytest.raises(SystemExit, match="unknown model"):
         memory.main()
     failed = subprocess.CompletedProcess("", returncode=1, stdout="", stderr="Traceback ...\nunknown model 'm'\n")

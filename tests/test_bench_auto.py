@@ -8,12 +8,14 @@ import pytest
 import tiny
 import torch
 import toys
+from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 import mmspec
 from mmspec.benchmarks.auto import endless, outside_picture, outside_questions, with_random_weights
 from mmspec.benchmarks.cli import app
 from mmspec.control import CHAINS
+from mmspec.drafters.dflash import BlockNet, DFlash
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
@@ -73,14 +75,17 @@ def test_pictures_from_outside_are_the_same_every_time_and_unlike_each_other() -
 
 def test_random_weights_are_others_in_the_same_architecture() -> None:
     net = toys.llama()
+    config = Qwen3Config(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_hidden_layers=1, head_dim=8)
     for drafter, weights in (
         (Eagle(toys.eagle_head(net)), lambda other: other.net.state_dict()),
+        (DFlash(BlockNet(config, [0, 2], 6), depth=5), lambda other: other.net.state_dict()),
         (Independent(net), lambda other: other.decoder.model.state_dict()),
     ):
         old, new = weights(drafter), weights(with_random_weights(drafter))
         assert old.keys() == new.keys()
         assert all(old[name].shape == new[name].shape and old[name].dtype == new[name].dtype for name in old)
         assert not all(torch.equal(old[name], new[name]) for name in old)
+        assert getattr(drafter, "depth", 0) == getattr(with_random_weights(drafter), "depth", 0)
 
 
 @pytest.mark.parametrize(

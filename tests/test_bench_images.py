@@ -23,6 +23,7 @@ from mmspec.benchmarks import image_measures as measures
 from mmspec.benchmarks import image_plots as plots
 from mmspec.benchmarks.accuracy import score
 from mmspec.benchmarks.clip import Clip
+from mmspec.benchmarks.commands import speed
 from mmspec.benchmarks.image_laws import surprise
 from mmspec.benchmarks.image_quality import REAL, THROUGH, Drawn, Quality, marks, through_codes
 from mmspec.benchmarks.image_run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted
@@ -384,7 +385,7 @@ def test_bench_of_an_image_model_is_that_of_images(folder: Path, monkeypatch: py
     def images(**given: Any) -> None:
         calls.append(given)
 
-    monkeypatch.setitem(cli.OTHERS, "image", images)
+    monkeypatch.setitem(speed.OTHERS, "image", images)
     done = bench("--model", folder, "--drafters", "none,scd-mc@ratio", "--questions", 1, "--temperature", "0", "--json")
     assert done.exit_code == 0, done.exception
     told = {"questions": 1, "temperature": "0", "as_json": True}

@@ -1,14 +1,17 @@
 """Runs of benchmark tasks with a tiny random model: what is kept, resumed, reported and refused."""
 
+import csv
+import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 from test_bench import run_of, sample_with
-from tiny import tiny_smolvlm
+from tiny import tiny_llama, tiny_smolvlm
 from typer.testing import CliRunner, Result
 
 from mmspec.benchmarks import layouts
@@ -17,10 +20,14 @@ from mmspec.benchmarks.plan import Plan, read_plan
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
-from mmspec.benchmarks.tasks.task import find_task
+from mmspec.benchmarks.tasks.extraction import Judge
+from mmspec.benchmarks.tasks.hub import official
+from mmspec.benchmarks.tasks.mathvista import MathVista
+from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, Mark, find_task
 from mmspec.benchmarks.token_classes import counts
 from mmspec.errors import Error, InputError, UnknownNameError
 
+READ = (".json", ".jsonl", ".tsv")
 SMALL = ["--drafters", "none,prompt-lookup", "--max-new-tokens", "6", "--temperature", "0", "--repeats", "1"]
 
 
@@ -94,6 +101,10 @@ def test_stand_ins_are_never_called_the_data_set(finished: tuple[Path, str]) -> 
     assert "chartqa-format/miniworld (stand-in data: no score of ChartQA), speed prompts" in text
     assert "Stand-in data, no results of the data sets: chartqa-format/miniworld" in text
     assert (out / "table.txt").read_text() == text
+    last = text.splitlines()[-2:]  # what the figures depend on: the call, then date, hardware, versions
+    assert last[0].startswith("mmspec ")
+    assert re.match(r"\d{4}-\d\d-\d\d, .* cores, .* torch .*, transformers ", last[1])
+    assert json.loads((out / "summary.json").read_text())["command"] == last[0]
 
 
 def test_table_and_page_are_written(finished: tuple[Path, str]) -> None:
@@ -149,6 +160,161 @@ def test_a_broken_task_does_not_stop_the_others(model: Path, tmp_path: Path) -> 
     assert "mathvista does not exist" in result.output
     assert "How many" not in result.output
     assert "3 of 3 replies are timed" in result.output
+
+
+Damage = Callable[[Path], None]
+
+
+def records_in(whole: Any) -> Any:
+    """The list or the object of records in a JSON file."""
+    return whole["questions"] if isinstance(whole, dict) and "questions" in whole else whole
+
+
+def changed(name: str, **values: object) -> Damage:
+    """The last record of a JSON file with other values; `...` takes a column away."""
+
+    def damage(folder: Path) -> None:
+        file = folder / name
+        whole = json.loads(file.read_text())
+        rows = records_in(whole)
+        key = len(rows) - 1 if isinstance(rows, list) else list(rows)[-1]
+        rows[key] = {column: value for column, value in {**rows[key], **values}.items() if value is not ...}
+        file.write_text(json.dumps(whole))
+
+    return damage
+
+
+def rewritten(name: str, change: Callable[[str], str]) -> Damage:
+    """A file with another text."""
+
+    def damage(folder: Path) -> None:
+        before = (folder / name).read_text()
+        (folder / name).write_text(change(before))
+        assert (folder / name).read_text() != before
+
+    return damage
+
+
+BROKEN: dict[str, tuple[Damage, str]] = {
+    "chartqa": (changed("test_human.json", query=...), "human.json, row 1: column 'query' or 'question' is missing"),
+    "mathvista": (changed("testmini.json", answer_type=["text"]), "testmini.json, entry '2': column 'answer_type'"),
+    "ocrbench": (changed("OCRBench.json", answers={"a": 1}), "OCRBench.json, row 2: column 'answers' must hold a text"),
+    "mmt-bench": (rewritten("MMT-Bench_VAL.tsv", lambda text: text.replace("iVBOR", "iV*OR")), "row 1: column 'image'"),
+    "seed-bench-2": (changed("SEED-Bench_v2_level1_2_3.json", data_id=[7]), "2_3.json, row 2: column 'data_id'"),
+    "scienceqa": (rewritten("pid_splits.json", lambda _: '{"test": []}'), "scienceqa holds no questions of ScienceQA"),
+}  # fmt: skip
+"""Stand-ins of two rows, each damaged in its own way, and what is said about it."""
+
+
+def test_tasks_with_bad_data_are_named_and_what_can_be_asked_is_kept(model: Path, tmp_path: Path) -> None:
+    """Missing column, unexpected types, wrong base64, broken picture cell, empty split, all in one run."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    for name, (damage, _) in BROKEN.items():
+        find_task(name).fixture(data / name, 2, "bad")
+        damage(data / name)
+    find_task("spec-bench").fixture(data / "spec-bench", 2, "bad")
+    whole = ("--model", model, *SMALL, "--no-plot", "--limit", 2, "--data", data, "--out", out)
+    arguments = (*whole, "--task", ",".join([*BROKEN, "spec-bench"]))
+    result = call(*arguments)
+    assert result.exit_code == 2
+    told = [line for line in result.output.splitlines() if line.startswith(("failed: ", "refused: "))]
+    for name, (_, message) in BROKEN.items():
+        assert any(re.search(message, line) for line in told), (name, told)
+    assert "Traceback" not in result.output
+    assert len(lines(out, "seed-bench-2")) == 1  # its other question could be asked
+    kept = (next(out.glob("*/spec-bench/samples.jsonl")), next(out.glob("*/seed-bench-2/samples.jsonl")))
+    before = [file.read_text() for file in kept]
+    find_task("chartqa").fixture(data / "chartqa", 2, "bad")  # put right
+    assert call(*arguments).exit_code == 2  # the others are as they were
+    assert [file.read_text() for file in kept] == before
+    assert len(lines(out)) == 2
+
+
+ODD = (None, True, 5, -1.5, "", " ", "[oops", "['a'", {"a": 1}, [], [3], [None], [["x"]])
+"""What may stand in a cell where something else should."""
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_any_value_in_any_column_is_taken_or_named(name: str, tmp_path: Path) -> None:
+    """Every column of a row of a stand-in is missing in turn, and holds one odd value after the other."""
+    task = find_task(name)
+    found = task.fixture(tmp_path, 3, "odd")
+    files = [path for path in (found.rglob("*") if found.is_dir() else [found]) if path.suffix in READ]
+    file = max(files, key=lambda path: path.stat().st_size)  # that of the questions
+    if file.suffix == ".tsv":
+        pytest.skip("cells of a TSV file are texts: see below")
+    text = file.read_text(encoding="utf-8")
+    whole = [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)
+    rows = records_in(whole)
+    key, named = 0 if isinstance(rows, list) else next(iter(rows)), []
+    row = rows[key]
+    for column, odd in itertools.product(row, (..., *ODD)):
+        rows[key] = {**row, column: odd} if odd is not ... else {each: row[each] for each in row if each != column}
+        told = "\n".join(map(json.dumps, whole)) if file.suffix == ".jsonl" else json.dumps(whole)
+        file.write_text(told, encoding="utf-8")
+        try:
+            for item in task.items(found):
+                assert all(isinstance(task.prompt(item, style), str) for style in STYLES)
+                task.mark(item, "The answer is (A).", "speed")
+                for picture in item.pictures:
+                    picture.load()
+        except InputError as error:
+            named.append((column, odd, str(error)))
+    assert [each for each in named if not re.search(rf"{file.name}, (row 1|line 1|entry '1')", each[2])] == []
+    assert len(named) > len(ODD)
+
+
+def test_any_text_in_any_cell_of_a_tsv_file_is_taken_or_named(tmp_path: Path) -> None:
+    task, named = find_task("mmt-bench"), []
+    file = task.fixture(tmp_path, 4, "odd")
+    with file.open(encoding="utf-8", newline="") as given:
+        rows = list(csv.DictReader(given, delimiter="\t"))
+    texts = (
+        "",
+        " ",
+        "5",
+        "-1",
+        "[oops",
+        "['a'",
+        "[]",
+        "[7]",
+        "[None]",
+        "{[]: 1}",
+        "[" + "-" * 3000 + "1]",
+        "AB",
+        "\u00e9",
+    )
+    for column, odd in itertools.product(rows[0], (..., *texts)):
+        names = [name for name in rows[0] if name != column or odd is not ...]
+        with file.open("w", encoding="utf-8", newline="") as taken:
+            writer = csv.DictWriter(taken, names, delimiter="\t", extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows([{**rows[0], column: odd}, *rows[1:]])
+        try:
+            for item in task.items(file):
+                task.mark(item, "The answer is (A).", "speed")
+                for picture in item.pictures:
+                    picture.load()
+        except InputError as error:
+            named.append((column, str(error)))
+    assert [each for each in named if not re.search(rf"{file.name}, row [1234]: ", each[1])] == []
+    assert {column for column, _ in named} >= {"index", "question", "answer", "A", "image"}
+
+
+@pytest.mark.parametrize("answer", ["", "AB", "F"])
+def test_an_answer_is_one_letter_of_an_option(answer: str, tmp_path: Path) -> None:
+    task = find_task("scienceqa")
+    task.fixture(tmp_path, 2, "letters")
+    changed("problems.json", answer=answer)(tmp_path)
+    with pytest.raises(InputError, match=r"problems.json, entry '2': the answer '\w*' is not the index of one of"):
+        list(task.items(tmp_path))
+
+
+def test_decimal_places_may_be_told_as_text(tmp_path: Path) -> None:
+    task = find_task("mathvista")
+    task.fixture(tmp_path, 3, "places")
+    changed("testmini.json", precision="1.0")(tmp_path)
+    assert [item.facts["precision"] for item in task.items(tmp_path)] == [None, None, 1]
 
 
 def test_text_tasks_need_no_pictures(model: Path) -> None:
@@ -220,6 +386,9 @@ def test_a_file_and_options_make_a_plan(tmp_path: Path) -> None:
     assert plan.temperatures == (0.0, 0.5)
     settings = plan.settings("b", "chartqa")
     assert (settings.data, settings.name, settings.speed.model) == (tmp_path / "charts", "chartqa", "b")
+    file.write_text('[data]\nchartqa = "some/charts"\nmathvista = "official/maths"\n')
+    (tmp_path / "official" / "maths").mkdir(parents=True)
+    assert read_plan(file)["data"] == {"chartqa": Path("some/charts"), "mathvista": tmp_path / "official" / "maths"}
     assert Plan(table=1).tasks == ("spec-bench",)
     assert len(Plan(table=2).tasks) == 6
     assert [plain(name) for name in ("org/model-1.5", "/tmp/x y", "..")] == ["org_model-1.5", "tmp_x_y", "model"]
@@ -234,7 +403,8 @@ def test_a_file_and_options_make_a_plan(tmp_path: Path) -> None:
         ("tasks = 'chartqa'", InputError, "a list of names is needed"),
         ("temperatures = ['warm']", InputError, "a list of numbers is needed"),
         ("data = 'here'", InputError, "a table of task = path"),
-        ("tasks = [", InputError, "is not TOML"),
+        ("questions = 1\ntasks = [", InputError, "is not TOML: Invalid value (at end of document)"),
+        ("compile = 1", InputError, "true or false is needed"),
         ("style = 'fast'", UnknownNameError, "unknown style 'fast'"),
         ("table = 3", InputError, "table=3"),
         ("tasks = ['chartqua']", UnknownNameError, "did you mean 'chartqa'"),
@@ -247,6 +417,7 @@ def test_typos_in_a_plan_are_one_clear_error(text: str, error: type[Error], mess
     result = call("--config", tmp_path / "table.toml")
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
+    assert str(tmp_path / "table.toml") in str(result.exception)
 
 
 def test_mistakes_on_the_command_line_are_one_clear_error(tmp_path: Path) -> None:
@@ -254,7 +425,76 @@ def test_mistakes_on_the_command_line_are_one_clear_error(tmp_path: Path) -> Non
         (["--data", tmp_path], "--data belongs to a task"),
         (["--task", "chartqa", "--model", tmp_path / "none"], "unknown model"),
         (["--config", tmp_path / "none.toml"], "cannot be read"),
+        (["--task", "chartqua"], "unknown task 'chartqua'; did you mean 'chartqa'"),
     ):
         result = call(*arguments)
         assert isinstance(result.exception, Error)
         assert message in str(result.exception)
+
+
+def test_a_data_set_of_the_hub_is_downloaded_unless_it_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, list[str]]] = []
+
+    def snapshot(name: str, repo_type: str, allow_patterns: list[str]) -> str:
+        asked.append((name, repo_type, allow_patterns))
+        return str(find_task("chartqa").fixture(tmp_path / "hub", 2, "hub"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.chdir(tmp_path)
+    items = list(find_task("chartqa").items(official(Path("some/charts"))))
+    assert len(items) == 2
+    assert asked[0][:2] == ("some/charts", "dataset")
+    assert "*.parquet" in asked[0][2]
+    (tmp_path / "some" / "charts").mkdir(parents=True)
+    for path in (Path("some/charts"), Path("no such/folder/at/all"), tmp_path / "nothing"):
+        assert official(path) == path
+    assert len(asked) == 1
+
+
+class Copying:
+    """A judge's pipeline that says what it is told."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.asked = text, ""
+
+    def __call__(self, prompt: str, **options: Any) -> "Copying":
+        self.asked = prompt
+        return self
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        (" 42\nbecause", "integer", "42"),
+        ("None.", "integer", ""),
+        ("", "integer", ""),
+        ("about 3.14159", "float", "3.14"),
+        ("[1, 2]", "list", "[1, 2]"),
+        ("(B)", "text", "blue"),
+    ],
+)
+def test_a_judge_finds_the_answer_in_a_reply(text: str, kind: str, value: str) -> None:
+    pipe: Any = Copying(text)
+    choices = ("red", "blue") if kind == "text" else ()
+    facts = {"answer_type": kind, "precision": 2, "unit": ""}
+    item = Item("1", "How many?", (value,) if value else ("7",), choices=choices, facts=facts)
+    task: Any = MathVista().judged_by(Judge("referee", pipe))
+    assert task.mark(item, "I counted them all.", "speed") == Mark(value, bool(value))
+    assert "I counted them all." in pipe.asked
+    assert "How many?" in pipe.asked
+    assert task.metric == "accuracy, answers extracted by referee"
+    assert MathVista().mark(item, "I counted them all.", "speed").value == ""
+
+
+def test_a_run_says_who_judged(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = str(tiny_llama(tmp_path / "judge"))
+    assert isinstance(Judge.load(judge)("7 + 8?", "15.", "a number"), str)
+    monkeypatch.setattr(Judge, "load", lambda name, *_: Judge(name, Copying("15")))  # its context is too short
+    chosen = ("--model", model, *SMALL, "--task", "mathvista", "--limit", 2, "--out", tmp_path / "out")
+    text = succeeded(call(*chosen, "--judge", judge))
+    assert f"accuracy, answers extracted by {judge}" in text
+    assert "holds a run with judge" in str(call(*chosen).exception)
+    with pytest.raises(InputError, match="no task of the run takes one, mathvista does"):
+        Plan(tasks=("chartqa",), judge="referee")

@@ -198,3 +198,12 @@ def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: PROMPT is missing")
+
+
+def test_help_on_training_names_every_bundled_target(run: Run) -> None:
+    status, out, _ = run("train", "target", "--help")
+    assert status == 0
+    assert all(name in out for name in ("smolvlm-mini", "janus-mini", "valle-mini"))
+    status, _, err = run("train", "target", "janus-mimi", "--help")
+    assert status == 2
+    assert "did you mean 'janus-mini'?" in err

@@ -45,7 +45,6 @@ from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.payoff import Costs, Rates
 from mmspec.sampling import Sampler, Sampling
-from mmspec.tree import root
 
 GREEDY = Sampler(Sampling(), 1, torch.device("cpu"))
 NOTHING = torch.zeros(1, 1)
@@ -307,7 +306,9 @@ def test_what_is_no_shape_is_one_clear_error(text: str) -> None:
 def test_the_command_line_takes_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, shapes = str(tiny.tiny_llama(tmp_path)), []
     load = mmspec.load
-    monkeypatch.setattr(mmspec, "load", lambda *parts, shape: shapes.append(shape) or load(*parts, shape=shape))
+    monkeypatch.setattr(
+        mmspec, "load", lambda *parts, shape, **more: shapes.append(shape) or load(*parts, shape=shape, **more)
+    )
     arguments = ["generate", "--model", folder, "--max-new-tokens", "3", "--shape"]
     for text in ("own", "3", "4x2x8"):
         result = CliRunner().invoke(app, [*arguments, text, "red"])
@@ -389,7 +390,7 @@ class Refusing(Exact):
     """Keeps nothing, so there is a draft at every position."""
 
     def __call__(self, draft: Draft, scores: torch.Tensor, sampler: Sampler, emitted: torch.Tensor) -> Accepted:
-        chosen = super().__call__(root(draft.tokens[:, 0]), scores[:, :1], sampler, emitted)
+        chosen = super().__call__(Draft.root(draft.tokens[:, 0]), scores[:, :1], sampler, emitted)
         return Accepted(chosen.path, chosen.count, chosen.next)
 
 

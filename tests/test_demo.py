@@ -1,5 +1,6 @@
 """The demos: what a page shows of a request, limits on what is asked, and the page itself, without a browser."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,6 +129,29 @@ def test_tokens_are_escaped_and_clothed() -> None:
         assert "underline" in rule[1] or "border-bottom" in rule[1]
 
 
+def light(colour: str) -> float:
+    """Relative luminance of #rrggbb, 0 to 1 (WCAG 2)."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("kind", markup.CLOTHED)
+def test_clothed_tokens_can_be_read(kind: str) -> None:
+    """In the light and the dark theme alike: they bring both of their colours."""
+    rule = re.search(rf"\.mm-{kind} {{ background: (#\w{{6}}); color: (#\w{{6}});", markup.CSS)
+    assert rule is not None
+    high, low = light(rule[1]), light(rule[2])
+    assert (high + 0.05) / (low + 0.05) >= 7
+
+
+def test_a_running_clock_is_not_read_aloud(race: Race) -> None:
+    assert 'role="status"' in markup.note("Done.")
+    *ticks, end = picture_chat.show_replay(race)
+    assert not [frame for frame in ticks if "role=" in frame[0]]
+    assert 'role="status"' in end[0]
+
+
 def test_messages_and_drawings_are_escaped() -> None:
     assert "<i>" not in markup.problem("<i>") + markup.note("<i>")
     nodes = (Node("<i>", -1, 0, True), Node("</svg>", 0, 1, True), Node("a b\n", 0, 1, False))
@@ -157,8 +181,12 @@ def test_a_bar_for_every_round() -> None:
     assert "Nothing was verified" in drawings.bars([])
 
 
-def test_cards_tell_speed_only_at_the_end(race: Race) -> None:
-    assert "2.50x" not in markup.counters(race, 5.0)
+def test_cards_count_along_and_give_the_verdict_at_the_end(race: Race) -> None:
+    start, middle = markup.counters(race, 1.0), markup.counters(race, 2.0)
+    assert re.findall("<b>(.*?)</b>", start) == ["...", "...", "...", "...", "1 / 1", "..."]
+    # after 2 s one side has said a token a second, the other three of them in one call
+    assert re.findall("<b>(.*?)</b>", middle) == ["3.00x", "3.00", "1.0", "3.0", "2 / 2", "..."]
+    assert race.speedup_by(1.0) is None
     end = markup.counters(race, 6.0)
     assert "2.50x" in end
     assert "6 / 3" in end  # target calls, the prompt's included
@@ -272,7 +300,8 @@ def test_a_bad_upload_is_one_message_and_the_next_request_works(
     assert shown(studio, picture)[-1][0].finished
 
 
-def test_other_mistakes_are_messages_too(studio: Studio) -> None:
+def test_other_mistakes_are_messages_too(studio: Studio, tmp_path: Path) -> None:
+    assert "kept for ten minutes: upload it again" in shown(studio, tmp_path / "forgotten.png")[-1][1]
     assert "the question is empty" in shown(studio, None, prompt="")[-1][1]
     assert "unknown drafter" in shown(studio, None, drafter="/etc/passwd")[-1][1]
     assert "control token" in shown(studio, None, prompt="<|im_end|> x <image>")[-1][1]
@@ -287,13 +316,14 @@ def test_other_mistakes_are_messages_too(studio: Studio) -> None:
 class Served:
     url: str
     blocks: Any
+    model: str
 
 
 @pytest.fixture(scope="module")
 def served(studio: Studio) -> Iterator[Served]:
     blocks = app.page(studio)
     _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **app.LAUNCH)
-    yield Served(url, blocks)
+    yield Served(url, blocks, studio.model)
     blocks.close()
 
 
@@ -302,7 +332,13 @@ def test_nobody_reads_files_or_waits_without_end(served: Served) -> None:
 
     config = httpx.get(f"{served.url}config").json()
     assert not config["analytics_enabled"]
-    assert httpx.get(f"{served.url}gradio_api/file=/etc/passwd").status_code == 403
+    own = Path(__file__)  # in the folder that the server was started in, or below
+    for path in ("/etc/passwd", own, os.path.relpath(own), "../../../../etc/passwd", Path(served.model, "config.json")):
+        answer = httpx.get(f"{served.url}gradio_api/file={path}")
+        assert answer.status_code in (403, 404), path
+        assert b"root:" not in answer.content
+    large = {"files": ("large.png", b"0" * (10 * 1024**2 + 1))}
+    assert httpx.post(f"{served.url}gradio_api/upload", files=large).status_code == 413
     assert served.blocks._queue.max_size == app.WAITING
     assert not served.blocks.share
     assert served.blocks.max_file_size == 10 * 1024**2
@@ -327,6 +363,33 @@ def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_
     assert "the question is empty" in talk.predict(" ", "prompt-lookup", 0, 16, 0, "own", api_name="/run")[0]
     with pytest.raises(Exception, match="maximum value 256"):
         talk.predict("why", "prompt-lookup", 0, 100_000, 0, "own", api_name="/run")
+
+
+def test_visitors_do_not_see_where_models_lie(studio: Studio) -> None:
+    assert studio.name == Path(studio.model).name != studio.model
+    assert studio.choices[0] == ("prompt-lookup", "prompt-lookup")
+    assert studio.choices[1] == (Path(studio.drafters[1]).name, studio.drafters[1])
+    assert Studio("google/gemma-3-4b-it", []).name == "google/gemma-3-4b-it"
+
+
+@pytest.mark.parametrize("given", [[], ["--model", "smolvlm-mini"]])
+def test_tabs_that_are_absent_are_named_to_who_starts_the_page(
+    given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    page = SimpleNamespace(launch=lambda **_: None)
+    monkeypatch.setattr(app, "page", lambda *studios: shown.extend(studios) or page)
+    monkeypatch.setattr("mmspec.checkpoints.bundled", lambda: {"smolvlm-mini": None, "janus-mini": None})
+    monkeypatch.setattr(app, "studio_of", lambda model, drafters=None: model)
+    result = CliRunner().invoke(command, given)
+    assert result.exit_code == 0
+    if given:
+        assert shown == ["smolvlm-mini"]
+        assert result.output == ""
+    else:
+        assert shown == ["smolvlm-mini", "janus-mini"]
+        assert "no tab for valle-mini" in result.output
+        assert "mmspec demo --model smolvlm-mini,valle-mini" in result.output
 
 
 def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The drawing tab: what a page shows of a picture that is drawn, limits on what is asked, and the page itself."""
 
-from base64 import b64decode
+import re
+from base64 import b64decode, b64encode
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import tiny_images
 from PIL import Image
 
 import mmspec
-from mmspec.demos.easel import CELL, COLOURS, LOOK, Easel, Sketches, Wish, grid, shown
+from mmspec.demos.cells import CELL, COLOURS, MARKS, grid, legend
+from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, Sketches, Wish, shown
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step
-from mmspec.errors import InputError, UnknownNameError
+from mmspec.errors import InputError, MismatchError, UnknownNameError
+from mmspec.image_ar.judge import Asked
 
 pytest.importorskip("gradio")
 from mmspec.demos import app, easel, picture_board
@@ -24,6 +27,11 @@ class Tiny(Easel):
     """Knows the words of the tiny model."""
 
     captions = ["a red circle", "two blue square"]  # type: ignore[assignment]
+
+
+def pixels(file: bytes) -> bytes:
+    """Of a PNG file."""
+    return Image.open(BytesIO(file)).tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +55,11 @@ def test_a_race_draws_the_same_picture_twice(board: Easel, monkeypatch: pytest.M
     assert len(race.fast.steps) == 1 + len(race.fast.accept_lengths)
     for sketches, trace in ((race.slow_sketches, race.slow), (race.fast_sketches, race.fast)):
         assert len(sketches.shots) == len(trace.steps) + 1  # one per round, and the whole
-        assert sketches.shots[-1][1].tobytes() == want.image.tobytes()
+        assert pixels(sketches.shots[-1][1]) == want.image.tobytes()
         assert sketches.at(-1.0) is None
         half = sketches.at(trace.steps[len(trace.steps) // 2].seconds)
         assert half is not None
-        assert half.tobytes() != want.image.tobytes()
+        assert pixels(half) != want.image.tobytes()
     assert sum(len(step.kinds) for step in race.fast.steps) == LENGTH
 
 
@@ -63,29 +71,107 @@ def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.Mo
     assert [len(each.shots) for each in (race.slow_sketches, race.fast_sketches)] == [2, 2]  # the first, and the whole
 
 
+@pytest.mark.parametrize("rule", LOOSE)
+def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> None:
+    knob, neutral, loosest = LOOSE[rule]
+    ends = [Wish("a circle", "sjd", rule, looseness=share).relaxed for share in (0.0, 1.0)]
+    made = [type(end)(**{knob: value}) for end, value in zip(ends, (neutral, loosest), strict=True)]
+    assert [vars(end) for end in ends] == [vars(other) for other in made]
+    assert vars(ends[0]) != vars(ends[1])
+    codes = [
+        list(board.draw(Wish("a red circle", "sjd", rule, seed=2, shape="own", looseness=share)))[-1].fast
+        for share in (0.0, 1.0)
+    ]
+    ratio = list(board.draw(Wish("a red circle", "sjd", "ratio", seed=2, shape="own")))[-1].fast
+    if rule != "cool-sd":  # whose residual is another one
+        assert codes[0].token_ids == ratio.token_ids
+    assert len(codes[1].accept_lengths) <= len(codes[0].accept_lengths)
+
+
+def test_an_example_is_judged_by_the_reader_beside_the_model(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        def facts(self, asked: list[Asked], pictures: list[Image.Image]) -> list[list[bool]]:
+            assert [one.prompt for one in asked] == ["a red circle"] * 2
+            assert pictures[0].tobytes() == pictures[1].tobytes()
+            return [[True, False, True], [True, True, True]]
+
+    monkeypatch.setitem(vars(board), "asked", [Asked("a red circle")])
+    monkeypatch.setitem(vars(board), "judge", Known())
+    race = list(board.draw(Wish("a red circle", "scd-gs", shape="own")))[-1]
+    assert race.kept == (2, 3, 3)
+    slow, fast = picture_board.sides(race, race.slow.seconds + race.fast.seconds)
+    assert "2 of 3 things" in slow
+    assert "3 of 3 things" in fast
+    assert "things" not in picture_board.sides(race, 0.0)[0]
+    other = list(board.draw(Wish("two blue square", "scd-gs", shape="own")))[-1]
+    assert other.kept is None
+    assert "things" not in picture_board.sides(other, 99.0)[0]
+
+
+def test_the_drafter_that_the_model_would_take_comes_first(board: Easel) -> None:
+    assert Easel(board.model).drafters[:2] == ["scd-gs", "jacobi"]
+
+
+def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> None:
+    with pytest.raises(MismatchError, match="the drafter Jacobi makes point"):
+        list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "lantern")))
+
+
 def test_lossy_rules_say_so(board: Easel) -> None:
     race = list(board.draw(Wish("a red circle", "sjd", "gsd", seed=1, shape="own")))[-1]
     assert not race.fast.lossless
     assert not race.invariant
 
 
-def test_cells_have_the_colour_of_how_their_code_came_about() -> None:
+def test_cells_have_the_colour_and_the_mark_of_how_their_code_came_about() -> None:
     kinds = [(PLAIN,), (DRAFTED, DRAFTED, CORRECTED), (DRAFTED, BONUS)]
     steps = [Step(("",) * len(each), each, float(index)) for index, each in enumerate(kinds)]
     drawn = grid(steps, 4)
-    order = [part.split('"')[0] for part in drawn.split('fill="')[1:]]
-    assert order == [COLOURS[kind] for each in kinds for kind in each]
+    flat = [kind for each in kinds for kind in each]
+    for kind, colour in COLOURS.items():
+        layer = drawn.split(f"<title>{kind}</title>")[1].split("</g>")[0]
+        cells = re.findall(r"M(\d+) (\d+)h", layer)
+        assert f'fill="{colour}"' in layer
+        assert [int(x) // CELL + 4 * (int(y) // CELL) for x, y in cells] == [
+            place for place, each in enumerate(flat) if each == kind
+        ]
+        marks = len(re.findall(re.escape(MARKS.get(kind, "no mark")), layer))
+        assert marks == (len(cells) if kind in MARKS else 0)  # not by colour alone
     assert f'width="{4 * CELL}" height="{2 * CELL}"' in drawn
-    assert f'x="0" y="{CELL}"' in drawn  # the fifth code begins the second row
-    assert "rect" not in grid([], 4)
+    assert 'aria-label="6 codes: 3 drafted, 1 corrected, 1 bonus, 1 plain"' in drawn
+    assert "path" not in grid([], 4)
+    assert len(set(MARKS.values())) == len(MARKS) == len(COLOURS) - 1
+    assert all(text in legend() for text in [*COLOURS, *COLOURS.values(), *MARKS.values()])
+
+
+def test_a_row_is_not_longer_than_the_picture_is_wide() -> None:
+    drawn = grid([Step(("",) * 7, (PLAIN,) * 7, 0.0)], 3)
+    assert max(int(x) for x in re.findall(r"M(\d+) ", drawn)) == 2 * CELL
+    assert f'height="{3 * CELL}"' in drawn
 
 
 def test_a_picture_is_shown_as_it_is() -> None:
     picture = Image.new("RGB", (3, 2), (1, 2, 3))
-    data = shown(picture).split("base64,")[1].split('"')[0]
+    sketches = Sketches()
+    sketches.add(1.0, picture)
+    tag = shown(sketches.at(1.0), 'a "red" <circle>')
+    data = tag.split("base64,")[1].split('"')[0]
     assert Image.open(BytesIO(b64decode(data))).tobytes() == picture.tobytes()
-    assert "img" not in shown(None)
-    assert Sketches([(1.0, picture)]).at(0.5) is None
+    assert 'alt="a &quot;red&quot; &lt;circle&gt;, as far as it is drawn"' in tag
+    assert "img" not in shown(None, "a circle")
+    assert sketches.at(0.5) is None
+
+
+def test_a_long_race_keeps_few_pictures_from_its_whole_length() -> None:
+    sketches = Sketches()
+    for second in range(1000):
+        sketches.add(float(second), Image.new("RGB", (2, 2), (second % 256, 0, 0)))
+    seconds = [second for second, _ in sketches.shots]
+    assert len(seconds) <= MOST
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 0
+    assert seconds[-1] == 999
+    assert sketches.pause >= 2 * LOOK
 
 
 @pytest.mark.parametrize(
@@ -104,7 +190,7 @@ def test_wishes_have_limits(wish: dict[str, Any], message: str) -> None:
 
 
 def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:
-    frames = list(picture_board.show_run(board, "a red circle", "scd-gs", "exact", 1.0, 0, "own"))
+    frames = list(picture_board.show_run(board, "a red circle", "scd-gs", "exact", 1.0, 0, "own", 0.3, []))
     assert frames[-1][0].finished
     assert "img" in frames[-1][3]
     assert "img" in frames[-1][4]
@@ -112,10 +198,21 @@ def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:
     *_, last = picture_board.show_replay(frames[-1][0])
     assert "One code at a time" in last[0]
     assert last[2:] == frames[-1][3:5]
+    (file, title), *others = frames[-1][6]
+    assert not others
+    assert pixels(b64decode(frames[-1][4].split("base64,")[1].split('"')[0])) == pixels(file)
+    assert b64encode(file).decode() in frames[-1][7]
+    assert title.startswith("a red circle (scd-gs, exact")
+    again = picture_board.show_run(board, "two blue square", "sjd", "gsd", 1.0, 0, "own", 0.5, frames[-1][6])
+    assert [text.split(", S")[0] for _, text in list(again)[-1][6]] == [
+        "two blue square (sjd, gsd 0.5",
+        title.split(", S")[0],
+    ]
     for given, message in (
-        (("a unicorn", "scd-gs", "exact", 1.0, 0, "own"), "words that the model was never told"),
-        (("a circle", "nobody", "exact", 1.0, 0, "own"), "unknown drafter"),
-        (("a circle", "scd-gs", "exact", 1.0, 0, "99z"), "99z"),
+        (("a unicorn", "scd-gs", "exact", 1.0, 0, "own", 0.3, []), "words that the model was never told"),
+        (("a circle", "nobody", "exact", 1.0, 0, "own", 0.3, []), "unknown drafter"),
+        (("a circle", "scd-gs", "exact", 1.0, 0, "99z", 0.3, []), "99z"),
+        (("a circle", "scd-gs", "lantern", 1.0, 0, "own", 2.0, []), "looseness 2 is not valid"),
     ):
         assert message in list(picture_board.show_run(board, *given))[-1][1]
     assert len(next(picture_board.show_replay(None))) == 4

@@ -331,6 +331,7 @@ def test_the_check_finds_another_q_than_the_one_drawn_from(name: str, monkeypatc
 
 
 @pytest.mark.parametrize("name", LAWS)
+@torch.no_grad()
 def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> None:
     made, rows = small(), 2000
     drafter = LAWS[name](network(made))

@@ -12,6 +12,7 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio
+from mmspec.control import OWN, Auto, control_for
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.suffix import Suffix
 from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
@@ -91,6 +92,12 @@ def test_drafts_that_are_all_right_all_wrong_or_mixed(target: Janus, greedy: lis
     got = draw(target, Replay(greedy, wrong), tiny_images.prompts(3, 3))
     assert got.rows == greedy
     assert max(got.accepted) == {0: 5, 1: 0, 3: 2}[wrong]
+
+
+def test_windows_whose_guesses_settle_keep_their_size() -> None:
+    """`auto` takes a draft that fails for useless, and the first ones of such a window always fail."""
+    assert control_for("auto", GumbelSharing()) is OWN
+    assert isinstance(control_for("auto", Jacobi()), Auto)
 
 
 def test_the_same_seed_gives_the_same_picture_with_every_drafter(target: Janus) -> None:

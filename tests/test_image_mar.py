@@ -80,7 +80,7 @@ def test_the_plan_is_the_published_cosine() -> None:
         assert made[-1] == length
     assert plan(256, 64)[32] == 256 - math.floor(256 * math.cos(math.pi / 4))
     for steps in (0, 17):
-        with pytest.raises(InputError, match=f"{steps} steps are not possible for 16 tokens"):
+        with pytest.raises(InputError, match=f"steps={steps} is not valid for 16 tokens"):
             plan(16, steps)
 
 
@@ -127,7 +127,7 @@ def test_plain_decoding_is_the_published_loop(made: Mar, guidance: float) -> Non
     diffusion, net = made.diffusion, made.diffloss.net
     for row in range(3):
         order, values = canvas.order[row].tolist(), torch.zeros(LENGTH, tiny_mar.SIZE).double()
-        for start, end in zip(target.stages, target.stages[1:], strict=False):
+        for start, end in zip(canvas.stages, canvas.stages[1:], strict=False):
             known = values.clone()
             told = states_of_one(made, [row] * 3, known, order[:start])
             free = states_of_one(made, [-1] * 3, known, order[:start])
@@ -309,7 +309,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captions as conditions, with a drafter beside it."""
     place = tmp_path_factory.mktemp("mar") / "tiny"
     tiny_mar.save(place, tiny_mar.captioned(), tiny_images.tokenizer())
-    helper = MarDrafter(tiny_mar.near(tiny_mar.captioned(vae_config=None)).float(), 2, alone=0.2)
+    helper = MarDrafter(tiny_mar.near(tiny_mar.without_vae(tiny_mar.captioned()), 0.02).float(), 2, alone=0.2)
     save_drafter(helper, place / "drafters" / "mar", MarTarget(tiny_mar.captioned().float()))
     return place
 
@@ -322,6 +322,7 @@ def test_a_folder_draws_captions_with_the_drafter_beside_it(folder: Path) -> Non
     out = pipe(prompt="a red circle", seed=3)
     assert out.image.size == (8, 8)
     assert sorted(out.token_ids) == list(range(LENGTH))
+    assert 0 < sum(out.stats.accept_lengths) < LENGTH
     assert (out.text, out.finish, out.stats.lossless, out.prompt_tokens) == ("", "length", True, 3)
     assert out.stats.tau == LENGTH / out.stats.target_calls
     again = pipe(prompt="a red circle", seed=3)
@@ -335,6 +336,17 @@ def test_a_folder_draws_captions_with_the_drafter_beside_it(folder: Path) -> Non
     assert face.image.tobytes() == plain.image.tobytes()
     guided = pipe(prompt="a red circle", seed=3, guidance=3.0, temperature=0.8)
     assert guided.image.tobytes() != out.image.tobytes()
+
+
+def test_a_request_may_ask_for_other_steps(folder: Path) -> None:
+    pipe = mmspec.load(folder, drafter="none")
+    usual, fewer = (pipe(prompt="a red circle", seed=3, steps=steps) for steps in (6, 2))
+    assert usual.image.tobytes() == pipe(prompt="a red circle", seed=3).image.tobytes()
+    assert (usual.stats.target_calls, fewer.stats.target_calls) == (6, 2)
+    assert sorted(fewer.token_ids) == list(range(LENGTH))
+    assert fewer.image.tobytes() != usual.image.tobytes()
+    drafted = mmspec.load(folder)(prompt="a red circle", seed=3, steps=2)
+    assert drafted.stats.target_calls <= 2
 
 
 def test_rules_and_shapes_by_name(folder: Path) -> None:
@@ -385,6 +397,8 @@ def test_classes_are_drawn_by_number_and_name(tmp_path: Path) -> None:
         ({"prompt": "a", "temperature": 0}, "temperature=0 is not valid: tokens are drawn from densities"),
         ({"prompt": "a", "top_p": 0.9}, "top_p is for models with a vocabulary"),
         ({"prompt": "a", "guidance": 0}, "guidance=0 is not valid: a number above 0 is needed"),
+        ({"prompt": "a", "steps": 17}, "steps=17 is not valid for 16 tokens: a whole number from 1 to 16"),
+        ({"prompt": "a", "steps": 2.0}, "steps=2.0 is not valid"),
         ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens=0 is not valid"),
         ({"prompt": "a", "image": "vlm/samples/chart.png"}, "MAR draws from a text here: leave image out"),
     ],

@@ -269,8 +269,8 @@ def test_an_equal_drafter_is_accepted_wholly_where_it_is_judged_by_what_it_saw(s
         assert len(rounds) - 1 == math.ceil(6 / (length + 1))
         assert torch.allclose(canvas.values, plain.values, atol=1e-9)
         starts = range(0, 6, length + 1)
-        drafted = sum(target.stages[min(5, start + length)] - target.stages[start] for start in starts)
+        drafted = sum(canvas.stages[min(5, start + length)] - canvas.stages[start] for start in starts)
         assert [sum(done.drafted[row] for done in rounds) for row in range(5)] == [drafted] * 5
     masked, rounds = tiny_mar.draw(target, MarDrafter(made, 3, alone=0.0), Continuous(), 5, seed=2)
-    assert min(rounds[1].drafted) >= target.stages[1]
-    assert sum(rounds[1].drafted) < 5 * target.stages[3]
+    assert min(rounds[1].drafted) >= canvas.stages[1]
+    assert sum(rounds[1].drafted) < 5 * canvas.stages[3]

@@ -12,7 +12,7 @@ from mmspec.image_ar.pretrain import train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
 from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
-from mmspec.image_ar.pretrain.draw import Painter
+from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 
 
@@ -107,6 +107,12 @@ def test_heads_are_taught_in_training_only() -> None:
     queries = model.model.model.language_model.layers[1].self_attn.q_proj.weight.grad
     assert queries is not None
     assert queries[:32].abs().sum() > 0
+
+
+def test_codes_that_the_caption_decides_count_more() -> None:
+    each, told = torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([[False, True, False]])
+    assert float(weighed(each, told)) == pytest.approx((1 + TOLD * 2 + 6) / (2 + TOLD))
+    assert float(weighed(each, torch.zeros_like(told))) == pytest.approx(3.0)
 
 
 def test_the_loss_is_that_of_the_drawing_target() -> None:

@@ -1,5 +1,6 @@
 """Relaxed rules: neutral knobs are the ratio rule bit for bit, and what is emitted is what is computed."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,40 @@ def test_clusters_of_the_likeliest_and_the_least_likely_token_are_whole() -> Non
     assert torch.allclose(taken, torch.full((1, 5), 0.6))
     alone = Grouped(size=3, near=0.01, distance=None)
     assert torch.equal(alone.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))[0], p)
+
+
+class Spaced(Coded):
+    """The same codes, nearer to each other or further apart."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(tables.random_table(VOCAB, 1))
+        self.embed = torch.nn.Embedding.from_pretrained(scale * CODEBOOK)
+
+
+def test_gsd_differs_from_ratio_where_codes_are_close_and_warns_where_none_are(caplog: Any) -> None:
+    """With the defaults of its authors. Clusters of one are the ratio rule bit for bit, and are said to be that."""
+    p, q = laws(50, 0.5)
+    zeros, ids = torch.zeros(50, dtype=torch.long), torch.arange(VOCAB).expand(50, -1)
+    close, far = Grouped(), Grouped()
+    close.bind(Spaced(0.15))
+    assert not caplog.records
+    granted, taken = close.raised(p, q, ids, zeros)
+    assert (granted > p + 1e-3).float().mean() > 0.5
+    assert (taken > q + 1e-3).float().mean() > 0.5
+    assert float(close.kept(p, q, zeros).sum()) > float(torch.minimum(p, q).sum()) + 1
+    far.bind(Spaced(5.0))
+    assert "gsd with distance=0.5 is the ratio rule on this model" in caplog.text
+    granted, taken = far.raised(p, q, ids, zeros)
+    assert torch.equal(granted, p)
+    assert torch.equal(taken, q)
+    told = float(re.search(r"lies (\S+) to", caplog.text)[1])  # type: ignore[index]
+    apart = torch.cdist(5 * CODEBOOK, 5 * CODEBOOK).square().fill_diagonal_(torch.inf)
+    assert told == pytest.approx(float(apart.min()), rel=0.05)
+    caplog.clear()
+    helped = Grouped(distance=2 * told)
+    helped.bind(Spaced(5.0))
+    assert not caplog.records
+    assert not torch.equal(helped.raised(p, q, ids, zeros)[0], p)
 
 
 def greedy(rule: Any, draft: Draft, scores: Tensor) -> list[int]:

@@ -1,5 +1,6 @@
 """Published drafters come in and say what a reference forward on their tensors says; ours go out and come back."""
 
+import copy
 import json
 import pickle
 import sys
@@ -396,7 +397,7 @@ def test_an_export_of_eagle3_is_what_speculators_expects(pipe: Any, tmp_path: Pa
     assert (torch.arange(40) + weights["d2t"]).tolist() == weights["t2d"].nonzero()[:, 0].tolist()
 
 
-def test_an_export_of_dflash_is_what_speculators_expects(pipe: Any, tmp_path: Path) -> None:
+def test_an_export_of_dflash_is_what_speculators_expects(pipe: Any, tmp_path: Path, caplog: Any) -> None:
     drafter = trained("dflash", pipe)
     taps = drafter.net.settings["taps"]
     config, shapes = written(export(drafter, pipe.target, "some/target", "speculators", tmp_path / "out"))
@@ -424,6 +425,13 @@ def test_an_export_of_dflash_is_what_speculators_expects(pipe: Any, tmp_path: Pa
         "embed_tokens.weight": [300, 32],
         "lm_head.weight": [300, 32],
     }
+    assert f"puts the embedding of token {mask} there, and drafts worse" in caplog.text
+    caplog.clear()
+    frozen = copy.deepcopy(drafter)
+    with torch.no_grad():
+        frozen.net.mask.copy_(pipe.target.embed.weight[mask])
+    export(frozen, pipe.target, "some/target", "speculators", tmp_path / "frozen")
+    assert not caplog.records  # what stands in a masked slot is in everybody's table
     table = load_file(tmp_path / "out" / "model.safetensors")["embed_tokens.weight"]
     torch.testing.assert_close(table[mask], drafter.net.mask.detach())
     table[mask] = pipe.target.embed.weight[mask]
@@ -498,7 +506,8 @@ def test_a_hub_id_is_downloaded_with_its_pickles_only_to_convert(
 ) -> None:
     asked: list[list[str]] = []
 
-    def snapshot(name: str, allow_patterns: list[str]) -> str:
+    def snapshot(name: str, repo_type: str, allow_patterns: list[str]) -> str:
+        assert repo_type == "model"
         asked.append(allow_patterns)
         (tmp_path / "config.json").write_text("{}")
         torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")

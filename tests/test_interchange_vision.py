@@ -7,15 +7,19 @@ import published
 import pytest
 import tiny
 import torch
+import toys
 from PIL import Image
 from published import Sample, Text, attended, gated, normed
+from test_drafters import Watched
 from test_interchange import heard_after
 from torch import Tensor
 from torch.nn.functional import linear
 
 import mmspec
 from mmspec import registry
-from mmspec.errors import MismatchError, UnsupportedError
+from mmspec.contract import Draft, State
+from mmspec.drafters.none import NoDrafter
+from mmspec.errors import CheckpointError, MismatchError
 
 QUERIES = 3
 
@@ -95,6 +99,41 @@ def vispec_says(text: Text, w: published.Tensors, inputs: dict[str, Tensor]) -> 
     return text.head(feature[0])
 
 
+def dream_says(text: Text, w: published.Tensors, inputs: dict[str, Tensor]) -> Tensor:
+    """As the published program does: a slot per token, each looking at the features before its token's; the first one,
+    which has none before it, looks at all of the prompt alike."""
+    seen = {name: value for name, value in inputs.items() if name != "attention_mask"}
+    out = text.target.model(**{**seen, "input_ids": torch.tensor([text.ids[:-1]])}, output_hidden_states=True)
+    features = out.hidden_states[-1][0]
+    prompt, tokens = inputs["input_ids"].shape[1], [text.ids[-1], *text.path]
+
+    def heads(of: Tensor, which: str) -> Tensor:
+        made = linear(of, w[f"layers.1.cross_attn.{which}_proj.weight"]).view(len(of), -1, published.SIZE)
+        made = made if which == "v" else normed(made, w[f"layers.1.cross_attn.{which}_norm.weight"])
+        return made.repeat_interleave(published.HEADS // made.shape[1], 1)
+
+    def across(x: Tensor) -> Tensor:
+        q = heads(normed(x, w["layers.1.input_layernorm.weight"]), "q")
+        k, v = heads(features, "k"), heads(features, "v")
+        scores = torch.einsum("thd,shd->hts", q, k) / published.SIZE**0.5
+        scores = scores.masked_fill(torch.ones(len(x), len(features)).triu(0).bool(), -torch.inf)
+        weights = scores[:, 1:].softmax(-1)
+        alike = torch.zeros(len(weights), 1, len(features), dtype=weights.dtype)
+        alike[..., :prompt] = 1 / prompt
+        mixed = torch.einsum("hts,shd->thd", torch.cat([alike, weights], 1), v).flatten(1)
+        x = x + w["layers.1.cross_attn_attn_gate"].tanh() * linear(mixed, w["layers.1.cross_attn.o_proj.weight"])
+        more = gated(w, "layers.1.mlp", normed(x, w["layers.1.post_attention_layernorm.weight"]))
+        return x + w["layers.1.cross_attn_mlp_gate"].tanh() * more
+
+    for count in range(1, len(tokens) + 1):
+        x = torch.cat([out.hidden_states[0][0], text.embed(*tokens[:count])])
+        x = across(layer(w, x, torch.arange(len(x))))
+        x = x + attended(w, "layers.2.self_attn", normed(x, w["layers.2.input_layernorm.weight"]))
+        x = x + gated(w, "layers.2.mlp", normed(x, w["layers.2.post_attention_layernorm.weight"]))
+        features = torch.cat([features, normed(x[-1:], w["norm.weight"])])
+    return text.head(features[-1])
+
+
 def msd(target: Any) -> Sample:
     made = published.eagle(target)
     return Sample("msd", {**made.config, "mm_vision_tower": "clip"}, made.tensors, msd_says)
@@ -109,7 +148,25 @@ def vispec(target: Any, qkv: bool = False) -> Sample:
     return Sample("vispec", made.config, {**made.tensors, **published.randomly(9, shapes)}, vispec_says)
 
 
-SAMPLES = {"msd": msd, "vispec": vispec, "vispec of qwen": lambda target: vispec(target, qkv=True)}
+def dream(target: Any) -> Sample:
+    h = published.H
+    shapes: dict[str, tuple[int, ...]] = {"norm.weight": (h,), "layers.2.input_layernorm.weight": (h,)}
+    for name, block in (("layers.0", "self_attn"), ("layers.1", "cross_attn"), ("layers.2", "self_attn")):
+        shapes |= published.attention(f"{name}.{block}") | published.mlp(f"{name}.mlp")
+        shapes[f"{name}.post_attention_layernorm.weight"] = (h,)
+    shapes |= {f"layers.1.cross_attn.{part}_norm.weight": (published.SIZE,) for part in "qk"}
+    shapes |= {f"layers.1.cross_attn_{part}_gate": (1,) for part in ("attn", "mlp")}
+    shapes["layers.1.input_layernorm.weight"] = (h,)
+    config = {**published.SHAPE, "vocab_size": target.vocab_size, "num_hidden_layers": 3}
+    return Sample("dream", config, published.randomly(11, shapes), dream_says)
+
+
+SAMPLES = {
+    "msd": msd,
+    "vispec": vispec,
+    "vispec of qwen": lambda target: vispec(target, qkv=True),
+    "dream": dream,
+}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -128,18 +185,38 @@ def test_a_published_drafter_that_sees_says_what_its_tensors_say(
         torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_it_does_so_in_every_round_and_changes_no_answer(
+    name: str, pipe: Any, inputs: dict[str, Tensor], tmp_path: Path
+) -> None:
+    sample = SAMPLES[name](pipe.target)
+    drafter = pipe.with_drafter(sample.write(tmp_path / "published")).drafter
+    drafter.depth, drafter.width, drafter.top_k, drafter.total = 2, 1, 1, 3
+    weights = {name: tensor.double() for name, tensor in sample.tensors.items()}
+    looked = 0
+
+    def look(state: State, draft: Draft) -> None:
+        nonlocal looked
+        path = draft.tokens[0, 1:].tolist()
+        for level, token in enumerate(path):
+            says = sample.says(Text(pipe.target, state.ids[0], path[:level]), weights, inputs)
+            says[list(pipe.target.placeholders)] = -torch.inf
+            assert int(says.argmax()) == token
+            looked += 1
+
+    got = toys.answer(pipe.target, Watched(drafter, look), inputs, 8)
+    assert got.rows == toys.answer(pipe.target, NoDrafter(), inputs, 8).rows
+    assert looked > 8
+
+
 def test_layouts_that_see_are_told_apart(pipe: Any, tmp_path: Path) -> None:
     eagle = published.eagle(pipe.target)
     assert pipe.with_drafter(eagle.write(tmp_path / "eagle")).drafter.method == "eagle2"
-    gate = torch.zeros(1)
-    dream = eagle.but(layers__1__cross_attn_attn_gate=gate)
-    with pytest.raises(UnsupportedError, match="a published DREAM drafter"):
-        pipe.with_drafter(dream.write(tmp_path / "dream"))
     layouts: dict[str, Any] = {
         key: registry.resolve("layouts", key.partition("/")[2], key.partition("/")[0])
         for key in registry.entries("layouts")
     }
-    for sample in (eagle, dream, *(make(pipe.target) for make in SAMPLES.values())):
+    for sample in (eagle, *(make(pipe.target) for make in SAMPLES.values())):
         found = [key for key, layout in layouts.items() if layout.recognises(sample.config, set(sample.tensors))]
         assert len(found) == 1, found
 
@@ -148,6 +225,13 @@ def test_what_sees_needs_a_target_that_sees(tmp_path: Path) -> None:
     text = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
     with pytest.raises(MismatchError, match="has no image slots"):
         text.with_drafter(msd(text.target).write(tmp_path / "msd"))
+    lacking = dream(text.target)
+    lacking.tensors.pop("layers.1.cross_attn.k_norm.weight")
+    with pytest.raises(CheckpointError, match=r"lacks the tensor layers.1.cross_attn.k_norm.weight"):
+        text.with_drafter(lacking.write(tmp_path / "lacking"))
+    wide = dream(text.target).but(layers__1__cross_attn__k_proj__weight=torch.zeros(32, 32))
+    with pytest.raises(MismatchError, match=r"cross_attn.k_proj.*\[32, 32\].*\[16, 32\]"):
+        text.with_drafter(wide.write(tmp_path / "wide"))
     shape = vispec(text.target).but(imadpt__q=torch.zeros(2, 2, 8))
     with pytest.raises(MismatchError, match=r"imadpt.q .*\[2, 2, 8\].*\[2, 4, 8\]"):
         text.with_drafter(shape.write(tmp_path / "vispec"))

@@ -176,6 +176,17 @@ def test_each_codebook_takes_the_nearest_of_what_is_left() -> None:
     assert torch.allclose(latent[0] - sums[0, -1], rest.T, atol=1e-5)
 
 
+def test_the_middle_of_a_law_is_the_code_of_least_squared_error() -> None:
+    codec = tiny.processor().codec
+    law = torch.rand(2, 5, codec.config.codebook_size, generator=torch.Generator().manual_seed(1)).pow(4)
+    law = law / law.sum(-1, keepdim=True)
+    distance = torch.cdist(codec.books[1].weight, codec.books[1].weight).square()
+    assert torch.equal(codec.middle(1, law), (law @ distance).argmin(-1))
+    assert not torch.equal(codec.middle(1, law), law.argmax(-1))
+    certain = torch.eye(codec.config.codebook_size)[None]
+    assert codec.middle(1, certain)[0].tolist() == list(range(codec.config.codebook_size))
+
+
 def test_a_click_comes_back_where_it_was() -> None:
     """Frames and samples are aligned: phases are invented, but the place of the energy is not."""
     model = codec(mels=60)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.benchmarks.certainty import Watching, mean_top
 from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.figures import figures
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, rule_of, split
 from mmspec.benchmarks.speech_figures import spoken_figures
+from mmspec.benchmarks.speech_report import draw_curve
+from mmspec.benchmarks.speech_run import curve_rows
 from mmspec.errors import Error, InputError, UnknownNameError
+from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio
 from mmspec.speech.listener import Listener, ListenerConfig
 from mmspec.speech.relaxed import Tolerance
@@ -184,6 +189,36 @@ def test_figures_by_hand() -> None:
     assert fast.added_low == pytest.approx(0, abs=1e-9)
     assert fast.added_high == pytest.approx(0.2)
     assert (fast.nfe, fast.lm_rtf, fast.rtf, fast.ttfa, fast.length) == (10, 1, 4, 0.2, 0.5)
+
+
+def test_the_curve_leads_from_the_exact_rule_along_the_knob() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    rows = {"none": (8.0, 1), "ssd": (4.0, 1), "ssd@beta=0.2": (3.0, 2), "ssd@beta=0.4": (2.0, 4), "hf": (9.0, 1)}
+    runs = {name: replace(spoken(10), seconds=seconds) for name, (seconds, _) in rows.items()}
+    marks = {name: marked(errors) for name, (_, errors) in rows.items()}
+    found = [(sample(0, **runs), marks)]
+    panel = Figure().subplots()
+    draw_curve(panel, figures([one for one, _ in found]), spoken_figures(found))
+    lines = {line.get_label(): line for line in panel.lines if not str(line.get_label()).startswith("_")}
+    assert set(lines) == {"ssd @ exact, T=1", "ssd @ beta, T=1"}
+    assert list(lines["ssd @ beta, T=1"].get_xdata()) == pytest.approx([0, 10, 30])  # points of WER above AR's
+    assert list(lines["ssd @ beta, T=1"].get_ydata()) == pytest.approx(
+        [7.75 / 3.75, 7.75 / 2.75, 7.75 / 1.75]
+    )  # without prefill
+    assert [text.get_text() for text in panel.texts] == ["0.2", "0.4"]
+
+
+def test_every_tolerant_rule_with_a_knob_is_on_the_curve() -> None:
+    rows = curve_rows()
+    assert rows[:2] == ("vadusa", "ssd")
+    told = {split(text)[1] for text in rows[2:]}
+    lossy = {name for name in names("rules", "speech") if f"speech/{name}" in entries("rules")}
+    assert told == {name for name in lossy if not name.startswith("columns")} - {"unverified"}
+    for text in rows[2:]:
+        _, rule, knob = split(text)
+        assert not rule_of(f"{rule}={knob:g}", "speech").lossless
 
 
 def test_silence_is_all_errors_and_unjudged_is_unknown() -> None:

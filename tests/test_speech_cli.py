@@ -31,6 +31,12 @@ def test_a_sentence_becomes_a_wav_file(folder: Path, tmp_path: Path) -> None:
     assert "Exact (lossless)" in done.stderr
 
 
+def test_an_utterance_that_was_cut_is_reported(folder: Path, tmp_path: Path) -> None:
+    done = run("two red circles", "--model", folder, "--max-new-tokens", 2, "--out", tmp_path / "cut.wav")
+    assert done.exit_code == 0, done.output
+    assert "ended by length" in done.stderr
+
+
 def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "speech.wav"
     done = run("one", "--model", folder, "--max-new-tokens", 6, "--out", file, "--json", "--acceptance", "tolerance")

@@ -17,7 +17,8 @@ from mmspec.acceptance.typical import Typical
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampling
 from mmspec.speech.columns import Columns, ColumnSampler, Joint, PerCode, column_chain, kept_until, leading, thin
-from mmspec.speech.musicgen import Musicgen, Track
+from mmspec.speech.delayed import Track
+from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.small_musicgen import SmallMusicgen
 
 K, V, ROWS = 2, 3, 40_000

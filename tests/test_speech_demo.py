@@ -1,14 +1,19 @@
 """The speaking tab: both utterances of a sentence, limits on what is asked, and the page itself."""
 
+import re
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_speech
 
 import mmspec
 from mmspec.demos.booth import Booth, Line, Sound, player
+from mmspec.demos.cells import CELL, COLOURS
+from mmspec.demos.trace import CORRECTED, DRAFTED, PLAIN, Step
+from mmspec.demos.waves import BARS, WIDTH, peaks_of, timeline
 from mmspec.errors import InputError, MismatchError, UnknownNameError
 
 pytest.importorskip("gradio")
@@ -55,11 +60,36 @@ def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
 
 
 def test_a_sound_can_be_played_as_it_is() -> None:
-    data = player(Sound(b"RIFF1234", 1.25, 0.5))
+    data = player(Sound(b"RIFF1234", 1.25, 0.5), "said <twice>")
     assert b64decode(data.split("base64,")[1].split('"')[0]) == b"RIFF1234"
     assert "1.25 s of speech, first sound after 0.50 s" in data
-    assert "first sound" not in player(Sound(b"", 1.0, None))
-    assert "audio" not in player(None)
+    assert 'aria-label="said &lt;twice&gt;"' in data
+    assert "first sound" not in player(Sound(b"", 1.0, None), "")
+    assert "audio" not in player(None, "")
+
+
+def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_said() -> None:
+    sound = np.zeros(1600, np.float32)
+    sound[400:800], sound[800:810] = 0.5, -1.0  # quiet, half as loud, and a click
+    peaks = peaks_of(sound)
+    assert len(peaks) == BARS
+    assert set(peaks[: BARS // 4]) == {0.0}
+    assert set(peaks[BARS // 4 : BARS // 2]) == {0.5}
+    assert peaks[BARS // 2] == 1.0
+    steps = [Step(("", "", ""), (PLAIN, DRAFTED, CORRECTED), 1.0)]
+    drawn = timeline(steps, 6, peaks)  # half of the codes
+    dark, pale = re.findall(r'class="mm-strokes" d="([^"]*)"', drawn)
+    assert (dark.count("M"), pale.count("M")) == (BARS // 2, BARS // 2)
+    heights = [float(each) for each in re.findall(r"v([\d.]+)", dark + pale)]
+    assert heights.index(max(heights)) == BARS // 2
+    assert heights[BARS // 4] == pytest.approx(max(heights) / 2)
+    ends = [WIDTH / 6 * place / CELL for place in (CELL, 2 * CELL, 3 * CELL)]
+    scale = float(re.findall(r"scale\(([\d.]+) 1\)", drawn)[0])
+    assert [CELL * scale * place for place in (1, 2, 3)] == pytest.approx(ends, rel=1e-3)
+    assert 'aria-label="Waveform of 3 codes: 1 drafted, 1 corrected, 1 plain"' in drawn
+    assert f'fill="{COLOURS[DRAFTED]}"' in drawn
+    assert "mm-strokes" in timeline([], 6, peaks)  # nothing said yet: all of it pale
+    assert "strokes" not in timeline([], 0, ())
 
 
 @pytest.mark.parametrize(
@@ -82,10 +112,12 @@ def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
     assert len({len(each) for each in frames}) == 1
     assert frames[-1][0].finished
     assert "yes, lossless" in frames[-1][2]
-    assert "rect" in frames[-1][3]
+    assert "mm-strokes" in frames[-1][3]
+    assert "mm-strokes" in frames[-1][4]
     assert "audio/wav" in frames[-1][5]
     assert "audio/wav" in frames[-1][6]
     *_, last = speaking_booth.show_replay(frames[-1][0])
+    assert speaking_booth.sides(frames[-1][0], 0.0) != last[2:]
     assert "One code at a time" in last[0]
     assert last[2:] == frames[-1][3:5]
     for given, message in (

@@ -18,7 +18,7 @@ from mmspec.speech.judge import Judge, aligned
 from mmspec.speech.listener import BLANK, Listener, ListenerConfig, symbols, written
 from mmspec.speech.pretrain import listener_training
 from mmspec.speech.pretrain.corpus import Utterance
-from mmspec.speech.pretrain.espeak import SPEAKERS, Speaker
+from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
 from mmspec.speech.text import spoken
 from mmspec.speech.wer import audible, distance, word_errors
@@ -82,7 +82,7 @@ def test_a_path_through_the_frames_is_read_as_ctc_does() -> None:
 
 def test_padding_changes_nothing_for_a_shorter_row() -> None:
     listener = tiny_listener().double()
-    short, long = (torch.from_numpy(tones(text, SPEAKERS[0]).samples) for text in ("bar", "the tallest bar"))
+    short, long = (torch.from_numpy(tones(text, usual("adam")).samples) for text in ("bar", "the tallest bar"))
     alone = listener(*listener.mel([short]))
     laws, counts, manner = listener(*listener.mel([short, long]))
     assert int(counts[0]) == alone[0].shape[1] < laws.shape[1]
@@ -104,7 +104,7 @@ def taught() -> tuple[Listener, list[Utterance]]:
     """A listener that has heard sixteen utterances of tones again and again."""
     rng = np.random.default_rng(0)
     texts = [" ".join("".join(rng.choice(list("abc"), 2)) for _ in range(3)) for _ in range(16)]
-    spoken_by = [SPEAKERS[0] if i % 2 else SPEAKERS[2] for i in range(16)]
+    spoken_by = [Speaker("adam", "", 165, 60 if i % 2 else 40) for i in range(16)]
     corpus = [
         Utterance(text, i % 2, torch.from_numpy((tones(text, who).samples * 32767).astype(np.int16)))
         for i, (text, who) in enumerate(zip(texts, spoken_by, strict=True))
@@ -188,7 +188,7 @@ def test_alignment_takes_the_cheapest_path() -> None:
 
 def test_mel_distance_is_zero_for_the_same_sound_only() -> None:
     judge = Judge(tiny_listener())
-    one, other = tones("a red bar", SPEAKERS[0]), tones("two blue lines", SPEAKERS[0])
+    one, other = tones("a red bar", usual("adam")), tones("two blue lines", usual("adam"))
     assert judge.mel_distance(one, one) == 0
     assert judge.mel_distance(one, other) > 0.1
 
@@ -202,7 +202,7 @@ def test_a_listener_is_found_beside_a_model_or_where_one_is_named(tmp_path: Path
     found = Judge.find(tmp_path)
     assert found is not None
     assert found.own_errors == {"wer_of_recordings": 0.25}
-    audio = tones("a red bar", SPEAKERS[0])
+    audio = tones("a red bar", usual("adam"))
     torch.testing.assert_close(found.listener.manner_of(audio), listener.manner_of(audio))
     tiny_speech.tiny_valle(tmp_path / "valle")
     for wrong in ("nowhere", "valle"):
@@ -229,7 +229,7 @@ def test_a_run_writes_a_listener_with_its_own_errors_and_waits_for_the_codec(tmp
     told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 12, "held-out": 3, "resynthesised": 4,
             "steps": 3, "codec-steps": 2, "batch": 4}  # fmt: skip
     options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
-    config = ListenerConfig(**TINY, voices=len(SPEAKERS))
+    config = ListenerConfig(**TINY, voices=len(VOICES))
     with pytest.raises(CheckpointError, match="holds no codec"):
         listener_training.run(options, config, tones)
     before = load_file(tmp_path / "run" / "listener" / "plain-done" / "model.safetensors")

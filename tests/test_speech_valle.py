@@ -1,6 +1,7 @@
 """The VALL-E-type model: what it says equals, token for token, what it says one token at a time, with every drafter."""
 
 import itertools
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_every_codebook_depends_on_those_before_it(pipe: Any) -> None:
     for k in range(1, tiny.CODEBOOKS):
         text = torch.tensor(prompt[1 : prompt.index(model.config.voice_token_id)])
         logits = model.refiner(text[None], voice[None], codes[None], k)
-        assert logits.argmax(-1)[0].tolist() == codes[k].tolist()
+        assert pipe.processor.codec.middle(k, logits.softmax(-1))[0].tolist() == codes[k].tolist()
     other = pipe.target.complete(prompt, voice, [1, 2, 3, 4, 5, 7])
     assert other[1, :5].tolist() != codes[1, :5].tolist()  # later frames are seen, too
 
@@ -173,12 +174,33 @@ def test_the_default_bound_is_thirty_seconds(pipe: Any) -> None:
     assert pipe.target.budget == int(30 * pipe.processor.codec.frames_per_second)
 
 
-def test_an_utterance_without_end_is_cut_and_says_so(pipe: Any) -> None:
-    out = pipe(prompt="one", temperature=0.0)
-    prompt = inputs_of(pipe, "one")["input_ids"].shape[1]
-    if out.finish == "length":
-        assert len(out.token_ids) == min(pipe.target.budget, tiny.CONTEXT - prompt)
-    assert out.finish in ("length", "stop")
+@pytest.mark.parametrize("context", [tiny.CONTEXT, 600])
+def test_an_utterance_without_end_is_cut_at_the_stated_bound_and_says_so(context: int) -> None:
+    """The bound is what the context has left, thirty seconds at most."""
+    config = tiny.valle_config()
+    config.text_config.max_position_embeddings = context
+    torch.manual_seed(0)
+    model = Valle(config).eval()
+    model.generation_config.eos_token_id = 0  # a character, which is never said: nothing ends it
+    endless = mmspec.load(model, "none", processor=tiny.processor())
+    out = endless(prompt="one", temperature=1.0, seed=1)
+    prompt = inputs_of(endless, "one")["input_ids"].shape[1]
+    budget = int(30 * endless.processor.frames_per_second)
+    assert len(out.token_ids) == min(budget, context - prompt)
+    assert (len(out.token_ids) == budget) == (context == 600)
+    assert out.finish == "length"
+    assert out.audio.seconds <= 30
+
+
+def test_speaking_needs_no_other_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """espeak-ng speaks for the training alone."""
+
+    def refused(*arguments: Any, **more: Any) -> Any:
+        raise AssertionError(arguments)
+
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    assert mmspec.load(folder, "none")(prompt="two", max_new_tokens=6, seed=1).audio.seconds > 0
 
 
 BAD: list[tuple[dict[str, Any], type[Error], str]] = [

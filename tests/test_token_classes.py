@@ -21,7 +21,7 @@ from mmspec.benchmarks.told import Told, ToldReport, ToldSettings, answer_of, to
 from mmspec.cli import app
 from mmspec.contract import Draft, Kind, Needs, State
 from mmspec.errors import InputError
-from mmspec.tree import chain, root
+from mmspec.tree import chain
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ class Knowing:
     def propose(self, state: State) -> Draft:
         start, levels = int(state.emitted[0]), min(3, state.room)
         if levels < 1:
-            return root(state.pending)
+            return state.undrafted()
         places = range(start, start + levels)
         return chain(torch.tensor([[int(state.pending[0]), *(self.answer[p] + (not self.known[p]) for p in places)]]))
 
@@ -117,7 +117,7 @@ def test_a_token_behind_a_whole_draft_was_not_offered() -> None:
     assert rule.tries == [True, True, None]
     rule(chain(torch.tensor([[8, 4]])), torch.zeros(1, 2, 10), None, torch.tensor([4]))
     assert rule.tries[3:] == [False]
-    rule(root(torch.tensor([9])), torch.zeros(1, 1, 10), None, torch.tensor([5]))
+    rule(Draft.root(torch.tensor([9])), torch.zeros(1, 1, 10), None, torch.tensor([5]))
     assert rule.tries[4:] == [None]
 
 

@@ -20,7 +20,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget
-from mmspec.tree import chain, root
+from mmspec.tree import chain
 
 CPU = torch.device("cpu")
 
@@ -121,7 +121,7 @@ class Guided:
         cache, heard = self.decoder.read([{"input_ids": ids}], lengths)
         batch = len(rows) // 2
         zeros = torch.zeros(batch, dtype=torch.long)
-        scores = sampler.warp(root(zeros), self.guide(heard.logits))
+        scores = sampler.warp(Draft.root(zeros), self.guide(heard.logits))
         return GuidedState(
             ids=rows[:batch],
             done=[False] * batch,

@@ -133,6 +133,7 @@ def test_a_tree_has_its_size_and_no_twins(method: str, kind: Kind) -> None:
         assert list(zip(draft.parents[0].tolist(), draft.depth[0].tolist(), strict=True)) == shape
 
 
+@pytest.mark.dynamic("counts the slots of dynamic caches")
 @pytest.mark.parametrize("method", METHODS)
 def test_between_rounds_caches_hold_what_is_true_and_nothing_else(method: str, monkeypatch: Any) -> None:
     """The drafter's own cache, and every layer of the target's, which Kangaroo borrows."""

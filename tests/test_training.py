@@ -216,6 +216,7 @@ def test_slots_that_draft_are_those_whose_token_lies_in_the_answer() -> None:
             assert bool(drafted[row, slot - first]) == expected, (step, row, slot)
 
 
+@pytest.mark.dynamic("counts the drafter's forwards, and a static one reads the prompt apart")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_unroll_equals_drafting_with_the_cache(text_pipe: Any, seed: int) -> None:
     """The estimates of a chain that the drafter grows are those of the training forward, step by step."""

@@ -28,7 +28,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError, MissingExtraError
 from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
-from mmspec.training import hub, processes
+from mmspec.training import hub, processes, updates
 from mmspec.training.answers import own_answer
 from mmspec.training.data import Lines, open_data, warm_up_data
 from mmspec.training.drafter import train_drafter, train_drafters
@@ -297,7 +297,7 @@ def test_answers_that_cannot_be_shared_are_refused(pipe: Any, tmp_path: Path, mo
     class Three:
         num_processes = 3
 
-    monkeypatch.setattr(training, "group", Three)
+    monkeypatch.setattr(updates, "group", Three)
     with pytest.raises(InputError, match="4 answers per update cannot be shared by 3 processes"):
         train_drafter(pipe, test_training.SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mmspec.ancestry import ancestors
 from mmspec.contract import Draft
-from mmspec.tree import best, chain, children, follow, path_to, root
+from mmspec.tree import best, chain, children, follow, path_to
 
 
 @st.composite
@@ -127,7 +127,7 @@ def test_a_chain_is_a_tree(batch: int, size: int) -> None:
 
 
 def test_the_empty_draft_is_the_pending_token() -> None:
-    draft = root(torch.tensor([4, 5]))
+    draft = Draft.root(torch.tensor([4, 5]))
     assert draft.tokens.tolist() == [[4], [5]]
     accepted = follow(draft, torch.tensor([[8], [9]]))
     assert accepted.count.tolist() == [1, 1]

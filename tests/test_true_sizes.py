@@ -201,6 +201,7 @@ def build(size: Size) -> CausalTarget:
         return family(family.model_class(size.config)(size.config).eval(), None)
 
 
+@pytest.mark.dynamic("fills a dynamic cache by hand")
 @pytest.mark.parametrize("name", SIZES)
 def test_a_tree_is_verified_and_committed_at_true_size(name: str) -> None:
     size = SIZES[name]()

@@ -225,7 +225,9 @@ def test_models_with_the_target_s_eyes_learn_and_come_back(method: str, pipe: An
     assert "projector share" in model_card("tiny", recipe, course, [], [], 7)
 
 
-@pytest.mark.parametrize("method", ["msd", "vispec", "hivis", "dream", "massv", "spec-llava", "ibed", "tabed"])
+@pytest.mark.parametrize(
+    "method", ["msd", "vispec", "hivis", "dream", "specvlm", "massv", "spec-llava", "ibed", "tabed"]
+)
 def test_a_few_steps_lower_the_loss(method: str, pipe: Any, rows: list[Answered]) -> None:
     changes: dict[str, Any] = {"text_share": 0.0} if method == "msd" else {}
     if method in ("massv", "spec-llava", "ibed", "tabed"):
@@ -258,6 +260,6 @@ def test_the_command_takes_the_methods_own_options(tmp_path: Path, monkeypatch: 
     arguments = ["drafter", "--target", str(folder), "--method", "vispec,dream", "--out", "mine", *small.split()]
     assert test_training.command(monkeypatch, *arguments, *own.split()) == 0
     assert json.loads((tmp_path / "mine/vispec/drafter.json").read_text())["settings"]["queries"] == 1
-    assert json.loads((tmp_path / "mine/dream/drafter.json").read_text())["settings"] == {"keep": 0.5}
+    assert json.loads((tmp_path / "mine/dream/drafter.json").read_text())["settings"] == {"keep": 0.5, "opening": False}
     assert test_training.command(monkeypatch, *arguments[:3], "--method", "hivis", "--keep", "0.5") == 2
     assert "--keep: not an option of the method hivis" in capfd.readouterr().err

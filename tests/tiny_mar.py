@@ -69,6 +69,14 @@ def near(made: Mar, amount: float = 0.05) -> Mar:
     return toys.perturbed(made, amount)
 
 
+def without_vae(made: Mar) -> Mar:
+    """The same model as a drafter has it."""
+    alone = Mar(MarConfig(**{**made.config.to_dict(), "vae_config": None})).to(made.dtype).eval()
+    missing, _ = alone.load_state_dict(made.state_dict(), strict=False)
+    assert not missing
+    return alone
+
+
 def draw(
     target: MarTarget, drafter: Any, rule: Any, rows: int = 2, budget: int = GRID * GRID, **options: Any
 ) -> tuple[Canvas, list[Round]]:

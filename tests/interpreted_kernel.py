@@ -1,0 +1,119 @@
+"""Runs the Triton kernel in Triton's interpreter against its twin, and prints the largest difference of every case.
+
+A process of its own, because whether Triton interprets is decided when its modules are imported:
+`TRITON_INTERPRET=1 python tests/interpreted_kernel.py`.
+"""
+
+import json
+import operator
+from typing import Any, NamedTuple
+
+import torch
+
+from mmspec.ancestry import ancestors
+from mmspec.engine.attention import attend
+from mmspec.engine.slots import TreeSlots
+
+
+class Case(NamedTuple):
+    """nodes, heads, kv heads, head size, committed tokens per row, slots of the buffer, window, softcap, dtype."""
+
+    nodes: int
+    heads: int
+    kv_heads: int
+    size: int
+    lengths: tuple[int, ...]
+    slots: int
+    window: int = 0
+    softcap: float = 0.0
+    dtype: torch.dtype = torch.float32
+
+
+CASES = {
+    "one node, no past": Case(1, 2, 2, 16, (0,), 66),
+    "one node, short and long rows": Case(1, 4, 2, 16, (3, 200), 300),
+    "a tree, groups of two": Case(8, 4, 2, 16, (5, 130), 264),
+    "a tree, groups of four, no power of two": Case(13, 4, 1, 24, (64, 65), 200),
+    "several blocks in a part": Case(6, 8, 8, 16, (330, 150), 400),
+    "several tiles of query rows": Case(40, 6, 2, 16, (100,), 256),
+    "64 nodes": Case(64, 2, 2, 32, (70, 1), 160),
+    "more nodes than a word has bits": Case(70, 2, 1, 16, (90,), 256),
+    "windows shorter than the tree is deep": Case(12, 4, 2, 16, (2, 150), 256, window=4),
+    "windows over several blocks": Case(9, 2, 1, 16, (180, 40), 256, window=100),
+    "soft caps": Case(7, 4, 2, 16, (33, 90), 256, softcap=2.0),
+    "a window and a soft cap": Case(7, 4, 2, 16, (33, 90), 256, window=20, softcap=2.0),
+    "wide heads": Case(5, 2, 1, 160, (50, 20), 128),
+    "half precision": Case(8, 4, 2, 16, (5, 130), 264, dtype=torch.float16),
+}
+
+
+def inputs(case: Case, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, TreeSlots]:
+    """Query, key, value and a random tree; unused slots hold large numbers, so that reading one cannot be overlooked.
+
+    The front leaves a few slots unused behind the tree, the buffer is a view into a larger one, as in a stacked cache,
+    and the query is a transposed view, as a projection leaves it.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    batch, front = len(case.lengths), case.nodes + 3
+    parents = torch.stack(
+        [
+            torch.tensor([-1] + [int(torch.randint(0, node, (), generator=draw)) for node in range(1, case.nodes)])
+            for _ in range(batch)
+        ]
+    )
+    above = ancestors(parents)
+    tree = TreeSlots(case.nodes, front, torch.tensor(case.lengths), above, above.sum(-1) - 1)
+    query = torch.randn(batch, case.nodes, case.heads, case.size, generator=draw).transpose(1, 2)
+    stacked = torch.randn(2, batch, case.kv_heads, case.slots, case.size + 8, generator=draw)[..., : case.size]
+    stacked[..., case.nodes : front, :] = 1e4
+    for row, length in enumerate(case.lengths):
+        stacked[:, row, :, front + length :] = 1e4
+    query, stacked = query.to(case.dtype), stacked.to(case.dtype)
+    return query, stacked[0], stacked[1], tree
+
+
+def loops(*bounds: Any) -> range:
+    """Python's range over the interpreter's scalars: Triton 3.6 converts them in a way that NumPy 2.4 refuses."""
+    return range(
+        *(int(each.handle.data.item()) if hasattr(each, "handle") else operator.index(each) for each in bounds)
+    )
+
+
+def difference(kernel: Any, case: Case) -> float:
+    """Largest absolute difference between the kernel and its twin, which computes in float64."""
+    query, key, value, tree = inputs(case)
+    scaling = case.size**-0.5
+    out = kernel.tree_attention(
+        query,
+        key,
+        value,
+        tree.words,
+        tree.depth,
+        tree.lengths,
+        tree.front,
+        case.window,
+        scaling,
+        case.softcap,
+    )
+    twin = attend(query.double(), key.double(), value.double(), tree, scaling, case.window, case.softcap)
+    assert out.dtype == case.dtype
+    assert out.is_contiguous()
+    return float((out.double() - twin).abs().max())
+
+
+def main() -> None:
+    """Print {case: difference} and whether torch finds the operator well declared."""
+    from mmspec.engine import kernel
+
+    kernel.range = loops  # type: ignore[attr-defined]
+    found = {name: difference(kernel, case) for name, case in CASES.items()}
+    query, key, value, tree = inputs(CASES["a tree, groups of two"])
+    arguments = (query, key, value, tree.words, tree.depth, tree.lengths, tree.front, 0, 0.25, 0.0)
+    checks = torch.library.opcheck(
+        kernel.tree_attention, arguments, test_utils=("test_schema", "test_faketensor"), raise_exception=False
+    )
+    print(json.dumps({"differences": found, "checks": checks}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Commands of mmspec in processes of their own, to be killed (SIGKILL) while they work.
+
+The processes are forked from a server that has imported everything and run nothing, so each starts in a moment.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["mmspec.api", "mmspec.benchmarks.cli", "mmspec.training.drafter", "diffusers"])
+PATIENCE = 1800.0
+"""Seconds until a process that does nothing fails the test."""
+TICK = 0.002
+
+
+def command(arguments: list[str], log: str) -> None:
+    """`mmspec ARGUMENTS`, as a process does it; what it prints goes to the file `log`."""
+    os.setpgrp()
+    with Path(log).open("a", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    from mmspec.cli import main
+
+    sys.argv = ["mmspec", *arguments]
+    main()
+
+
+def ready() -> None:
+    """Wait until the server has imported everything, so that no command is slower than the others."""
+    process = SERVER.Process(target=int)
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+
+
+@contextmanager
+def running(log: Path, *arguments: object) -> Iterator[Any]:
+    """A command at work. It does not outlive the block."""
+    process = SERVER.Process(target=command, args=([str(each) for each in arguments], str(log)))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # workers that it started and could not end any more
+
+
+def finished(log: Path, *arguments: object) -> float:
+    """Let a command run to its end; returns its seconds."""
+    start = time.monotonic()
+    with running(log, *arguments) as process:
+        process.join(PATIENCE)
+        assert process.exitcode == 0, log.read_text(encoding="utf-8")[-3000:]
+    return time.monotonic() - start
+
+
+def killed(log: Path, progress: Callable[[], int], wanted: int, delay: float, *arguments: object) -> bool:
+    """Start a command, wait until `progress` says `wanted`, then another `delay` seconds, and kill it.
+
+    Returns: whether it was killed in the middle; False if it had ended before.
+    """
+    with running(log, *arguments) as process:
+        deadline = time.monotonic() + PATIENCE
+        while progress() < wanted and process.is_alive():
+            assert time.monotonic() < deadline, f"no progress: {log.read_text(encoding='utf-8')[-3000:]}"
+            time.sleep(TICK)
+        process.join(delay)
+        process.kill()
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0), log.read_text(encoding="utf-8")[-3000:]
+        return process.exitcode != 0
+
+
+def torn(file: Path, rng: Random) -> None:
+    """Cut the last line of a file somewhere, as a machine that went down would leave it."""
+    text = file.read_bytes()
+    start = text.rfind(b"\n", 0, -1) + 1
+    file.write_bytes(text[: rng.randrange(start + 1, len(text))])
+
+
+def samples(out: Path) -> dict[str, list[Any]]:
+    """The samples of every task in their order, without what clocks say."""
+    found = {}
+    for file in sorted(out.rglob("samples.jsonl")):
+        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for record in records:
+            for run in record["runs"].values():
+                run.update({name: 0 for name in run if name.endswith("seconds")})
+        found[str(file.relative_to(out))] = records
+    return found

@@ -1,0 +1,116 @@
+"""The run of continuous tokens: rows and steps, what is counted, what is kept on disk, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_images
+import tiny_mar
+import torch
+from typer.testing import CliRunner
+
+import mmspec
+from mmspec.benchmarks import canvas_run
+from mmspec.benchmarks.canvas_run import Counting, steps_of
+from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.records import sample_of
+from mmspec.checkpoints import save_drafter
+from mmspec.errors import InputError, UnknownNameError
+from mmspec.image_ar.mar import MarTarget
+from mmspec.image_ar.mar_drafter import MarDrafter
+from mmspec.image_ar.pretrain.architecture import build_tokenizer
+from mmspec.image_ar.pretrain.world import scene
+from mmspec.image_ar.reader import Reader
+
+LENGTH = tiny_mar.GRID**2
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny MAR that knows the words of the synthetic world, a drafter and an untrained reader beside it."""
+    tokenizer = build_tokenizer(scene("tokenizer", index).caption.text for index in range(300))
+    made = tiny_mar.model(captions=True, buffer=40, classes=len(tokenizer))
+    place = tiny_mar.save(tmp_path_factory.mktemp("mar") / "tiny", made, tokenizer)
+    helper = MarDrafter(tiny_mar.near(tiny_mar.without_vae(made), 0.02).float(), 2, alone=0.0)
+    save_drafter(helper, place / "drafters" / "mar", MarTarget(made.float()))
+    (place / "reader").mkdir()
+    torch.manual_seed(0)
+    Reader((8, 8, 16, 32)).write(place / "reader")
+    return place
+
+
+def bench(folder: Path, out: Path, *more: Any) -> dict[str, Any]:
+    told = ["continuous", "--model", folder, "--batch", "1,2", "--questions", 2, "--captions", 3, "--out", out, *more]
+    done = CliRunner().invoke(app, [*map(str, told)], catch_exceptions=True)
+    if done.exception is not None:
+        raise done.exception
+    assert done.stdout == (out / "table.txt").read_text()
+    return json.loads((out / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("none", ("none", None)),
+        ("none:steps=16", ("none", 16)),
+        ("mar:length=2:steps=8@continuous", ("mar:length=2@continuous", 8)),
+        ("mar:steps=8:length=2", ("mar:length=2", 8)),
+    ],
+)
+def test_rows_may_name_their_steps(text: str, found: tuple[str, int | None]) -> None:
+    assert steps_of(text) == found
+
+
+def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "none,none:steps=2,mar,mar@continuous-released"
+    summary = bench(folder, tmp_path, "--methods", rows)
+    assert [(each["batch"], each["method"]) for each in summary["speed"]] == [
+        (size, name) for size in (1, 2) for name in rows.split(",")
+    ]
+    plain, fewer, mar, released = summary["speed"][:4]
+    assert (plain["forwards"], fewer["forwards"]) == (STEPS, 2)
+    assert plain["tokens_per_forward"] == pytest.approx(LENGTH / STEPS)
+    assert fewer["tokens_per_forward"] == pytest.approx(LENGTH / 2)
+    assert mar["forwards"] < STEPS
+    assert plain["speedup"] == pytest.approx(1)
+    assert plain["alpha"] is None
+    assert 0 < mar["alpha"] < 1
+    assert [each["lossless"] for each in (plain, fewer, mar, released)] == [True, True, True, False]
+    assert [each["row"] for each in summary["quality"]][1:] == rows.split(",")
+    assert all(each["fidelity"]["questions"] == 3 for each in summary["quality"])
+    first = [sample_of(json.loads(line)) for line in (tmp_path / "batch-2" / "samples.jsonl").read_text().splitlines()]
+    assert first[0].runs["none"].verified_tokens == 2 * LENGTH  # a canvas begins empty: no token is the prefill's
+
+    monkeypatch.setattr(canvas_run, "_paint", None)  # would fail if anything were drawn again
+    assert bench(folder, tmp_path, "--methods", rows)["quality"] == summary["quality"]
+    (tmp_path / "pictures" / "samples.jsonl").write_text("")
+    with pytest.raises(TypeError):
+        bench(folder, tmp_path, "--methods", rows)
+
+
+def test_what_is_counted_is_what_was_drafted_and_kept(folder: Path) -> None:
+    pipe = mmspec.load(folder)
+    counting = Counting(pipe.rule)
+    out = pipe.with_drafter(pipe.drafter, "own", counting)(prompt="a red circle", seed=1)
+    assert counting.kept == sum(out.stats.accept_lengths)
+    assert counting.kept < counting.drafted <= LENGTH * 3
+    assert counting.rate == counting.kept / counting.drafted
+    assert counting.lossless is pipe.rule.lossless
+    same = pipe(prompt="a red circle", seed=1)
+    assert same.image.tobytes() == out.image.tobytes()
+
+
+def test_rows_and_models_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'mar'"):
+        bench(folder, tmp_path / "a", "--methods", "none,marr")
+    with pytest.raises(InputError, match="steps=17 is not valid for 16 tokens"):
+        bench(folder, tmp_path / "b", "--methods", "none:steps=17")
+    janus = tiny_images.save(tmp_path / "janus", tiny_images.janus_model(), tiny_images.janus_processor())
+    with pytest.raises(InputError, match="does not draw continuous tokens: see mmspec bench images"):
+        bench(janus, tmp_path / "c")
+    done = CliRunner().invoke(app, ["images", "--model", str(folder), "--methods", "none"], catch_exceptions=True)
+    assert "see mmspec bench continuous" in str(done.exception)

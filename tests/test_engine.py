@@ -1,0 +1,404 @@
+"""Static caches and compiled verification: the same tokens as with the dynamic path, and nothing compiled twice.
+
+"Static" is the engine with plain calls, which most tests use because it is quick; "compiled" goes through
+torch.compile with a backend that builds the graph and does not optimise it.
+"""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import test_commit
+import test_drafters
+import test_equality
+import test_families
+import test_image_janus
+import tiny_dia
+import tiny_families
+import tiny_images
+import tiny_mar
+import tiny_musicgen
+import torch
+import toys
+from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+from torch._dynamo.utils import counters
+
+import mmspec
+from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.ratio import Ratio
+from mmspec.contract import Needs, Shape
+from mmspec.control import NO_DRAFT, OWN
+from mmspec.drafters.eagle import Eagle, Eagle1
+from mmspec.drafters.kangaroo import Adapter, Kangaroo
+from mmspec.drafters.none import NoDrafter
+from mmspec.engine import attention
+from mmspec.engine.engine import Engine
+from mmspec.engine.graphs import Graph
+from mmspec.engine.steps import WIDTHS
+from mmspec.errors import InputError, UnsupportedError
+from mmspec.image_ar.jacobi import GumbelSharing
+from mmspec.image_ar.janus import Janus
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
+
+pytestmark = pytest.mark.dynamic("compares both paths")
+BUDGET = test_families.BUDGET
+CPU = torch.device("cpu")
+
+
+def static(target: Any, sizes: tuple[int, ...] = (1, 8, 16), backend: str | None = None) -> Any:
+    """The target with static caches, and with a backend compiled."""
+    target.decoder.engine = Engine(target.decoder, backend, sizes)
+    return target
+
+
+def family(name: str, **settings: Any) -> mmspec.Pipeline:
+    """A family with an engine, on the model that the dynamic path of `test_families` uses."""
+    base = test_families.plain(name)
+    pipe = mmspec.load(base.target.model, "none", processor=base.processor)
+    static(pipe.target, **settings)
+    return pipe
+
+
+def tree_drafter(model: Any) -> Eagle:
+    """Its own layer is static with the target, too."""
+    return Eagle(toys.eagle_head(model), depth=3, width=2, top_k=3, total=8)
+
+
+# The cache against fresh prefills ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_commit_then_continue_equals_a_fresh_prefill(name: str) -> None:
+    """Random trees and chains, every row accepts another path, in turn one row is done; Gemma3 gets past five windows
+    of eight."""
+    pipe = family(name)
+    target = pipe.target
+    singles = [pipe.prepare(*prompt) for prompt in zip(PICTURES, TEXTS, strict=True)]
+    sampler = Sampler(Sampling(), 3, CPU)
+    generator = torch.Generator().manual_seed(1)
+    with torch.inference_mode():
+        state = target.prefill({**pipe.prepare(PICTURES, TEXTS), "max_new_tokens": 100}, Needs(taps=(1,)), sampler)
+        for row, first in enumerate(state.pending.tolist()):
+            state.ids[row].append(first)
+        rounds = 9 if name == "gemma3" else 4
+        for step in range(rounds):
+            draft = test_commit.random_tree(3, 7, generator)
+            if step % 2:
+                line = torch.arange(7).expand(3, 7)
+                draft.parents, draft.depth = line - 1, line.clone()
+            draft.tokens[:, 0] = state.pending
+            verified = target.verify(state, draft)
+            assert verified.taps[1].shape[:2] == (3, 7)
+            for row in range(3):
+                for node in (0, 3, 6) if step in (0, rounds - 2, rounds - 1) else ():
+                    above = draft.ancestors[row, node].nonzero()[:, 0]
+                    ids = state.ids[row][:-1] + draft.tokens[row, above].tolist()
+                    inputs = test_families.texts_of(target, singles[row], ids)
+                    fresh = target.model(**inputs, output_hidden_states=True)
+                    assert (verified.logits[row, node] - fresh.logits[0, -1]).abs().max() < test_commit.TOLERANCE
+                    assert torch.allclose(verified.taps[1][row, node], fresh.hidden_states[1][0, -1], atol=1e-9)
+            last = torch.randint(0, 7, (3,), generator=generator)
+            last[step % 3] = 6 if step % 2 else 0  # a whole chain, or nothing
+            accepted = test_commit.path_to(draft, last, torch.randint(30, 90, (3,), generator=generator))
+            test_commit.take(state.ids, draft, accepted)
+            done = (step + 1) % 3
+            state.done[done] = step == 2
+            before = state.cache.lengths[done]
+            target.commit(state, draft, accepted)
+            if state.done[done]:
+                assert state.cache.lengths[done] == before
+                state.ids[done] = state.ids[done][: before + 1]
+                state.pending[done] = state.ids[done][-1]
+                state.done[done] = False
+            assert state.cache.lengths == [len(ids) - 1 for ids in state.ids] == state.cache.slab.lengths.tolist()
+        if name == "gemma3":
+            assert max(state.cache.lengths) - state.prompt_length.max() > 16
+
+
+# Tokens of the static path -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_static_caches_say_what_the_dynamic_path_says(name: str) -> None:
+    """Greedy (also as transformers) and sampled, alone and in a batch, plain steps, chains and trees."""
+    pipe = family(name)
+    model = pipe.target.model
+    for options, want in ({}, test_families.greedy(name)), (SAMPLED, test_families.sampled(name)):
+        oracle = Oracle(want, pipe.target.vocab_size)
+        for drafter in (NoDrafter(), tree_drafter(model), oracle, "prompt-lookup"):
+            drafting = pipe.with_drafter(drafter, "own")
+            batch = drafting(PICTURES, TEXTS, max_new_tokens=BUDGET, **options)
+            assert [answer.token_ids for answer in batch] == want
+            if drafter is oracle:
+                assert max(n for answer in batch for n in answer.stats.accept_lengths) >= 3
+                oracle.answers = want[:1]
+            alone = drafting(PICTURES[0], TEXTS[0], max_new_tokens=BUDGET, **options)
+            assert alone.token_ids == want[0]
+
+
+def test_gemma3_past_several_windows() -> None:
+    want = test_families.greedy("gemma3", budget=60)
+    pipe = family("gemma3")
+    for drafter in (Oracle(want, pipe.target.vocab_size), tree_drafter(pipe.target.model)):
+        answers = pipe.with_drafter(drafter)(PICTURES, TEXTS, max_new_tokens=60)
+        assert [answer.token_ids for answer in answers] == want
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "simple"])
+def test_text_models_with_every_kind_of_window(name: str) -> None:
+    """Windows in every layer, in some, in none; eager attention, too."""
+    for how in ("sdpa", "eager"):
+        model, target = test_equality.make(name, how)
+        inputs = test_equality.inputs_for(target, 17, 9, 14)
+        for sampling in (Sampling(), test_equality.SAMPLINGS["all"]):
+            want = toys.answer(target, NoDrafter(), inputs, sampling=sampling).rows
+            for drafter in ("none", "spd-perturbed", "eagle-copying"):
+                made = toys.DRAFTERS[drafter](model)
+                got = toys.answer(static(CausalTarget(model)), made, inputs, sampling=sampling)
+                assert got.rows == want, (how, drafter)
+
+
+def test_budgets_ends_and_contexts_are_met_exactly() -> None:
+    model, target = test_equality.make("simple")
+    inputs = test_equality.inputs_for(target, 12, 17, 9)
+    drafter = toys.DRAFTERS["eagle-copying"](model)
+    want = toys.answer(target, NoDrafter(), inputs, 12).rows
+    fixed = static(CausalTarget(model))
+    for budget in (1, 2, 3, 5, 8):
+        got = toys.answer(fixed, drafter, inputs, budget)
+        assert got.rows == [row[:budget] for row in want]
+        assert got.finish == ["length"] * 3
+    eos = [want[0][4], want[1][7]]
+    plain = toys.answer(target, NoDrafter(), inputs, 12, eos=eos)
+    got = toys.answer(fixed, drafter, inputs, 12, eos=eos)
+    assert (got.rows, got.finish) == (plain.rows, plain.finish)
+    assert "stop" in got.finish
+    assert len({len(row) for row in got.rows}) > 1
+
+    model = toys.llama(max_position_embeddings=24)
+    inputs = toys.prompts(17, 12)
+    plain = toys.answer(CausalTarget(model), NoDrafter(), inputs, 50)
+    got = toys.answer(static(CausalTarget(model)), toys.DRAFTERS["spd-copy"](model), inputs, 50)
+    assert (got.rows, got.finish) == (plain.rows, ["length", "length"])
+
+
+def test_two_rows_of_guidance_share_a_static_cache() -> None:
+    plain = Janus(tiny_images.janus_model(), tiny_images.tokenizer())
+    target = static(Janus(tiny_images.janus_model(), tiny_images.tokenizer()))
+    for inputs in (tiny_images.prompts(3, 6, 1), tiny_images.prompts(5)):
+        for sampling in (None, test_image_janus.SAMPLED):
+            for guidance in (1.0, 3.0):
+                asked = {**inputs, "guidance": guidance}
+                want = test_image_janus.draw(plain, NoDrafter(), asked, sampling).rows
+                for drafter in (NoDrafter(), GumbelSharing(6)):
+                    assert test_image_janus.draw(target, drafter, asked, sampling).rows == want
+
+
+def test_a_drafter_on_the_targets_first_layers_leaves_its_cache_as_it_was() -> None:
+    model, plain = test_equality.make("llama")
+    config = toys.eagle_head(model).config
+    torch.manual_seed(5)
+    drafter = Kangaroo(Adapter(config, exit_layer=1).double(), depth=3, width=2, top_k=2, total=7)
+    inputs = test_equality.inputs_for(plain, 17, 9)
+    for sampling in (Sampling(), Sampling(temperature=0.8, seed=2)):
+        want = toys.answer(plain, drafter, inputs, sampling=sampling)
+        got = toys.answer(static(CausalTarget(model)), drafter, inputs, sampling=sampling)
+        assert got.rows == want.rows
+        assert got.accepted == want.accepted  # so it reads the same of the text
+
+
+def test_a_draft_of_more_nodes_than_the_front_holds_makes_it_longer() -> None:
+    model, target = test_equality.make("simple")
+    inputs = test_equality.inputs_for(target, 12, 9)
+    want = toys.answer(target, NoDrafter(), inputs).rows
+    drafter = Eagle(toys.copying_head(model, 0.1), depth=4, width=8, top_k=9, total=100)
+    got = toys.answer(static(CausalTarget(model)), drafter, inputs)
+    assert got.rows == want
+    assert max(r.proposed for r in got.rounds) > 64
+
+
+def test_an_attention_function_that_knows_trees_takes_the_place_of_masks() -> None:
+    """It is told where the tree stands, and is asked for nothing else; windows of Gemma3 included."""
+    for name in ("smolvlm", "gemma3"):
+        model, processor = tiny_families.MAKERS[name](0)
+        model.set_attn_implementation(attention.NAME)
+        pipe = mmspec.load(model, "none", processor=processor)
+        for engine in (None, Engine(pipe.target.decoder, None, (1, 8))):
+            pipe.target.decoder.engine = engine
+            for options, want in ({}, test_families.greedy(name)), (SAMPLED, test_families.sampled(name)):
+                answers = pipe.with_drafter(tree_drafter(model), "own")(
+                    PICTURES, TEXTS, max_new_tokens=BUDGET, **options
+                )
+                assert [answer.token_ids for answer in answers] == want
+
+
+def test_plain_calls_forward_nothing_but_the_prompt_and_the_rounds() -> None:
+    """What is not compiled needs no call in advance."""
+    model, calls = toys.llama(), []
+    inputs = toys.prompts(9, 12)
+    hook = model.register_forward_hook(lambda *given: calls.append(given))
+    got = toys.answer(static(CausalTarget(model)), NoDrafter(), inputs, 6)
+    hook.remove()
+    assert len(calls) == len(got.rounds) == 6
+
+
+def test_what_learns_may_use_the_buffers_of_requests_and_the_other_way_round() -> None:
+    """A request runs in inference mode, whose tensors nobody else may write into; a training does not."""
+    model = toys.llama()
+    target, drafter, inputs = static(CausalTarget(model)), tree_drafter(model), toys.prompts(9, 12)
+    want = toys.answer(CausalTarget(model), NoDrafter(), inputs, 6).rows
+    assert toys.answer(target, drafter, inputs, 6).rows == want
+    with torch.no_grad():
+        sampler = Sampler(Sampling(), 2, CPU)
+        state = target.prefill({**inputs, "max_new_tokens": 6}, drafter.needs, sampler)
+        assert state.pending is not None
+        for row, token in zip(state.ids, state.pending.tolist(), strict=True):
+            row.append(token)
+        draft = drafter.begin(state, sampler, "point").propose(state)
+        target.verify(state, draft)
+    del state
+    assert toys.answer(target, drafter, inputs, 6).rows == want
+
+
+# The drafter's own layer -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Resting:
+    """No draft in the first rounds, so that what was accepted piles up; then a tree. Its own plan."""
+
+    rounds: int
+
+    def begin(self, rows: int, sampler: Sampler, rule: Any) -> "Resting":
+        return Resting(self.rounds)
+
+    def choose(self, room: int) -> Shape:
+        self.rounds -= 1
+        return NO_DRAFT if self.rounds >= 0 else Shape(3, 2, 11)
+
+    def learn(self, *args: Any) -> None:
+        """Nothing to learn."""
+
+
+@pytest.mark.parametrize("kind", [Eagle, Eagle1])
+@pytest.mark.parametrize("resting", [0, 75])
+def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int) -> None:
+    """All tokens that it drafts, in dynamic and static trees, greedy, coupled and sampled, one row or three; and what
+    piled up is read in steps that were made ready."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    budget, kept = resting + 20, 0
+    sampled = Sampling(temperature=0.7, seed=4)
+    good, attentive = (
+        toys.copying_head(model, 0.1),
+        toys.eagle_head(model),
+    )  # what the second drafts depends on its past
+    cases: list[tuple[Sampling, Any, Any]] = [
+        (Sampling(), Exact(), good),
+        (Sampling(), Exact(), attentive),
+        (sampled, Exact(), good),
+        (sampled, Ratio(), good),
+    ]
+    for sampling, rule, head in cases[: 2 if resting else 4]:
+        for asked in (inputs, toys.row_of(inputs, 1)):
+            drafts: list[list[list[list[int]]]] = [[], []]
+            answers = []
+            for target, seen in zip((plain, fixed), drafts, strict=True):
+                made = kind(head, depth=3, width=2, top_k=3, total=16)  # all candidates
+
+                def note(state: Any, draft: Any, seen: Any = seen) -> None:
+                    seen.append(draft.tokens.tolist())
+
+                watched = test_drafters.Watched(made, note)
+                control = Resting(resting) if resting else OWN
+                answers.append(toys.answer(target, watched, asked, budget, sampling, rule, control=control))
+                assert (made.steps is not None) == (target is fixed)
+                if made.steps is not None:
+                    gc.collect()  # a request gives its buffers back when it is gone
+                    assert made.steps.slabs.free
+                    assert all(set(slab.lanes) == set(WIDTHS) for slab in made.steps.slabs.free)
+            assert answers[0].rows == answers[1].rows
+            assert drafts[0] == drafts[1]
+            kept += sum(answers[0].accepted)
+    assert kept > 0
+
+
+# Compiled ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "backend"), [("smolvlm", "aot_eager"), ("gemma3", "eager")])
+def test_compiled_verification_says_the_same_and_is_compiled_once_per_size(name: str, backend: str) -> None:
+    pipe = family(name, sizes=(1, 8), backend=backend)
+    drafting = pipe.with_drafter(tree_drafter(pipe.target.model), "own")
+    counters.clear()
+
+    def graphs() -> int:
+        return counters["stats"]["unique_graphs"]
+
+    def ask(drafting: mmspec.Pipeline, **options: Any) -> list[list[int]]:
+        return [answer.token_ids for answer in drafting(PICTURES, TEXTS, max_new_tokens=BUDGET, **options)]
+
+    stream = drafting.stream(PICTURES, TEXTS, max_new_tokens=BUDGET)
+    next(iter(stream))
+    ready = graphs()
+    assert ready == 2 + len(WIDTHS)  # before the first round: sizes of the target's forward, and of the drafter's
+    assert [answer.token_ids for answer in stream.finish()] == test_families.greedy(name)
+    assert ask(drafting, **SAMPLED) == test_families.sampled(name)
+    texts = [text + " " + text for text in TEXTS]  # other lengths
+    longer = [answer.token_ids for answer in drafting(PICTURES, texts, max_new_tokens=BUDGET)]
+    plain = test_families.plain(name)(PICTURES, texts, max_new_tokens=BUDGET)
+    assert longer == [answer.token_ids for answer in plain]
+    assert graphs() == ready
+    assert not counters["graph_break"]
+
+
+def test_a_model_that_cannot_be_compiled_whole_is_refused() -> None:
+    _, target = test_equality.make("llama")
+
+    def leaky(module: Any, inputs: Any, output: Any) -> None:
+        print(output.sum().item())
+
+    model = toys.llama()
+    model.model.norm.register_forward_hook(leaky)
+    broken = static(CausalTarget(model), (1,), "eager")
+    with pytest.raises(UnsupportedError, match=r"LlamaForCausalLM cannot be compiled .* compile=False"):
+        toys.answer(broken, NoDrafter(), test_equality.inputs_for(target, 9))
+
+
+# The face ----------------------------------------------------------------------------------------------------------
+
+
+def test_load_compiles_where_it_is_asked_to() -> None:
+    model = toys.llama()
+    asked = mmspec.load(model, "none", compile=True)
+    assert isinstance(asked.target.decoder.engine, Engine)
+    assert mmspec.load(model, "none").target.decoder.engine is None
+    with pytest.raises(InputError, match="compile='yes' is not valid: True or False"):
+        mmspec.load(model, "none", compile="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [tiny_mar.model, tiny_musicgen.musicgen, tiny_dia.dia])
+def test_targets_that_do_not_forward_trees_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(UnsupportedError, match="cannot be compiled here: .* compile=False"):
+        mmspec.load(make(), "none", compile=True)
+
+
+def test_without_cuda_a_graph_is_a_call() -> None:
+    calls = []
+
+    def run() -> int:
+        calls.append(1)
+        return len(calls)
+
+    graph = Graph(run, CPU)
+    assert not calls
+    assert [graph(), graph()] == [1, 2]
+
+
+def test_drafts_are_padded_to_the_next_size() -> None:
+    engine = Engine(CausalTarget(toys.llama()).decoder, None, (1, 8, 16))
+    assert [engine.padded(nodes) for nodes in (1, 2, 8, 9, 16, 17, 33, 65)] == [1, 8, 8, 16, 16, 32, 64, 128]

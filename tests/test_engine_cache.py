@@ -1,0 +1,168 @@
+"""The static cache by itself: the same numbers in the same rows as the dynamic one, whatever is committed."""
+
+import gc
+from typing import Any
+
+import pytest
+import test_equality
+import torch
+import toys
+from torch import Tensor
+
+from mmspec.acceptance.exact import Exact
+from mmspec.cache import RowCache
+from mmspec.decode import decode
+from mmspec.drafters.none import NoDrafter
+from mmspec.engine.cache import FRONT, Slabs, StaticRows, rounded
+from mmspec.engine.engine import Engine
+from mmspec.errors import UnsupportedError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.stopping import TextStop
+from mmspec.targets import CausalTarget
+
+pytestmark = pytest.mark.dynamic("is about the caches themselves")
+LAYERS, HEADS, SIZE = 3, 2, 4
+CPU = torch.device("cpu")
+
+
+def prefilled(lengths: list[int], generator: torch.Generator) -> RowCache:
+    """Random keys and values of right-padded rows."""
+    cache = RowCache(len(lengths), CPU)
+    write([cache], len(lengths), max(lengths), generator)
+    cache.fill(lengths)
+    return cache
+
+
+def write(caches: list[RowCache], rows: int, nodes: int, generator: torch.Generator) -> None:
+    """Forward some nodes: the same random numbers into every cache."""
+    for cache in caches:
+        if isinstance(cache, StaticRows):
+            cache.slab.start.zero_()
+    for layer in range(LAYERS):
+        keys, values = torch.randn(2, rows, HEADS, nodes, SIZE, generator=generator)
+        for cache in caches:
+            cache.hf.update(keys, values, layer)
+
+
+def committed(cache: RowCache, row: int) -> Tensor:
+    """[L, 2, heads, length, D]: what a row holds, in order."""
+    first = cache.slab.front if isinstance(cache, StaticRows) else 0
+    here = slice(first, first + cache.lengths[row])
+    return torch.stack([torch.stack([part[row, :, here] for part in (x.keys, x.values)]) for x in cache.hf.layers])
+
+
+@pytest.mark.parametrize("room", [40, 600], ids=["grows", "fits"])
+def test_any_commits_leave_what_the_dynamic_cache_holds(room: int) -> None:
+    """Random increasing paths, empty ones among them, then a roll-back. The small one grows several times."""
+    generator = torch.Generator().manual_seed(0)
+    dynamic = prefilled([30, 12, 39], generator)
+    fixed = StaticRows(dynamic, Slabs(), room)
+    assert fixed.slab.room == rounded(FRONT + room) - FRONT
+    fixed.shift = torch.tensor([[0], [-3], [2]])
+    dynamic.shift = fixed.shift
+    sizes = {fixed.slab.room}
+    for step in range(60):
+        write([dynamic, fixed], 3, 16, generator)
+        paths = []
+        for row in range(3):
+            nodes = torch.randperm(16, generator=generator)[: int(torch.randint(0, 13, (), generator=generator))]
+            paths.append([] if (step + row) % 5 == 0 else sorted(nodes.tolist()))
+        dynamic.commit(16, paths)
+        fixed.commit(16, paths)
+        sizes.add(fixed.slab.room)
+        assert dynamic.lengths == fixed.lengths == fixed.slab.lengths.tolist()
+        for row in range(3):
+            assert torch.equal(committed(dynamic, row), committed(fixed, row))
+        if step == 30:
+            back = [length - 5 for length in fixed.lengths]
+            dynamic.fill(back)
+            fixed.fill(back)
+    assert fixed.width == dynamic.width == max(fixed.lengths)
+    assert (len(sizes) > 1) == (room == 40)
+    assert fixed.shift.flatten().tolist() == [0, -3, 2]
+    assert torch.equal(fixed.positions(), dynamic.positions())
+
+
+def test_the_mask_shows_committed_tokens_and_ancestors_and_nothing_else() -> None:
+    """Against the dynamic mask, slot by slot, with and without a window."""
+    generator = torch.Generator().manual_seed(0)
+    dynamic = prefilled([5, 9], generator)
+    fixed = StaticRows(dynamic, Slabs(), 20)
+    depth = torch.tensor([[0, 1, 1, 2], [0, 1, 2, 3]])
+    ancestors = torch.eye(4, dtype=torch.bool).repeat(2, 1, 1)
+    ancestors[0, :, 0] = ancestors[0, 3, 1] = True
+    ancestors[1] = torch.ones(4, 4).tril().bool()
+    for new in (4, 2):
+        if new == 2:  # the first two were forwarded before
+            write([dynamic], 2, 2, generator)
+        for window in (None, 3):
+            want = dynamic.mask(ancestors[:, -new:], depth, torch.float64, window)[:, 0]
+            got = fixed.mask(ancestors[:, -new:], depth, torch.float64, window)[:, 0]
+            assert want.shape == (2, new, 9 + 4)
+            assert torch.equal(got[..., :4], want[..., 9:])
+            assert torch.equal(got[..., FRONT : FRONT + 9], want[..., :9])
+            assert (got[..., 4:FRONT] < 0).all()
+            assert (got[..., FRONT + 9 :] < 0).all()
+            assert fixed.slab.start.item() == 4 - new
+    with pytest.raises(UnsupportedError, match="65 nodes are forwarded in a round, and .* slots for 64"):
+        fixed.first(1).mask(torch.ones(2, 65, 65, dtype=torch.bool), torch.zeros(2, 65), torch.float64)
+    before = [committed(fixed, row) for row in range(2)]
+    wide = fixed.mask(torch.ones(2, 65, 65, dtype=torch.bool).tril(), torch.zeros(2, 65), torch.float64)
+    assert wide.shape[-1] == fixed.slab.front + fixed.slab.room == fixed.hf.layers[0].keys.shape[2]
+    assert fixed.slab.front >= 130
+    assert all(torch.equal(committed(fixed, row), before[row]) for row in range(2))
+
+
+def test_layers_of_different_shapes_are_refused() -> None:
+    cache = RowCache(1, CPU)
+    for layer, size in enumerate((4, 8)):
+        cache.hf.update(torch.zeros(1, 2, 3, size), torch.zeros(1, 2, 3, size), layer)
+    cache.fill([3])
+    with pytest.raises(UnsupportedError, match="2 different shapes, .* compile=False"):
+        StaticRows(cache, Slabs(), 10)
+
+
+def test_sizes_grow_by_a_quarter_of_the_next_power_of_two_at_most() -> None:
+    sizes = [rounded(slots) for slots in (1, 256, 257, 1024, 1025, 2049, 3000, 9000)]
+    assert sizes == [256, 256, 512, 1024, 1536, 3072, 3072, 12288]
+    for slots in range(1, 20_000, 37):
+        assert slots <= rounded(slots) < max(slots + 256, 1.5 * slots)
+
+
+def test_requests_share_buffers_one_after_the_other_and_never_at_once() -> None:
+    model, target = test_equality.make("llama")
+    target.decoder.engine = engine = Engine(target.decoder, None, (1, 8))
+    inputs = test_equality.inputs_for(target, 12)
+    want = toys.answer(CausalTarget(model), NoDrafter(), inputs).rows
+    assert toys.answer(target, NoDrafter(), inputs).rows == want
+    gc.collect()
+    (left,) = engine.slabs.free
+    assert toys.answer(target, NoDrafter(), inputs).rows == want
+    gc.collect()
+    assert engine.slabs.free == [left]
+
+    def running() -> Any:
+        asked = {**inputs, "max_new_tokens": 20}
+        return decode(target, NoDrafter(), Exact(), asked, Sampler(Sampling(), 1, CPU), TextStop([], 20))
+
+    first, second = running(), running()
+    got: list[list[int]] = [[], []]
+    for step, pair in enumerate(zip(first, second, strict=True)):
+        assert step or not engine.slabs.free
+        for tokens, done in zip(got, pair, strict=True):
+            tokens += done.tokens[0]
+    assert got == want * 2
+    gc.collect()
+    assert len(set(map(id, engine.slabs.free))) == 2
+
+
+def test_what_a_broken_request_left_behind_harms_no_later_one() -> None:
+    model, target = test_equality.make("llama")
+    target.decoder.engine = engine = Engine(target.decoder, None, (1, 8))
+    inputs = test_equality.inputs_for(target, 12, 9)
+    want = toys.answer(target, NoDrafter(), inputs).rows
+    gc.collect()
+    (left,) = engine.slabs.free
+    with torch.inference_mode():
+        left.kv.fill_(torch.nan)
+    assert toys.answer(target, NoDrafter(), inputs).rows == want

@@ -1,0 +1,435 @@
+"""The GPU benchmark in its small mode on the CPU: floors, synthetic acceptance, stages; a killed run goes on."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import mmspec
+from mmspec.benchmarks.gpu import bench as bench_module
+from mmspec.benchmarks.gpu import sweep
+from mmspec.benchmarks.gpu.bench import Bench, Settings, ceilings_of
+from mmspec.benchmarks.gpu.book import Book, markdown
+from mmspec.benchmarks.gpu.cli import STAGES, gpu
+from mmspec.benchmarks.gpu.clock import Deadline
+from mmspec.benchmarks.gpu.floors import H200, cap, draft_seconds, step_seconds
+from mmspec.benchmarks.gpu.models import build, names, spec_of
+from mmspec.benchmarks.gpu.rounds import head_like
+from mmspec.benchmarks.gpu.sweep import binary_tree
+from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic, even_table, geometric, geometric_table
+from mmspec.contract import Draft
+from mmspec.drafters.eagle import Eagle1
+from mmspec.errors import InputError, UnknownNameError
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
+
+K = 1024
+CPU = torch.device("cpu")
+
+
+# Floors
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes", "kv_kib", "kv_8k"),
+    [
+        ("llava-7b", 13.21, 512, 4.29),
+        ("llava-13b", 25.70, 800, 6.71),
+        ("pixtral-12b", 23.15, 160, 1.34),
+        ("smolvlm-2b", 3.42, 192, 1.61),
+        ("gemma3-12b", 23.53, 384, 0.87),  # beyond the window only every sixth layer's grows
+        ("janus-pro-1b", 2.53, 192, 1.61),
+        ("speech-0.5b", 0.73, 12, 0.10),
+    ],
+)
+def test_bytes_of_a_step(name: str, gigabytes: float, kv_kib: int, kv_8k: float) -> None:
+    dims = spec_of(name).dims
+    assert dims.weight_bytes / 1e9 == pytest.approx(gigabytes, abs=0.006)
+    assert dims.kv_bytes(1) == kv_kib * 1024
+    assert dims.kv_bytes(8 * K) / 1e9 == pytest.approx(kv_8k, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "length", "ms"),
+    [
+        ("llava-7b", 1, K, 3.20),
+        ("llava-7b", 64, 8 * K, 4.07),  # as much as one node: weights and keys decide
+        ("llava-13b", 32, 3 * K, 6.56),
+        ("pixtral-12b", 1, 3 * K, 5.50),
+        ("pixtral-12b", 64, 8 * K, 6.25),  # grouped heads: attention decides
+        ("smolvlm-2b", 8, 3 * K, 0.94),
+        ("gemma3-12b", 1, 8 * K, 5.68),
+        ("janus-pro-7b", 1, K, 2.98),
+        ("speech-0.5b", 64, 3 * K, 0.21),
+    ],
+)
+def test_floor_of_a_step(name: str, nodes: int, length: int, ms: float) -> None:
+    assert 1000 * step_seconds(spec_of(name).dims, nodes, length, H200) == pytest.approx(ms, abs=0.011)
+
+
+def test_floor_of_a_batch() -> None:
+    assert 1000 * step_seconds(spec_of("llava-7b").dims, 1, 3 * K, H200, rows=8) == pytest.approx(6.07, abs=0.011)
+    busy = step_seconds(spec_of("llava-7b").dims, 64, K, H200, rows=8)  # 512 tokens: products decide
+    assert busy > 8 * 64 * 2 * spec_of("llava-7b").dims.weights / H200.flops
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary", "length", "us", "share", "efficiency"),
+    [
+        ("llava-7b", None, 3 * K, 183, 0.053, (0.86, 0.79, 0.73)),
+        ("llava-13b", None, 3 * K, 263, 0.040, (0.89, 0.83, 0.78)),
+        ("pixtral-12b", 32000, 3 * K, 230, 0.042, (0.88, 0.82, 0.77)),
+        ("pixtral-12b", None, 3 * K, 466, 0.085, None),
+        ("smolvlm-2b", None, 3 * K, 88, 0.094, (0.78, 0.68, 0.60)),
+        ("gemma3-12b", None, 3 * K, 592, 0.106, None),
+        ("speech-0.5b", None, K, 11, 0.061, None),
+    ],
+)
+def test_draft_step_and_roofline_cap(
+    name: str, vocabulary: int | None, length: int, us: float, share: float, efficiency: tuple[float, ...] | None
+) -> None:
+    dims = spec_of(name).dims
+    taken = draft_seconds(dims, length, H200, vocabulary)
+    assert 1e6 * taken == pytest.approx(us, abs=1.0)
+    assert taken / step_seconds(dims, 1, length, H200) == pytest.approx(share, abs=0.0011)
+    for depth, expected in zip((3, 5, 7), efficiency or (), strict=False):
+        assert cap(dims, 32, depth, length, H200, vocabulary) == pytest.approx(expected, abs=0.0101)
+
+
+@pytest.mark.parametrize("name", names())
+def test_dimensions_count_what_the_stock_class_multiplies(name: str) -> None:
+    spec = spec_of(name, small=True)
+    model = build(spec, CPU, torch.float32)
+    products = [module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear)]
+    assert spec.dims.weights == sum(products)
+    states = model(torch.ones(1, 40, dtype=torch.long), use_cache=True).past_key_values
+    layer = states.layers[-1]  # in the mixed model the last one is full
+    per_layer = 2 * layer.keys[..., :1, :].numel() * 2
+    assert spec.dims.kv_bytes(1) == per_layer * spec.dims.layers
+    assert spec.dims.kv_bytes(40) == per_layer * ((2 - spec.dims.sliding) * 40 + spec.dims.sliding * 16)
+
+
+def test_a_cut_keeps_both_kinds_of_layers() -> None:
+    model = build(spec_of("gemma3-12b", small=True), CPU, torch.float32, layers=2)
+    assert model.config.layer_types == ["sliding_attention", "full_attention"]
+    assert spec_of("gemma3-12b").config.layer_types[-2:] == ["sliding_attention", "full_attention"]
+
+
+# Synthetic acceptance
+
+
+@given(st.integers(1, 8), st.floats(0, 1))
+def test_the_geometric_law_has_the_mean_that_was_asked(depth: int, share: float) -> None:
+    tau = 1 + share * depth
+    law = geometric(tau, depth)
+    assert math.fsum(law) == pytest.approx(1)
+    assert math.fsum(a * p for a, p in enumerate(law)) == pytest.approx(tau - 1, abs=1e-6)
+    if 0.05 < share < 0.95:  # one ratio throughout, but for the last, which takes the tail
+        assert law[1] / law[0] == pytest.approx(law[-1] / (law[-1] + law[-2]) if depth > 1 else law[1] / law[0])
+
+
+@pytest.mark.parametrize("law", TABLES)
+@pytest.mark.parametrize("tau", [1.0, 2.5, 3.78, 6.0])
+def test_tables_have_the_mean_that_was_asked(law: str, tau: float) -> None:
+    table = TABLES[law](tau, 5, 3)
+    assert table.shape == (3, 1024)
+    assert 0 <= int(table.min()) <= int(table.max()) <= 5
+    assert torch.allclose(table.double().mean(1), torch.tensor(tau - 1, dtype=torch.float64), atol=5 / 1024)
+
+
+def test_the_even_table_varies_as_little_as_possible() -> None:
+    table = even_table(3.78, 7, 1)[0]
+    assert set(table.tolist()) == {2, 3}
+    for start in range(0, 1000, 50):  # also over a short stretch
+        assert table[start : start + 50].double().mean() == pytest.approx(2.78, abs=0.021)
+
+
+def test_geometric_rows_differ_and_repeat() -> None:
+    table = geometric_table(3.0, 5, 2)
+    assert not torch.equal(table[0], table[1])
+    assert torch.equal(table, geometric_table(3.0, 5, 2))
+    law = torch.tensor(geometric(3.0, 5))
+    found = torch.bincount(table[0], minlength=6) / 1024
+    assert (found - law).abs().max() <= 1 / 1024
+
+
+@pytest.mark.parametrize("tau", [0.5, 7.0, math.nan])
+@pytest.mark.parametrize("law", TABLES)
+def test_a_tau_that_no_draft_reaches_is_refused(law: str, tau: float) -> None:
+    with pytest.raises(InputError, match=r"must lie in \[1, 6\]"):
+        TABLES[law](tau, 5, 1)
+
+
+def test_the_rule_takes_a_path_of_the_tree_and_no_deeper_than_it_goes() -> None:
+    #       0 -> 1 -> 3, 0 -> 2 -> 4 -> 5 in row 0; a bush of depth 1 in row 1; padding in row 2
+    parents = torch.tensor([[-1, 0, 0, 1, 2, 4], [-1, 0, 0, 0, 0, 0], [-1, 0, 1, 2, 3, 4]])
+    depth = torch.tensor([[0, 1, 1, 2, 2, 3], [0, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5]])
+    valid = torch.tensor([[True] * 6, [True] * 6, [True, True, True, False, False, False]])
+    draft = Draft(torch.arange(18).reshape(3, 6), parents, depth, valid=valid)
+    rule = Synthetic(torch.tensor([[3, 2, 0], [3, 1, 0], [9, 1, 0]]))
+    sampler = Sampler(Sampling(), 3, CPU)
+    scores = torch.randn(3, 6, 20, generator=torch.Generator().manual_seed(0))
+    rounds = [rule(draft, scores, sampler, torch.zeros(3, dtype=torch.long)) for _ in range(4)]
+    assert [each.count.tolist() for each in rounds] == [[4, 2, 3], [3, 2, 2], [1, 1, 1], [4, 2, 3]]
+    assert rounds[0].path[0].tolist()[:4] == [0, 2, 4, 5]
+    assert rounds[1].path[0].tolist()[:3] == [0, 1, 3]
+    assert rounds[0].path[2].tolist()[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("law", TABLES)
+def test_rounds_of_a_model_reach_the_tau_that_was_asked(law: str) -> None:
+    """The whole loop, with an EAGLE head of random weights, which would hardly be accepted otherwise."""
+    model = build(spec_of("llava-7b", small=True), CPU, torch.float32)
+    drafter = Eagle1(head_like(model), depth=4, width=4, top_k=4, total=16)
+    ids = torch.arange(1, 9)[None].repeat(2, 1)
+    own = mmspec.load(model, drafter, shape="own", compile=False).generate(input_ids=ids, max_new_tokens=60)
+    assert max(out.stats.tau for out in own) < 1.5
+    pipe = mmspec.load(model, drafter, Synthetic(TABLES[law](3.5, 4, 2)), shape="own", compile=False)
+    for out in pipe.generate(input_ids=ids, max_new_tokens=400):
+        assert not out.stats.lossless
+        assert out.stats.tau == pytest.approx(3.5, abs=0.02 if law == "even" else 0.5)
+    assert {len(out.token_ids) for out in own} == {60}
+
+
+# Models and trees
+
+
+def test_the_sweep_s_tree_is_binary() -> None:
+    draft = binary_tree(torch.tensor([7, 8]), 9)
+    assert draft.parents[1].tolist() == [-1, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert draft.depth[0].tolist() == [0, 1, 1, 2, 2, 2, 2, 3, 3]
+    assert torch.equal(draft.ancestors.sum(-1) - 1, draft.depth)
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="llava-7b"):
+        spec_of("llava-7")
+
+
+# Records
+
+
+def book(folder: Path, **settings: object) -> Book:
+    def tables(records: dict) -> list:
+        return [("Figures", [["key", "value"], *([key, record["value"]] for key, record in records.items())])]
+
+    return Book(folder, "stage", {"small": False, **settings}, "What it is.", tables, {"cuda": None, "cudnn": 9})
+
+
+def test_results_are_whole_after_every_record_and_go_on(tmp_path: Path) -> None:
+    first = book(tmp_path)
+    first.add("a", {"value": 1.5})
+    assert json.loads((tmp_path / "stage.json").read_text())["records"]["a"]["value"] == 1.5
+    assert "| a | 1.5 |" in (tmp_path / "stage.md").read_text()
+    (tmp_path / "stage.json.tmp").write_text('{"half')  # what a kill may leave behind
+    again = book(tmp_path)
+    assert again.has("a")
+    again.add("b", {"error": "no memory"})
+    assert not book(tmp_path).has("b")
+    text = (tmp_path / "stage.md").read_text()
+    assert "- b: no memory" in text
+    assert "| b |" not in text
+    assert {"date", "hardware", "versions", "card"} <= again.records["a"].keys()
+
+
+def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    book(tmp_path, repeats=5).add("a", {"value": 1.0})
+    with pytest.raises(InputError, match="other settings"):
+        book(tmp_path, repeats=6)
+
+
+def test_only_small_results_say_that_they_are_no_measurement(tmp_path: Path) -> None:
+    assert "No figure here is a measurement" in book(tmp_path, small=True).text()
+    assert "No figure here is a measurement" not in book(tmp_path).text()
+
+
+def test_tables_are_markdown() -> None:
+    assert markdown([["a", "b"], [1234.56, None]]) == "| a | b |\n|---|---|\n| 1235 | - |"
+
+
+def test_floors_use_what_the_stage_ceilings_found(tmp_path: Path) -> None:
+    assert ceilings_of(tmp_path) is H200
+    ceilings = Book(tmp_path, "ceilings", {"small": False}, "", lambda records: [], {})
+    ceilings.add("card", {"copy_gb_s": 4000.0, "matmul_tflops": 700.0})
+    found = ceilings_of(tmp_path)
+    assert (found.bandwidth, found.flops) == (4e12, 7e14)
+
+
+def test_what_fails_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
+    def run(bench: Bench) -> None:
+        def short() -> dict:
+            raise torch.OutOfMemoryError("no memory left")
+
+        bench.record("a", short)
+        bench.record("b", lambda: {"value": 1})
+
+    at = Bench("stage", Settings(small=True, device="cpu"), tmp_path, ("llava-7b",), Deadline(None), "", lambda _: [])
+    run(at)
+    assert "no memory left" in at.book.records["a"]["error"]
+    assert at.book.records["b"]["value"] == 1
+
+
+# Stages
+
+MODELS = "gemma3-12b,speech-0.5b"
+
+
+def results(folder: Path, stage: str) -> dict:
+    return json.loads((folder / f"{stage}.json").read_text())["records"]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")  # compiling it is for cards
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_runs_small_and_is_not_run_twice(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu(stage=stage, small=True, out=tmp_path, models=MODELS)
+    found = results(tmp_path, stage)
+    assert found
+    assert not [record["error"] for record in found.values() if "error" in record]
+    assert "No figure here is a measurement" in capsys.readouterr().out
+    check = CHECKS[stage]
+    check(found)
+    monkeypatch.setattr(bench_module.Book, "add", lambda *_: pytest.fail("a figure was made again"))
+    gpu(stage=stage, small=True, out=tmp_path, models=MODELS)
+    assert results(tmp_path, stage) == found
+
+
+def check_ceilings(found: dict) -> None:
+    assert found["card"]["copy_gb_s"] > 0
+    assert found["card"]["matmul_tflops"] > 0
+    assert found["gemma3-12b/head"]["shape"] == [199, 64]
+    assert len(found) == 1 + 2 * 6
+
+
+def check_attention(found: dict) -> None:
+    scenes = [record for record in found.values() if "us" in record]
+    for record in scenes:
+        assert {"twin", "sdpa, torch's choice", "sdpa, keys repeated", "sdpa math"} <= record["us"].keys()
+        assert max(record["difference"].values()) < 1e-5
+        assert not record["refused"]
+    assert len(scenes) == 4
+    assert ["flex" in record["us"] for record in scenes] == [False, True] * 2
+    assert len(found["new length"]["first_ms"]) == 4
+
+
+def check_baselines(found: dict) -> None:
+    assert found.keys() == {"gemma3-12b", "speech-0.5b"}
+    for record in found.values():
+        assert record["ms"].keys() == {"HF generate", "HF generate, static cache", "our loop"}
+        assert record["fastest"] in record["ms"]
+        assert record["unseen_ms"].keys() == {"HF generate", "our loop"}
+        assert record["floor_ms"] > 0
+
+
+def check_sweep(found: dict) -> None:
+    assert found.keys() == {"gemma3-12b, plain", "speech-0.5b, plain"}
+    for record in found.values():
+        assert record["ms"].keys() == record["floor_ms"].keys() == {"1", "2", "5"}
+
+
+def check_rounds(found: dict) -> None:
+    checks = {key: record for key, record in found.items() if key.startswith("equality: ")}
+    lines = {key: record for key, record in found.items() if key.startswith("synthetic: ")}
+    assert (len(checks), len(lines)) == (2, 4)
+    for record in checks.values():
+        assert record["equal"] == {"the target itself": True, "random weights": True}
+        assert record["tau"]["the target itself"] > 3
+        assert record["tau"]["random weights"] < 2
+    for record in lines.values():
+        assert record["efficiency"] == pytest.approx(record["base_ms"] / record["round_ms"])
+        assert record["speedup"]["3"] == pytest.approx(3 * record["efficiency"])
+        assert min(record["draft_ms"], record["verify_ms"], record["other_ms"]) > 0
+        assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
+
+
+def check_real(found: dict) -> None:
+    plain, drafted = found.values()
+    assert (plain["tau"], plain["drafter"]) == (1.0, "none")
+    assert drafted["tau"] > 1
+    assert drafted["replies"] == plain["replies"]
+
+
+CHECKS: dict[str, Callable[[dict], None]] = {
+    "ceilings": check_ceilings,
+    "attention": check_attention,
+    "baselines": check_baselines,
+    "sweep": check_sweep,
+    "rounds": check_rounds,
+    "real": check_real,
+}
+
+
+@pytest.mark.slow
+def test_the_static_engine_is_measured_beside_plain_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and run plainly instead of compiled by inductor, which takes minutes."""
+    monkeypatch.setattr(CausalTarget, "compile", partialmethod(CausalTarget.compile, backend="eager"))
+    gpu(stage="sweep,rounds", small=True, out=tmp_path, models="speech-0.5b", compile=True, rows=2)
+    swept, played = results(tmp_path, "sweep"), results(tmp_path, "rounds")
+    assert not [record for record in (*swept.values(), *played.values()) if "error" in record]
+    assert swept.keys() == {"speech-0.5b, plain", "speech-0.5b, compiled"}
+    assert played["equality: speech-0.5b"]["equal"] == {"the target itself": True, "random weights": True}
+    line = played["synthetic: speech-0.5b, depth 3, even"]
+    assert line["plain_ms"].keys() == {"our loop", "our loop, compiled"}
+    assert line["rows"] == 2
+
+
+def test_a_run_without_time_left_ends_cleanly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu(stage="ceilings,sweep", small=True, out=tmp_path, models=MODELS, minutes=0)
+    assert "the 0 minutes are over" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_killed_run_keeps_what_it_has_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, made = sweep.measured, []
+
+    def killed(*given: object) -> dict:
+        if made:
+            raise KeyboardInterrupt
+        made.append(measured(*given))
+        return made[0]
+
+    monkeypatch.setattr(sweep, "measured", killed)
+    with pytest.raises(KeyboardInterrupt):
+        gpu(stage="sweep", small=True, out=tmp_path, models=MODELS)
+    kept = results(tmp_path, "sweep")
+    assert list(kept) == ["gemma3-12b, plain"]
+    monkeypatch.undo()
+    gpu(stage="sweep", small=True, out=tmp_path, models=MODELS)
+    whole = results(tmp_path, "sweep")
+    assert list(whole) == ["gemma3-12b, plain", "speech-0.5b, plain"]
+    assert whole["gemma3-12b, plain"] == kept["gemma3-12b, plain"]
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'rounds'"):
+        gpu(stage="round", small=True, out=tmp_path)
+    with pytest.raises(InputError, match="dtype"):
+        gpu(stage="ceilings", small=True, out=tmp_path, dtype="int8")
+    with pytest.raises(InputError, match="tokens=1"):
+        gpu(stage="ceilings", small=True, out=tmp_path, tokens=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_card_the_full_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--small"):
+        gpu(stage="ceilings", out=tmp_path)
+
+
+def test_a_head_has_the_shape_of_the_model_s_layers() -> None:
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50, hidden_size=32, intermediate_size=48, num_attention_heads=4, head_dim=16, num_hidden_layers=1
+        )
+    )
+    head = head_like(model)
+    assert head.layer.mlp.up_proj.weight.shape == (48, 32)
+    assert head.layer.self_attn.q_proj.weight.shape == (64, 32)

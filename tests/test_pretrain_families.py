@@ -1,0 +1,305 @@
+"""The other bundled families: they see what the stock classes see, start from what is known, train, resume and ship."""
+
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import default_collate
+from transformers import AutoModelForImageTextToText, AutoProcessor, SmolVLMForConditionalGeneration
+
+import mmspec
+from mmspec.errors import MismatchError
+from mmspec.miniworld import sample
+from mmspec.registry import resolve
+from mmspec.training.growth import deepened, places, quiet
+from mmspec.training.loop import stage_arguments
+from mmspec.vlm.pretrain import train
+from mmspec.vlm.pretrain.attention import NAME as PACKED
+from mmspec.vlm.pretrain.family import Family
+from mmspec.vlm.pretrain.gemma3 import GEMMA3, layer_types
+from mmspec.vlm.pretrain.known import Known, adopt_tower, adopt_words, read_known
+from mmspec.vlm.pretrain.language import PackedPictures, asked_about, encode, packed_states
+from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
+from mmspec.vlm.pretrain.pixtral import PIXTRAL
+from mmspec.vlm.pretrain.smolvlm import SMOLVLM, smolvlm_config
+from mmspec.vlm.pretrain.stages import Stage
+from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer, with_tokens
+from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures
+
+SMALL = {"width": 32, "vision_width": 32, "vision_layers": 1}
+ONE = Stage("joined", steps=2, batch=2, bins=1, rate=0.01, falling=1, layers=4)
+FAMILIES = {
+    "llava-next": replace(LLAVA_NEXT, **SMALL, stages=(ONE,)),
+    "pixtral": replace(PIXTRAL, **SMALL, stages=(ONE,)),
+    "gemma3": replace(
+        GEMMA3, **SMALL, stages=(replace(ONE, name="shallow", layers=6), replace(ONE, name="deep", layers=8))
+    ),
+}
+LITTLE = replace(SMOLVLM, **SMALL, stages=(replace(ONE, name="shallow"), replace(ONE, name="deep", layers=8)))
+EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint of smolvlm-mini's kind."""
+    folder = tmp_path_factory.mktemp("known") / "little"
+    texts = (text for index in range(8) for qa in sample("t", index).qas for text in (qa.question, f" {qa.answer}"))
+    processor = SMOLVLM.processor(train_tokenizer(texts, 600))
+    torch.manual_seed(0)
+    config = smolvlm_config(token_ids(processor.tokenizer), layers=4, width=32, vision_layers=1)
+    model = SmolVLMForConditionalGeneration(config)
+    loud(model.model.text_model)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known(source: Path) -> Known:
+    return read_known(str(source), FAMILIES["pixtral"])
+
+
+def loud(module: torch.nn.Module) -> None:
+    """Makes matrices large, so that what attention sees is heard."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.ndim == 2:
+                weight.mul_(4)
+
+
+def made(family: Family, known: Known, layers: int = 4, **text: Any) -> tuple[Any, Any]:
+    """A random model with its processor."""
+    processor = family.processor(with_tokens(known.tokenizer, family.tokens))
+    config = family.config(token_ids(processor.tokenizer), layers)
+    for name, value in text.items():
+        setattr(config.text_config, name, value)
+    torch.manual_seed(1)
+    return family.model(config).eval(), processor
+
+
+@EVERY
+def test_packed_rows_give_the_logits_of_the_stock_model(family: Family, known: Known) -> None:
+    window = {"sliding_window": 40} if isinstance(family, type(GEMMA3)) else {}  # shorter than the prefix
+    model, processor = made(family, known, 6, **window)
+    loud(model.model.get_submodule(family.decoder))
+    rows = PackedPictures(processor.tokenizer, "x", 2, 5, family.pixels)
+    batch = default_collate([rows[0], rows[1]])
+    drawn = sample("x", 1)
+    asked = asked_about(drawn, random.Random("x/1/more"))[0]
+    talk = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": asked.question}]}]
+    inputs = processor(
+        text=processor.apply_chat_template(talk, add_generation_prompt=True), images=[drawn.image], return_tensors="pt"
+    )
+    prefix = processor.tokenizer(family.prefix, add_special_tokens=False)["input_ids"]
+    question = processor.tokenizer(question_text(asked.question), add_special_tokens=False)["input_ids"]
+    assert inputs["input_ids"][0].tolist() == prefix + question  # training text is the chat template's
+    ids, _ = encode(processor.tokenizer, asked)
+    inputs["input_ids"] = torch.tensor([prefix + ids])
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if "token_type_ids" in inputs:
+        inputs["token_type_ids"] = (inputs["input_ids"] == model.config.image_token_id).long()
+    with torch.no_grad():
+        stock = model(**inputs).logits[0, len(prefix) :]
+        model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
+        packed = model.lm_head(packed_states(family, model, torch.tensor([prefix]), batch).tokens)
+    first = batch["segments"][1].flatten() == 1
+    torch.testing.assert_close(packed[1][first], stock, atol=1e-3, rtol=1e-3)
+
+
+@EVERY
+def test_the_squares_are_those_of_the_stock_image_tokens(family: Family, known: Known) -> None:
+    model, processor = made(family, known)
+    image = sample("squares", 0).image
+    pictures = family.pictures(family.pixels(image)[None])
+    inputs = processor(text=getattr(processor, "boi_token", processor.image_token), images=[image], return_tensors="pt")
+    difference = (pictures["pixel_values"].reshape(-1) - inputs["pixel_values"].reshape(-1)).abs()
+    assert difference.max() < 1.01 / 127.5  # one of 256 levels, where the two libraries round differently
+    assert (difference > 1e-3).float().mean() < 1e-3
+    slots = int((inputs["input_ids"] == model.config.image_token_id).sum())
+    assert slots <= 2 * 64
+    with torch.no_grad():
+        (stock,) = model.get_image_features(**pictures).pooler_output
+        tower, connector = (model.model.get_submodule(part) for part in (family.tower, family.connector))
+        patches = family.see(tower, family.pixels(image)[None])
+        assert patches.shape[:2] == (1, family.patches**2)
+        torch.testing.assert_close(connector(patches)[0], stock[family.grid])
+    assert len(stock) == slots
+
+
+def test_the_squares_of_a_quarter_are_seen_together() -> None:
+    squares = torch.arange(64.0)[None, :, None]
+    views = LLAVA_NEXT.views(squares)[..., 0]
+    assert views.shape == (4, 16)
+    assert views[0].tolist() == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
+    assert views[1, 0] == 4
+    assert views[2, 0] == 32
+    assert LLAVA_NEXT.grid.tolist()[:9] == [*range(16, 24), 25]  # an overview of 16, a newline behind each row
+
+
+@EVERY
+def test_probes_learn_a_batch_by_heart(family: Family, known: Known) -> None:
+    model, _ = made(family, known)
+    probe = DenseProbe(family, model)
+    rows = LabelledPictures("probe", 2, family.pixels)
+    batch = default_collate([rows[0], rows[1]])
+    optimizer = torch.optim.Adam(probe.parameters(), 0.01)
+    losses = []
+    for _ in range(6):
+        loss = probe(**batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    tower = probe.get_submodule(family.tower)
+    assert all(weight.grad is not None for name, weight in tower.named_parameters() if "layers" in name)
+
+
+@pytest.mark.parametrize("name", ["llava-next", "pixtral"])
+def test_a_kept_decoder_gives_the_logits_of_the_known_model(name: str, known: Known) -> None:
+    family = FAMILIES[name]
+    model, _ = made(family, known)
+    ids = torch.randint(6, len(known.tokenizer), (2, 12))
+    with torch.no_grad():
+        expected = known.model(input_ids=ids).logits
+        assert not torch.allclose(model(input_ids=ids).logits[..., : expected.shape[-1]], expected, atol=1e-2)
+        adopt_words(family, model, known)
+        torch.testing.assert_close(model(input_ids=ids).logits[..., : expected.shape[-1]], expected)
+
+
+def test_gemma_has_the_words_and_a_decoder_of_its_own(known: Known) -> None:
+    family = FAMILIES["gemma3"]
+    model, _ = made(family, known)
+    before = model.model.language_model.layers[0].mlp.up_proj.weight.clone()
+    adopt_words(family, model, known)
+    words = known.model.get_input_embeddings().weight
+    torch.testing.assert_close(model.get_output_embeddings().weight[: len(words)], words)
+    assert torch.equal(model.model.language_model.layers[0].mlp.up_proj.weight, before)
+
+
+@EVERY
+def test_of_the_tower_all_is_taken_that_agrees(family: Family, known: Known) -> None:
+    model, _ = made(family, known)
+    taken = adopt_tower(family, model, known)
+    theirs = known.model.model.vision_model
+    if family is FAMILIES["gemma3"]:
+        assert taken == set(theirs.state_dict())
+        pixels = torch.rand(1, 3, 160, 160)
+        with torch.no_grad():
+            seen = model.model.vision_tower(pixels).last_hidden_state
+            torch.testing.assert_close(seen, theirs(pixels).last_hidden_state)
+    elif family is FAMILIES["llava-next"]:
+        left = {name for name in theirs.state_dict() if name.startswith("embeddings.")}
+        assert taken == set(theirs.state_dict()) - left | {"embeddings.patch_embedding.bias"}
+    else:
+        assert not taken
+
+
+def test_a_deepened_gemma_computes_the_same_and_kept_layers_keep_their_windows(known: Known) -> None:
+    kinds = layer_types(24)
+    assert kinds[:6] == ["sliding_attention"] * 5 + ["full_attention"]
+    assert [kinds[place] for place in places(8, 24)] == layer_types(8)
+    family = FAMILIES["gemma3"]
+    model, _ = made(family, known, 8, sliding_window=5)
+    quiet(model.model.language_model.layers, 8)
+    deep = deepened(model, 24, "model.language_model.layers", **family.text(24)).eval()
+    ids = torch.randint(10, 90, (2, 14))
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        torch.testing.assert_close(deep(input_ids=ids).logits, expected)
+        deep.model.language_model.layers[0].post_attention_layernorm.weight.add_(0.5)
+        assert not torch.allclose(deep(input_ids=ids).logits, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES.values(), LITTLE], ids=[*FAMILIES, "smolvlm"])
+def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
+    family: Family, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quick(*args: Any, **more: Any) -> Any:
+        here = {"save_steps": 1, "logging_steps": 1, "warmup_steps": 0, "dataloader_num_workers": 0}
+        forked = {"dataloader_prefetch_factor": None, "dataloader_persistent_workers": False}
+        return stage_arguments(*args, **{**more, **here, **forked})
+
+    monkeypatch.setattr(train, "stage_arguments", quick)
+    monkeypatch.setattr(train, "VALIDATION", 2)
+    run, out = tmp_path / "run", tmp_path / "mini"
+    command = ["--out", str(out), "--run", str(run), "--vision-steps", "2", "--threads", "1"]
+    if family.known:
+        command += ["--source", str(source)]
+    else:
+        shutil.copytree(source, run / "processor")  # learning the words takes a while
+        (run / "processor" / "done").touch()
+    train.train(family, command)
+    last = family.stages[-1].name
+    losses, weights = said(run / last), load_file(run / f"{last}-done" / "model.safetensors")
+    for lost in (run / f"{last}-done", run / last / "checkpoint-2", out):
+        shutil.rmtree(lost)
+    train.train(family, command)
+    assert said(run / last) == pytest.approx(losses, rel=1e-4)
+    for name, weight in load_file(run / f"{last}-done" / "model.safetensors").items():
+        torch.testing.assert_close(weight, weights[name], msg=name, rtol=1e-4, atol=1e-6)
+
+    card = (out / "README.md").read_text()
+    if family.known:
+        digest = read_known(str(source), family).digest
+        assert f"It starts from little ({digest}): it has {family.known} from there" in card
+        with pytest.raises(MismatchError, match="differs in seed"):
+            train.train(family, [*command, "--seed", "1"])
+    assert f"- {last}: 2 updates" in card
+    assert family.model_class.__name__ in card
+    model = AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(out)
+    assert type(model) is family.model_class
+    assert type(processor) is family.processor_class
+    trained = family.model_class.from_pretrained(run / f"{last}-done", dtype=torch.float32)
+    trained.load_state_dict({name: weight.bfloat16().float() for name, weight in trained.state_dict().items()})
+    image, question = sample("ask", 0).image, "What is shown?"
+    talk = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
+    inputs = processor.apply_chat_template(
+        talk, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, trained(**inputs).logits)
+    stock = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :].tolist()
+    plain, drafted = (mmspec.load(out, drafter=drafter) for drafter in ("none", "prompt-lookup"))
+    assert plain(image, question, max_new_tokens=12).token_ids == stock
+    for temperature in (0.0, 1.0):
+        asked = {"max_new_tokens": 12, "temperature": temperature, "seed": 3}
+        assert drafted(image, question, **asked).token_ids == plain(image, question, **asked).token_ids
+
+
+def said(folder: Path) -> list[float]:
+    """The losses of a stage."""
+    state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def test_what_cannot_be_started_from_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="of hidden size 160"):
+        read_known(str(source), PIXTRAL)
+    shutil.copytree(source, tmp_path / "other")
+    config = json.loads((source / "config.json").read_text())
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**config, "model_type": "llava"}))
+    with pytest.raises(MismatchError, match="a llava checkpoint"):
+        read_known(str(tmp_path / "other"), FAMILIES["pixtral"])
+    with pytest.raises(mmspec.Error, match="smolvlm-mini"):
+        read_known("smolvlm-minni", PIXTRAL)
+
+
+@pytest.mark.parametrize("name", ["smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini"])
+def test_every_name_has_its_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command: Any = resolve("trainers", name, "vlm")
+    with pytest.raises(SystemExit) as ended:
+        command(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"mmspec train target {name}" in shown
+    assert ("--source" in shown) == (name != "smolvlm-mini")
+    assert ("--deep-steps" in shown) == (name in ("smolvlm-mini", "gemma3-mini"))
+    assert "--steps" in shown
