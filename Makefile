@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint
+.PHONY: help setup run test lint pictures
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -16,13 +16,17 @@ QUESTION ?= Describe this picture in detail.
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: .venv/.dev  ## install mmspec and what its developers use into .venv
+setup: .venv/.dev  ## install mmspec and what its developers use into .venv, and a browser where there is none
+	@.ci/browser $(BIN)
 
 run: .venv/.base  ## answer a question about a picture, one token at a time and speculatively
 	@$(BIN)/mmspec generate "$(PICTURE)" "$(QUESTION)" --compare
 
 test: .venv/.dev  ## run the tests; PYTEST_ARGS="-k media" chooses some
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+
+pictures: .venv/.dev  ## take the pictures of the demo anew, of the bundled models in a real browser; on a quiet machine
+	@MMSPEC_PICTURES=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_demo_browser.py -k twice
 
 # mypy cannot follow the folder mapping of an editable install, so it reads an installed copy, from inside that copy (the
 # current folder comes first in its search path). build/ is removed because setuptools would keep deleted modules in it.
