@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
 
 from mmspec.demos import markup
+
+
+class Switch:
+    """What a visitor asked for and stopped. Requests are counted, for a click may come while one waits, runs or ends.
+
+    Gradio's own way to stop frees the model before a running step has ended, and may take the next click for a second
+    one; here a request ends by itself, between two steps.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.stopped = self.ended = 0
+
+    def ask(self) -> None:
+        """Another request is made."""
+        self.asked += 1
+
+    def stop(self) -> bool:
+        """Every request so far is to end. Returns: whether there is one that has not ended."""
+        self.stopped = self.asked
+        return self.ended < self.asked
+
+    def until_stopped(self, frames: Iterator[Any], request: int) -> Iterator[Any]:
+        """What a request shows as long as nobody stops it. request: its number."""
+        for frame in frames:
+            if self.stopped >= request > 0:
+                return
+            yield frame
 
 
 def wire(
@@ -28,16 +55,35 @@ def wire(
     Args: run: generator from `inputs` to the finished race, for `raced`, then `views` and `more`. show_replay:
         generator from the race to `views`. views: the message, the counters and both sides. name: of `run` in the API.
     """
-    message = views[0]
+
+    def running(switch: Switch, *values: Any) -> Iterator[Any]:
+        yield from switch.until_stopped(run(*values), switch.asked)
+
+    def replaying(switch: Switch, race: Any) -> Iterator[Any]:
+        request = switch.asked
+        yield from switch.until_stopped(show_replay(race), request)
+        if switch.stopped >= request > 0:
+            yield markup.note("Stopped."), gr.skip(), gr.skip(), gr.skip()
+        switch.ended = request
+
+    def broken(switch: Switch) -> str:
+        switch.ended = switch.asked
+        return markup.problem(markup.BROKEN)
+
+    def stopping(switch: Switch) -> Any:
+        return markup.note("Stopping after the step that runs ...") if switch.stop() else gr.skip()
+
+    message, switch = views[0], gr.State(Switch())
     asked = [go.click, prompt.submit]
     gr.on(asked, None, js=markup.scroll_to(message.elem_id))
-    running = gr.on(
-        asked, run, inputs, [raced, *views, *more], concurrency_limit=1, concurrency_id="model",
+    asking = gr.on(asked, Switch.ask, switch, queue=False, api_visibility="private")
+    ran = asking.then(
+        running, [switch, *inputs], [raced, *views, *more], concurrency_limit=1, concurrency_id="model",
         show_progress="minimal", show_progress_on=message, api_name=name,
     )  # fmt: skip
-    running.failure(lambda: markup.problem(markup.BROKEN), None, message, api_visibility="private")
-    replaying = running.success(
-        show_replay, raced, views, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
+    ran.failure(broken, switch, message, api_visibility="private")
+    ran.success(
+        replaying, [switch, raced], views, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
         api_visibility="private",
     )  # fmt: skip
-    stop.click(lambda: markup.note("Stopped."), None, message, cancels=[running, replaying], api_visibility="private")
+    stop.click(stopping, switch, message, queue=False, api_visibility="private")

@@ -25,7 +25,7 @@ from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Tra
 from mmspec.errors import Error, InputError, MissingExtraError, UnknownNameError
 
 pytest.importorskip("gradio")
-from mmspec.demos import picture_chat  # imports gradio
+from mmspec.demos import picture_chat, wiring  # they import gradio
 
 
 def step(text: str, kinds: str, seconds: float) -> Step:
@@ -363,6 +363,18 @@ def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_
     assert "the question is empty" in talk.predict(" ", "prompt-lookup", 0, 16, 0, "own", api_name="/run")[0]
     with pytest.raises(Exception, match="maximum value 256"):
         talk.predict("why", "prompt-lookup", 0, 100_000, 0, "own", api_name="/run")
+
+
+def test_a_stop_ends_what_was_asked_for_before_it_and_nothing_later() -> None:
+    switch = wiring.Switch()
+    assert list(switch.until_stopped(iter("abc"), switch.asked)) == ["a", "b", "c"]  # Gradio's client never asks
+    assert not switch.stop()  # nothing runs
+    switch.ask()
+    frames = switch.until_stopped(iter("abc"), switch.asked)
+    assert next(frames) == "a" and switch.stop() and list(frames) == []
+    assert list(switch.until_stopped(iter("abc"), 1)) == []  # one that has waited until now
+    switch.ask()
+    assert list(switch.until_stopped(iter("abc"), switch.asked)) == ["a", "b", "c"]
 
 
 def test_visitors_do_not_see_where_models_lie(studio: Studio) -> None:

@@ -312,8 +312,10 @@ def test_who_stops_is_told_so_and_can_ask_again(desk: Any, served: Served) -> No
     desk.locator("#mm-race").click()
     told(desk, "mm-message", "Waiting for the model")
     desk.get_by_role("button", name="Stop").first.click()
-    told(desk, "mm-message", "Stopped.")
+    told(desk, "mm-message", "Stopping")
     served.gate.set()
+    told(desk, "mm-message", "Stopped.")
+    assert desk.locator("#mm-fast").inner_text() == ""
     desk.locator("#mm-question textarea").fill("why")
     desk.locator("#mm-race").click()
     told(desk, "mm-message", "see mmspec bench")
