@@ -371,7 +371,9 @@ def test_a_stop_ends_what_was_asked_for_before_it_and_nothing_later() -> None:
     assert not switch.stop()  # nothing runs
     switch.ask()
     frames = switch.until_stopped(iter("abc"), switch.asked)
-    assert next(frames) == "a" and switch.stop() and list(frames) == []
+    assert next(frames) == "a"
+    assert switch.stop()
+    assert list(frames) == []
     assert list(switch.until_stopped(iter("abc"), 1)) == []  # one that has waited until now
     switch.ask()
     assert list(switch.until_stopped(iter("abc"), switch.asked)) == ["a", "b", "c"]
