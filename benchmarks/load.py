@@ -187,21 +187,23 @@ LOG = "demo.log"
 def demo(settings: LoadSettings, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The demo's address and its process, which ends with the block; what it prints goes to a file in the folder."""
     with closing(socket.socket()) as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the demo's, so that both may have the port
         free.bind((HOST, 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mmspec", "demo", "--host", HOST, "--port", str(port), "--model", settings.model]
-    command += ["--drafters", settings.drafter] if settings.drafter else []
-    with (folder / LOG).open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603
-    try:
-        yield f"http://{HOST}:{port}/", process
-    finally:
-        process.terminate()
+        command = [sys.executable, "-m", "mmspec", "demo", "--host", HOST, "--port", str(port)]
+        command += ["--model", settings.model]
+        command += ["--drafters", settings.drafter] if settings.drafter else []
+        with (folder / LOG).open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield f"http://{HOST}:{port}/", process  # the port stays bound here, so that nobody else is given it
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, patience: float) -> float:
@@ -241,10 +243,11 @@ def draw(folder: Path) -> Path:
 class Visitor:
     """A browser, as it were: it has uploaded its picture, and asks once."""
 
-    def __init__(self, url: str, picture: Path) -> None:
+    def __init__(self, url: str, picture: Path, patience: float) -> None:
         from gradio_client import Client, handle_file
 
-        self.client = Client(url, verbose=False, download_files=False, analytics_enabled=False)
+        patient = {"timeout": patience}  # a demo that loads its model may be deaf for longer than httpx waits
+        self.client = Client(url, verbose=False, download_files=False, analytics_enabled=False, httpx_kwargs=patient)
         self.client.predict(handle_file(picture), api_name="/take")
         self.visit = Visit()
         self.job: Any = None
@@ -287,7 +290,7 @@ def bare(markup: str) -> str:
 
 def together(url: str, picture: Path, settings: LoadSettings, count: int = 0) -> list[Visit]:
     """Visitors who come one by one and wait together; their visits in the order of arrival. count: 0 for a crowd."""
-    visitors = [Visitor(url, picture) for _ in range(count or settings.at_once)]
+    visitors = [Visitor(url, picture, settings.patience) for _ in range(count or settings.at_once)]
     begun = time.monotonic()
     for visitor in visitors:
         visitor.ask(settings.max_new_tokens, begun, settings.patience)

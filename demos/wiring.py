@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from typing import Any
 
 import gradio as gr
@@ -58,6 +59,10 @@ def wire(
 
     def running(switch: Switch, *values: Any) -> Iterator[Any]:
         yield from switch.until_stopped(run(*values), switch.asked)
+
+    # Gradio names the parameters of its API by the signature
+    asks = [Parameter("switch", Parameter.POSITIONAL_OR_KEYWORD), *signature(run).parameters.values()]
+    running.__signature__ = signature(run).replace(parameters=asks)  # type: ignore[attr-defined]
 
     def replaying(switch: Switch, race: Any) -> Iterator[Any]:
         request = switch.asked

@@ -20,18 +20,33 @@ SERVER.set_forkserver_preload(["mmspec.api", "mmspec.benchmarks.cli", "mmspec.tr
 PATIENCE = 1800.0
 """Seconds until a process that does nothing fails the test."""
 TICK = 0.002
+LEASH = 3
+"""How much further than wanted a process gets that is to be killed."""
 
 
-def command(arguments: list[str], log: str) -> None:
-    """`mmspec ARGUMENTS`, as a process does it; what it prints goes to the file `log`."""
+def command(arguments: list[str], log: str, progress: Callable[[], int] | None = None, most: int = 0) -> None:
+    """`mmspec ARGUMENTS`, as a process does it; what it prints goes to the file `log`. progress, most: see `hold`."""
     os.setpgrp()
     with Path(log).open("a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     from mmspec.cli import main
 
+    if progress is not None:
+        hold(progress, most)
     sys.argv = ["mmspec", *arguments]
     main()
+
+
+def hold(progress: Callable[[], int], most: int) -> None:
+    """From now on this process stands still before it writes, once `progress` says `most`: who kills it may be late."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event in ("os.mkdir", "os.rename") or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        while writes and progress() >= most:
+            signal.pause()
+
+    sys.addaudithook(hook)
 
 
 def ready() -> None:
@@ -43,9 +58,9 @@ def ready() -> None:
 
 
 @contextmanager
-def running(log: Path, *arguments: object) -> Iterator[Any]:
-    """A command at work. It does not outlive the block."""
-    process = SERVER.Process(target=command, args=([str(each) for each in arguments], str(log)))
+def running(log: Path, *arguments: object, held: tuple[Callable[[], int], int] | None = None) -> Iterator[Any]:
+    """A command at work. It does not outlive the block. held: the arguments of `hold`, if it is to be held."""
+    process = SERVER.Process(target=command, args=([str(each) for each in arguments], str(log), *(held or ())))
     process.start()
     try:
         yield process
@@ -68,9 +83,10 @@ def finished(log: Path, *arguments: object) -> float:
 def killed(log: Path, progress: Callable[[], int], wanted: int, delay: float, *arguments: object) -> bool:
     """Start a command, wait until `progress` says `wanted`, then another `delay` seconds, and kill it.
 
+    It gets no further than `LEASH` beyond that, however late the kill comes. progress: something that can be pickled.
     Returns: whether it was killed in the middle; False if it had ended before.
     """
-    with running(log, *arguments) as process:
+    with running(log, *arguments, held=(progress, wanted + LEASH)) as process:
         deadline = time.monotonic() + PATIENCE
         while progress() < wanted and process.is_alive():
             assert time.monotonic() < deadline, f"no progress: {log.read_text(encoding='utf-8')[-3000:]}"

@@ -27,6 +27,9 @@ from mmspec.errors import Error, InputError, MissingExtraError, UnknownNameError
 pytest.importorskip("gradio")
 from mmspec.demos import picture_chat, wiring  # they import gradio
 
+PATIENCE = 600.0
+"""Seconds until a page that says nothing fails the test; httpx waits for five."""
+
 
 def step(text: str, kinds: str, seconds: float) -> Step:
     """A round whose tokens are letters; kinds: d, c, b or p for each."""
@@ -330,15 +333,16 @@ def served(studio: Studio) -> Iterator[Served]:
 def test_nobody_reads_files_or_waits_without_end(served: Served) -> None:
     import httpx
 
-    config = httpx.get(f"{served.url}config").json()
+    web = httpx.Client(timeout=PATIENCE)
+    config = web.get(f"{served.url}config").json()
     assert not config["analytics_enabled"]
     own = Path(__file__)  # in the folder that the server was started in, or below
     for path in ("/etc/passwd", own, os.path.relpath(own), "../../../../etc/passwd", Path(served.model, "config.json")):
-        answer = httpx.get(f"{served.url}gradio_api/file={path}")
+        answer = web.get(f"{served.url}gradio_api/file={path}")
         assert answer.status_code in (403, 404), path
         assert b"root:" not in answer.content
     large = {"files": ("large.png", b"0" * (10 * 1024**2 + 1))}
-    assert httpx.post(f"{served.url}gradio_api/upload", files=large).status_code == 413
+    assert web.post(f"{served.url}gradio_api/upload", files=large).status_code == 413
     assert served.blocks._queue.max_size == app.WAITING
     assert not served.blocks.share
     assert served.blocks.max_file_size == 10 * 1024**2
@@ -351,13 +355,14 @@ def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_
     client = pytest.importorskip("gradio_client")
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no picture")
-    talk = client.Client(served.url, verbose=False)
+    patient = {"verbose": False, "httpx_kwargs": {"timeout": PATIENCE}}
+    talk = client.Client(served.url, **patient)
     taken = talk.predict(client.handle_file(picture), api_name="/take")
     assert "Now ask" in taken[1]
     answer = talk.predict("why", "prompt-lookup", 0, 16, 0, "own", api_name="/run")
     assert "Done" in answer[0]
     assert re.sub("<[^>]*>", "", answer[2]) == re.sub("<[^>]*>", "", answer[3]) != ""
-    alone = client.Client(served.url, verbose=False).predict("why", "prompt-lookup", 0, 16, 0, "own", api_name="/run")
+    alone = client.Client(served.url, **patient).predict("why", "prompt-lookup", 0, 16, 0, "own", api_name="/run")
     assert alone[2] != answer[2]  # without the picture, which belongs to the other visitor
     assert "not a readable image" in talk.predict(client.handle_file(bad), api_name="/take")[1]
     assert "the question is empty" in talk.predict(" ", "prompt-lookup", 0, 16, 0, "own", api_name="/run")[0]

@@ -62,7 +62,8 @@ def test_import_is_light(module: str) -> None:
 
 
 def test_import_takes_under_300_ms() -> None:
-    code = "import time; start = time.perf_counter(); import mmspec; print(time.perf_counter() - start)"
+    # of the processor, not of the clock: what else runs on the computer does not count
+    code = "import time; start = time.process_time(); import mmspec; print(time.process_time() - start)"
     assert min(float(run(code)) for _ in range(3)) < 0.3
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -67,7 +68,7 @@ def test_a_benchmark_that_is_killed_again_and_again_loses_and_doubles_nothing(
     for more in (0, 1, 4, 3):
         before = count(out)
         delay = rng.uniform(0, seconds / (40 if more else 2))
-        cut += kills.killed(log, lambda: count(out), before + more, delay, *tasks, out)
+        cut += kills.killed(log, partial(count, out), before + more, delay, *tasks, out)
         assert count(out) >= before
         if more == 4:
             kills.torn(max(out.rglob("samples.jsonl"), key=lambda file: file.stat().st_mtime), rng)
@@ -89,7 +90,7 @@ def test_a_table_that_is_killed_in_its_second_and_in_a_later_task_is_that_of_one
     whole = kills.samples(tmp_path / "whole")
     assert [len(records) for records in whole.values()] == [2] * 6  # six tasks, a question each, at two temperatures
     for wanted in (3, 8):
-        assert kills.killed(log, lambda: count(out), wanted, rng.uniform(0, seconds / 100), *table, out)
+        assert kills.killed(log, partial(count, out), wanted, rng.uniform(0, seconds / 100), *table, out)
         assert wanted <= count(out) < 12
         assert not (out / "table.txt").exists()
     kills.torn(max(out.rglob("samples.jsonl"), key=lambda file: file.stat().st_mtime), rng)
@@ -149,6 +150,11 @@ def newest_step(folder: Path) -> int:
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
+def shards_and_steps(folder: Path) -> int:
+    """Shards of answers, then updates."""
+    return len(list(folder.glob("answers-target/*.jsonl"))) + newest_step(folder)
+
+
 def assert_same_weights(one: Path, other: Path) -> None:
     """What was written at the end, in bfloat16."""
     weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
@@ -167,12 +173,7 @@ def test_a_drafters_training_that_is_killed_ends_with_the_same_losses_and_weight
     def paths(name: str) -> list[object]:
         return ["--run", tmp_path / name, "--out", tmp_path / f"{name}-drafter"]
 
-    run = tmp_path / "cut"
-
-    def progress() -> int:
-        """Shards of answers, then updates."""
-        return len(list(run.glob("answers-target/*.jsonl"))) + newest_step(run)
-
+    progress = partial(shards_and_steps, tmp_path / "cut")
     seconds = kills.finished(log, *train, *paths("whole"))
     cut = 0
     for wanted in (2, 8, 12):  # in the middle of the six shards, of the warm-up, of the training
@@ -198,7 +199,7 @@ def test_a_targets_training_that_is_killed_ends_with_the_same_losses_and_weights
     for wanted in (4, 8):
         paths = ["--run", tmp_path / "cut", "--out", tmp_path / "cut-reader"]
         delay = rng.uniform(0, seconds / 40)
-        cut += kills.killed(log, lambda: newest_step(tmp_path / "cut"), wanted, delay, *train, *paths)
+        cut += kills.killed(log, partial(newest_step, tmp_path / "cut"), wanted, delay, *train, *paths)
     assert cut == 2
     kills.finished(log, *train, *paths)
     assert_same_training(tmp_path / "cut", tmp_path / "whole")

@@ -6,7 +6,6 @@ What needs Ray runs on two workers that Ray starts on this machine, and is skipp
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -179,8 +178,11 @@ def test_a_cluster_that_refuses_is_one_clear_error(name: str, ray: Any) -> None:
 
 
 @contextmanager
-def a_worker_killed(when: Callable[[], bool]) -> Iterator[list[int]]:
-    """Kill -9 of the first worker that gets ready, as soon as `when` holds; yields a list that holds it then."""
+def a_worker_killed(ray: Any, when: Callable[[], bool]) -> Iterator[list[int]]:
+    """Kill -9 of the first worker that gets ready, as soon as `when` holds; yields a list that holds it then.
+
+    It has a sample at that time: the kill comes when samples have been handed out and the next result is waited for.
+    """
     ready: list[int] = []
     gone: list[int] = []
 
@@ -189,23 +191,21 @@ def a_worker_killed(when: Callable[[], bool]) -> Iterator[list[int]]:
             if "is ready" in record.msg:
                 ready.append(int(record.getMessage().rpartition(" ")[2]))
 
-    def watch() -> None:
-        while not over.wait(0.002):
-            if ready and when():
-                os.kill(ready[0], signal.SIGKILL)
-                gone.append(ready[0])
-                return
+    def killing(*calls: Any, **options: Any) -> Any:
+        if ready and not gone and when():
+            os.kill(ready[0], signal.SIGKILL)
+            gone.append(ready[0])
+        return wait(*calls, **options)
 
-    over, handler, logger = threading.Event(), Watch(), logging.getLogger("mmspec.spread")
-    before, thread = logger.level, threading.Thread(target=watch)
+    handler, logger, wait = Watch(), logging.getLogger("mmspec.spread"), ray.wait
+    before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    thread.start()
     try:
-        yield gone
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ray, "wait", killing)
+            yield gone
     finally:
-        over.set()
-        thread.join()
         logger.setLevel(before)
         logger.removeHandler(handler)
 
@@ -216,7 +216,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_benchmark_on_two_workers_of_which_one_is_killed_has_the_samples_of_one_process(
-    local: Where, model: Path, tmp_path: Path, caplog: Any
+    ray: Any, local: Where, model: Path, tmp_path: Path, caplog: Any
 ) -> None:
     speaker = tiny_llama(tmp_path / "speaker", seed=3)
     small = ["--drafters", f"none,prompt-lookup,{speaker}", "--max-new-tokens", 6, "--repeats", 1, "--threads", 1]
@@ -229,7 +229,7 @@ def test_a_benchmark_on_two_workers_of_which_one_is_killed_has_the_samples_of_on
         return result.output
 
     alone, out = bench(tmp_path / "alone"), tmp_path / "out"
-    with a_worker_killed(lambda: any(file.stat().st_size for file in out.rglob("samples.jsonl"))) as gone:
+    with a_worker_killed(ray, lambda: any(file.stat().st_size for file in out.rglob("samples.jsonl"))) as gone:
         text = bench(out, "--ray", "local", "--workers", 2)
     assert len(gone) == 1
     assert "a worker was lost" in caplog.text
@@ -247,7 +247,7 @@ def test_a_benchmark_on_two_workers_of_which_one_is_killed_has_the_samples_of_on
 
 
 def test_answers_of_workers_of_which_one_is_killed_are_those_of_one_process(
-    local: Where, model: Path, tmp_path: Path, caplog: Any
+    ray: Any, local: Where, model: Path, tmp_path: Path, caplog: Any
 ) -> None:
     load = partial(mmspec.load, str(model), drafter="none")
     options, questions = AnswerOptions(max_new_tokens=12, batch=2, seed=5), Miniworld("test", 20)
@@ -255,7 +255,7 @@ def test_answers_of_workers_of_which_one_is_killed_are_those_of_one_process(
     here = collect(pipe, questions, options, tmp_path / "here", "it")
     there = tmp_path / "there"
     with (
-        a_worker_killed(lambda: any(there.glob("0*.jsonl"))) as gone,
+        a_worker_killed(ray, lambda: any(there.glob("0*.jsonl"))) as gone,
         Cluster(local, load) as cluster,
     ):
         assert collect(pipe, questions, options, there, "it", cluster) == here

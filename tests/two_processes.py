@@ -56,23 +56,26 @@ def write_data(folder: Path) -> None:
 def main(folder: Path) -> None:
     write_data(folder)
     with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the leader's, so that both may have the port
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-            own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-            os.environ.update({name: str(value) for name, value in own.items()})
-            torch.set_num_threads(1)
-            figures, weights = trained(folder)
-            tau = torch.tensor([figures["tau_t0"], figures["tau_t1"]])
-            save_file({**weights, "tau": tau}, folder / f"{rank}.safetensors")
-            torch.distributed.destroy_process_group()
-            os._exit(0)
-        children.append(child)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+        children = []
+        for rank in range(2):
+            child = os.fork()
+            if child == 0:
+                own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+                own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+                os.environ.update({name: str(value) for name, value in own.items()})
+                torch.set_num_threads(1)
+                figures, weights = trained(folder)
+                tau = torch.tensor([figures["tau_t0"], figures["tau_t1"]])
+                save_file({**weights, "tau": tau}, folder / f"{rank}.safetensors")
+                torch.distributed.destroy_process_group()
+                os._exit(0)
+            children.append(child)
+        # until they end the port stays bound here, so that nobody else is given it
+        status = max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

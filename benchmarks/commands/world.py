@@ -1,4 +1,4 @@
-"""What the bundled world knows: control of draft sizes, accuracy, gauges, classes of tokens."""
+"""What the bundled world knows: control of draft sizes, accuracy, gauges, classes of tokens, ablations."""
 
 from __future__ import annotations
 
@@ -194,4 +194,31 @@ def classes(
         if plot and out is not None:
             panel = partial(draw_classes, found=report.panel())
             save_panels([panel], f"{model}, {questions} questions", folder / "plot.png")
+    show(summary, text, as_json)
+
+
+def ablations(
+    model: Model = "smolvlm-mini",
+    drafters: Annotated[str, typer.Option(help="Trained drafters, separated by commas.")] = "vispec,dream",
+    questions: Questions = 32,
+    shape: Annotated[
+        str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16.")
+    ] = "own",
+    out: Out = None,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """What each part of a trained drafter is worth: acceptance with it, and after it is taken away.
+
+    Example: mmspec bench ablations --drafters eagle2,vispec,dream --out bench-ablations
+    """
+    from mmspec.benchmarks.ablations import run_ablations
+    from mmspec.benchmarks.report import keep
+    from mmspec.benchmarks.told import ToldSettings
+
+    settings = ToldSettings(model, words(drafters), questions, threads, dtype, device, shape=shape)
+    with kept_in(out) as folder:
+        summary, text = keep(folder, run_ablations(loaded(settings, "none"), settings))
     show(summary, text, as_json)
