@@ -67,7 +67,7 @@ def _keeping(net: Any, share: float) -> None:
     net.keep, net.focuses = share, share < 1
 
 
-EAGLE = {"features hidden": _deaf}
+EAGLE: dict[str, Ablation] = {"features hidden": _deaf}
 ABLATIONS: dict[str, dict[str, Ablation]] = {
     "medusa": {"heads in reverse order": _reversed},
     "hydra": {"words of the path hidden": _pathless},
