@@ -136,6 +136,19 @@ def test_interval_resamples_prompts_not_replies() -> None:
     assert found.speedup_high == pytest.approx(found.speedup)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_reply_that_the_prefill_gave_whole_leaves_the_interval_a_number() -> None:
+    baselines = {"none": run_of(11, 10.0), "hf": run_of(11, 20.0)}
+    samples = [
+        sample_with(0, **baselines, x=run_of(11, 5.0)),
+        sample_with(1, **baselines, x=run_of(1, 0.0)),
+        sample_with(2, none=run_of(1, 0.0), hf=run_of(1, 0.0), x=run_of(1, 0.0)),
+    ]
+    found = fig.method_figures(samples, "x")
+    assert found.speedup == pytest.approx(2)  # 10 steps in 5 s, against 20 in 20 s
+    assert found.speedup_low == found.speedup_high == pytest.approx(2)
+
+
 def test_speedup_above_what_verification_allows_is_flagged(two_samples: list[Sample]) -> None:
     assert not fig.method_figures(two_samples, "eagle2").suspicious
     for sample in two_samples:
