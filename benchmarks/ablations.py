@@ -6,7 +6,7 @@ drafter at hand leans on a part; what one that learnt without it would reach is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from mmspec import Pipeline
-from mmspec.benchmarks.questions import Question, long_questions
+from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.speed import token_counter
-from mmspec.benchmarks.told import ToldReport, ToldSettings, told_counts
+from mmspec.benchmarks.told import ToldReport, ToldSettings, told_all
 from mmspec.control import read_shape
 from mmspec.errors import InputError
 
@@ -112,26 +112,20 @@ def run_ablations(pipe: Pipeline, settings: ToldSettings) -> AblationReport:
 
     Raises: InputError: nothing can be taken from a drafter.
     """
-    for name in settings.drafters:
-        method = getattr(pipe.with_drafter(name).drafter, "method", name)
+    shape = read_shape(settings.shape)
+    wholes = {name: pipe.with_drafter(name, shape) for name in settings.drafters}
+    methods = {name: getattr(whole.drafter, "method", name) for name, whole in wholes.items()}
+    for name, method in methods.items():
         if method not in ABLATIONS:
             raise InputError(f"no part of drafter {name!r} can be taken away: try {', '.join(sorted(ABLATIONS))}")
     questions = long_questions(settings.questions, token_counter(pipe))
     report = AblationReport(settings)
-    for name in settings.drafters:
-        report.drafters[name] = _without_parts(pipe, name, settings, questions)
-    return report
-
-
-def _without_parts(pipe: Pipeline, name: str, settings: ToldSettings, questions: Sequence[Question]) -> ToldReport:
-    report, shape = ToldReport(settings), read_shape(settings.shape)
-    whole = pipe.with_drafter(name, shape)
-    report.counts[name] = [told_counts(whole, question) for question in questions]
-    method: Any = whole.drafter
-    for part, take in ABLATIONS[method.method].items():
-        drafter: Any = pipe.with_drafter(name).drafter  # read anew: what is taken does not come back
-        with torch.no_grad():
-            take(drafter.net)
-        without = pipe.with_drafter(drafter, shape)  # asks the target for what the changed one needs
-        report.counts[f"  {part}"] = [told_counts(without, question) for question in questions]
+    for name, whole in wholes.items():
+        table = report.drafters[name] = ToldReport(settings, {name: told_all(whole, questions)})
+        for part, take in ABLATIONS[methods[name]].items():
+            drafter: Any = pipe.with_drafter(name).drafter  # read anew: what is taken does not come back
+            with torch.no_grad():
+                take(drafter.net)
+            without = pipe.with_drafter(drafter, shape)  # asks the target for what the changed one needs
+            table.counts[f"  {part}"] = told_all(without, questions)
     return report

@@ -147,7 +147,7 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
     for family in settings.families:
         speed = replace(settings.speed, model=family)
         try:
-            pipe = loaded(speed, OURS, speed.compile)
+            pipe = loaded(speed, OURS)
         except Error as error:
             table.missing.append(f"{family}: {one_line(error)}")
             continue

@@ -63,7 +63,7 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
     """
     reports, failures = [], []
     for model in plan.models:
-        load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none", plan.compile)
+        load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none")
         try:
             pipe = load()
         except Error as error:

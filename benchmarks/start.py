@@ -23,8 +23,8 @@ class Loading(Protocol):
     def device(self) -> str | None: ...
 
 
-def loaded(settings: Loading, drafter: str, compile: bool = False) -> Pipeline:
-    """The pipeline that the settings ask for, on their number of threads. compile: as `mmspec.load` takes it."""
+def loaded(settings: Loading, drafter: str) -> Pipeline:
+    """The pipeline that the settings ask for, on their number of threads; compiled where they say so."""
     import torch
     import transformers
 
@@ -34,4 +34,5 @@ def loaded(settings: Loading, drafter: str, compile: bool = False) -> Pipeline:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     placed = {"dtype": settings.dtype, "device": settings.device}
+    compile = getattr(settings, "compile", False)  # not every run has that choice
     return mmspec.load(settings.model, drafter, settings.acceptance, **placed, compile=compile)

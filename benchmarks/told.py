@@ -126,6 +126,11 @@ def told_counts(pipe: Pipeline, question: Question) -> Counts:
     return found
 
 
+def told_all(pipe: Pipeline, questions: Sequence[Question]) -> list[Counts]:
+    """The counts of each question."""
+    return [told_counts(pipe, question) for question in questions]
+
+
 @dataclass(frozen=True)
 class ToldReport:
     """method -> counts of each question, in the same order."""
@@ -196,8 +201,7 @@ def run_told(pipe: Pipeline, settings: ToldSettings) -> ToldReport:
     questions = long_questions(settings.questions, token_counter(pipe))
     report, shape = ToldReport(settings), read_shape(settings.shape)
     for name in settings.drafters:
-        drafting = pipe.with_drafter(name, shape)
-        report.counts[name] = [told_counts(drafting, question) for question in questions]
+        report.counts[name] = told_all(pipe.with_drafter(name, shape), questions)
     return report
 
 

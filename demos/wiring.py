@@ -30,10 +30,14 @@ class Switch:
         self.stopped = self.asked
         return self.ended < self.asked
 
+    def is_stopped(self, request: int) -> bool:
+        """Whether a request is to end. request: its number; 0 for that of a program, which never asks."""
+        return self.stopped >= request > 0
+
     def until_stopped(self, frames: Iterator[Any], request: int) -> Iterator[Any]:
-        """What a request shows as long as nobody stops it. request: its number."""
+        """What a request shows as long as nobody stops it."""
         for frame in frames:
-            if self.stopped >= request > 0:
+            if self.is_stopped(request):
                 return
             yield frame
 
@@ -67,7 +71,7 @@ def wire(
     def replaying(switch: Switch, race: Any) -> Iterator[Any]:
         request = switch.asked
         yield from switch.until_stopped(show_replay(race), request)
-        if switch.stopped >= request > 0:
+        if switch.is_stopped(request):
             yield markup.note("Stopped."), gr.skip(), gr.skip(), gr.skip()
         switch.ended = request
 

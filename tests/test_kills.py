@@ -44,10 +44,14 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # benchmarks
 
 
+def below(folder: Path) -> list[Path]:
+    """All that lies in a folder, also while a run makes and removes folders there, which rglob does not stand."""
+    return [Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)]
+
+
 def count(out: Path) -> int:
-    """Whole lines of samples so far, also while the run makes and removes folders, which rglob does not stand."""
-    files = [Path(folder, name) for folder, _, names in os.walk(out) for name in names if name == "samples.jsonl"]
-    return sum(file.read_bytes().count(b"\n") for file in files)
+    """Whole lines of samples so far."""
+    return sum(path.read_bytes().count(b"\n") for path in below(out) if path.name == "samples.jsonl")
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -144,9 +148,7 @@ def assert_same_training(one: Path, other: Path) -> None:
 
 def newest_step(folder: Path) -> int:
     """Of the checkpoints anywhere in a run's folder, whole or not."""
-    # os.walk passes over a folder that the training just deleted, which rglob does not
-    names = [name for _, folders, _ in os.walk(folder) for name in folders]
-    steps = [name.rpartition("-")[2] for name in names if name.startswith("checkpoint-")]
+    steps = [path.name.rpartition("-")[2] for path in below(folder) if path.name.startswith("checkpoint-")]
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 

@@ -81,7 +81,7 @@ def images(
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
-        report = run_images(loaded(speed, "none", compile), settings, folder)
+        report = run_images(loaded(speed, "none"), settings, folder)
         summary, text = keep(folder, report)
         report.save_sheet(folder)
         if plot and out is not None:

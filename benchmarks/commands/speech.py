@@ -81,7 +81,7 @@ def speech(
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
-        pipe = loaded(speed, "none", compile)
+        pipe = loaded(speed, "none")
         found = run_speech(pipe, settings, folder)
         report = speech_report(pipe, found, settings)
         summary, text = keep(folder, report)

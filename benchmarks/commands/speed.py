@@ -128,7 +128,7 @@ def speed(
     if modality in OTHERS:
         run_other(context, OTHERS[modality])
         return
-    load = partial(loaded, settings, "none", compile)
+    load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         store = Store(folder, {"run": "speed", **asdict(settings), **({"shared": True} if where else {})})
         pipe = load()

@@ -13,6 +13,7 @@ from mmspec.benchmarks.commands.options import (
     Batch,
     Device,
     Dtype,
+    FixedShape,
     Json,
     MaxNewTokens,
     MinTokens,
@@ -167,9 +168,7 @@ def classes(
         str, typer.Option(help="Separated by commas; the others are compared with the first one.")
     ] = "spd,eagle2",
     questions: Questions = 32,
-    shape: Annotated[
-        str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16.")
-    ] = "own",
+    shape: FixedShape = "own",
     plot: Plot = True,
     out: Out = None,
     threads: Threads = 0,
@@ -201,9 +200,7 @@ def ablations(
     model: Model = "smolvlm-mini",
     drafters: Annotated[str, typer.Option(help="Trained drafters, separated by commas.")] = "vispec,dream",
     questions: Questions = 32,
-    shape: Annotated[
-        str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16.")
-    ] = "own",
+    shape: FixedShape = "own",
     out: Out = None,
     threads: Threads = 0,
     dtype: Dtype = None,
