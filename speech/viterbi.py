@@ -98,7 +98,7 @@ class Viterbi(Medusa):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Searching:
         """Take the prompt's last feature."""
-        (features,) = self.heard(state.prompt_taps)
+        features = self.heard(state.prompt_taps)
         return Searching(self, self.choice(sampler, kind), Last.of_prompt(state, features))
 
 

@@ -94,7 +94,7 @@ def expected(
         shallow = states_of(target, inputs, ids + path)[net.settings["exit_layer"]]
         return target.head(net(shallow, torch.arange(shallow.shape[1])[None], None)[0, -1])
     assert method == "dflash"
-    context = net.fuse([states[tap] for tap in net.settings["taps"]])
+    context = net.fuse(torch.cat([states[tap] for tap in net.settings["taps"]], -1))
     cache, places = DynamicCache(), torch.arange(context.shape[1] + net.settings["block"])[None]
     net.absorb(context, places[:, : context.shape[1]], cache)
     mask = block_mask(torch.tensor([[len(ids) - 1]]), context.shape[1], net.settings["block"], context.dtype)

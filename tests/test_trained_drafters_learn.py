@@ -112,7 +112,7 @@ def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:
     anchors = torch.tensor([[10, 13, 9], [11, 6, 7]])
     with torch.no_grad():
         embeddings = target.embed(tokens.gather(1, anchors))
-        hidden = several_blocks(net, net.fuse(list(states.chunk(len(taps), -1))), embeddings, anchors)
+        hidden = several_blocks(net, net.fuse(states), embeddings, anchors)
         for row, place in itertools.product(range(2), range(3)):
             ids = rows[row].ids[: int(anchors[row, place]) + 1]
             for level in range(5):
@@ -120,12 +120,12 @@ def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:
                 assert torch.allclose(target.head(hidden[row, place, level + 1]), want, atol=1e-8)
         later = states.clone()
         later[0, 10:] += 1.0  # what stands at the anchor or behind it
-        again = several_blocks(net, net.fuse(list(later.chunk(len(taps), -1))), embeddings, anchors)
+        again = several_blocks(net, net.fuse(later), embeddings, anchors)
         assert torch.equal(again[0, 0], hidden[0, 0])
         assert not torch.equal(again[0, 1], hidden[0, 1])
         other = embeddings.clone()
         other[0, 0] += 1.0
-        moved = several_blocks(net, net.fuse(list(states.chunk(len(taps), -1))), other, anchors)
+        moved = several_blocks(net, net.fuse(states), other, anchors)
         assert bool((moved[0, 0] != hidden[0, 0]).any(-1).all())  # slots of a block see each other, in both directions
         assert torch.equal(moved[0, 1:], hidden[0, 1:])
 
@@ -150,7 +150,7 @@ def test_a_block_s_loss_is_the_weighted_mean_over_its_slots(pipe: Any) -> None:
     given = Given({0: states[:, None].expand(-1, 3, -1)}, (0, 1, 2))
     loss = recipe.loss(net, pipe.target, given)(torch.zeros(1), [row])
     taps, head = net.settings["taps"], pipe.target.head
-    context = net.fuse([states[None]] * len(taps))
+    context = net.fuse(states[None].repeat(1, 1, len(taps)))
     total, weights = 0.0, 0.0
     for anchor, slot in ((6, 0), (6, 1), (7, 0)):
         one = torch.tensor([[anchor]])

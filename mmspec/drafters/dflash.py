@@ -53,9 +53,9 @@ class BlockNet(HeadNet):
         self.mask = nn.Parameter(torch.zeros(size))
         self.rotary = Qwen3RotaryEmbedding(config)
 
-    def fuse(self, heard: list[Tensor]) -> Tensor:
-        """The context [B, N, H] of the taps [B, N, H] each."""
-        return self.context_norm(self.fc(torch.cat(heard, -1)))
+    def fuse(self, heard: Tensor) -> Tensor:
+        """The context [B, N, H] of the taps side by side, [B, N, taps * H]."""
+        return self.context_norm(self.fc(heard))
 
     def absorb(self, context: Tensor, positions: Tensor, cache: DynamicCache) -> None:
         """Append the keys and values of context [B, N, H] at positions [B, N] to the cache of every layer."""
@@ -105,8 +105,8 @@ class DFlash(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
         """Queue the prompt's context; it is absorbed with the first proposal."""
-        context = self.net.fuse(self.heard(state.prompt_taps))
-        return Flashing(self, self.choice(sampler, kind), Slots.of_prompt(state, context))
+        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
+        return Flashing(self, self.choice(sampler, kind), slots)
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Flashing:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the context of the accepted nodes, whoever drafted them."""
-        self.slots.observe(draft, self.drafter.net.fuse(self.drafter.heard(verified.taps)), accepted)
+        self.slots.observe(draft, self.drafter.heard(verified.taps), accepted)
 
 
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:

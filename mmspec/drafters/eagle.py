@@ -56,9 +56,9 @@ class OneLayer(HeadNet):
             use_cache=cache is not None,
         )
 
-    def fuse(self, heard: list[Tensor]) -> Tensor:
+    def fuse(self, heard: Tensor) -> Tensor:
         """The features [B, N, H] of slots from the target's hidden states: those of its last layer, as they are."""
-        return heard[0]
+        return heard
 
     def logits(self, features: Tensor, head: nn.Module) -> Tensor:
         """[.., V] of estimates [.., H], with the target's output head."""
@@ -112,8 +112,7 @@ class Eagle(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Unrolling:
         """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        features = self.net.fuse(self.heard(state.prompt_taps))
-        slots = Slots.of_prompt(state, features)
+        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
         if self.steps is not None:
             slots.settle(self.steps, max(state.limits))
         return Unrolling(self, self.choice(sampler, kind), slots)
@@ -170,4 +169,4 @@ class Unrolling:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the accepted nodes with their true features, whoever drafted them."""
-        self.slots.observe(draft, self.drafter.net.fuse(self.drafter.heard(verified.taps)), accepted)
+        self.slots.observe(draft, self.drafter.heard(verified.taps), accepted)

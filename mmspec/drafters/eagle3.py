@@ -62,9 +62,9 @@ class Eagle3Head(HeadNet):
         hidden = (normed if self.settings["normed_residual"] else features) + attended
         return hidden + self.mlp(self.mlp_norm(hidden))
 
-    def fuse(self, heard: list[Tensor]) -> Tensor:
-        """[B, N, H] of the taps [B, N, H] each."""
-        return self.fc(torch.cat(heard, -1))
+    def fuse(self, heard: Tensor) -> Tensor:
+        """[B, N, H] of the taps side by side, [B, N, taps * H]."""
+        return self.fc(heard)
 
     def own_logits(self, features: Tensor) -> Tensor:
         """[.., words] of features [.., H]."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
@@ -156,9 +157,10 @@ class HeadDrafter(ABC):
         """How children are chosen on a request."""
         return Choice(sampler, kind, self.target.placeholders, self.sharpness)
 
-    def heard(self, taps: dict[int, Tensor]) -> list[Tensor]:
-        """What the target's forward gave for the taps, in the network's order: [B, N, H] each."""
-        return [taps[tap] for tap in self.taps(self.target)]
+    def heard(self, taps: dict[int, Tensor]) -> Tensor:
+        """What the target's forward gave for the taps, side by side in the network's order: [B, N, taps * H]."""
+        parts = [taps[tap] for tap in self.taps(self.target)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def tree(self, state: State, choice: Choice, expand: Expand) -> Draft:
         """The draft of a round; `expand` is asked for nothing if there is no room for one."""

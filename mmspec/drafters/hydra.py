@@ -123,7 +123,7 @@ class Hydra(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Telling:
         """Take over the prompt's features."""
-        (features,) = self.heard(state.prompt_taps)
+        features = self.heard(state.prompt_taps)
         return Telling(self, self.choice(sampler, kind), self.text.of_prompt(state, features))
 
 
@@ -164,5 +164,5 @@ class Telling:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take over the features of the accepted nodes."""
-        (features,) = self.drafter.heard(verified.taps)
+        features = self.drafter.heard(verified.taps)
         self.text.observe(draft, features, accepted)

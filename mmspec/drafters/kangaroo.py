@@ -81,7 +81,7 @@ class Kangaroo(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Jumping:
         """Queue the prompt's shallow features; the adapter reads them with the first proposal."""
-        (features,) = self.heard(state.prompt_taps)
+        features = self.heard(state.prompt_taps)
         assert isinstance(state, CausalState)
         return Jumping(self, self.choice(sampler, kind), Slots.of_prompt(state, features), state)
 
@@ -141,5 +141,5 @@ class Jumping:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the accepted nodes with the shallow features that verification gave."""
-        (features,) = self.drafter.heard(verified.taps)
+        features = self.drafter.heard(verified.taps)
         self.slots.observe(draft, features, accepted)

@@ -85,7 +85,7 @@ class Medusa(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:
         """Take the prompt's last feature."""
-        (features,) = self.heard(state.prompt_taps)
+        features = self.heard(state.prompt_taps)
         return Guessing(self, self.choice(sampler, kind), Last.of_prompt(state, features))
 
 
@@ -106,5 +106,5 @@ class Guessing:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the feature of the last accepted node."""
-        (features,) = self.drafter.heard(verified.taps)
+        features = self.drafter.heard(verified.taps)
         self.last.observe(draft, features, accepted)

@@ -24,31 +24,39 @@ Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
 """forward(tokens [B, M], features [B, M, H], positions [B, M], mask [B, 1, M, K], cache) -> [B, M, H]."""
 
 
+def unfused(heard: Tensor) -> Tensor:
+    """Features that are what was heard of the target."""
+    return heard
+
+
 @dataclass
 class Slots:
     """The slots of one request.
 
-    waiting: from the prompt and from every round since the last reading: tokens [B, M], features [B, M, H], and how
-        many are real in each row. most: how many slots are read in one step; None for all of them.
+    waiting: from the prompt and from every round since the last reading: tokens [B, M], what was heard of the target
+        [B, M, T], and how many are real in each row. most: how many slots are read in one step; None for all of them.
+    fuse: [B, M, T] -> [B, M, H], the features of what was heard; asked when slots are read, since no round should cost
+        anything while nothing is drafted.
     """
 
     cache: RowCache
     waiting: list[tuple[Tensor, Tensor, list[int]]]
     most: int | None = None
+    fuse: Callable[[Tensor], Tensor] = unfused
 
     @classmethod
-    def of_prompt(cls, state: State, features: Tensor) -> Slots:
-        """The slots of a prefilled request; features: [B, T, H] of the prompt."""
+    def of_prompt(cls, state: State, heard: Tensor, fuse: Callable[[Tensor], Tensor] = unfused) -> Slots:
+        """The slots of a prefilled request; heard: [B, N, T] of the prompt."""
         lengths = [len(ids) - 1 for ids in state.ids]
         width = max(lengths)
-        device = features.device
+        device = heard.device
         following = torch.tensor(
             [ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device
         )
-        return cls(RowCache(len(lengths), device), [(following, features, lengths)])
+        return cls(RowCache(len(lengths), device), [(following, heard, lengths)], fuse=fuse)
 
-    def observe(self, draft: Draft, features: Tensor, accepted: Accepted) -> None:
-        """Queue the accepted nodes; features: [P * B, N, H] of all nodes of the draft.
+    def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
+        """Queue the accepted nodes; heard: [P * B, N, T] of all nodes of the draft.
 
         P is 1, or how many rows of slots go with every row of the draft; those of one kind stand side by side.
         """
@@ -58,13 +66,14 @@ class Slots:
         path = accepted.path[:, : max(counts)]
         tokens = draft.tokens.gather(1, path).roll(-1, 1)
         tokens[rows, accepted.count - 1] = accepted.next
-        pairs = len(features) // len(rows)
-        every = torch.arange(len(features), device=rows.device)[:, None]
-        self.waiting.append((tokens.repeat(pairs, 1), features[every, path.repeat(pairs, 1)], counts * pairs))
+        pairs = len(heard) // len(rows)
+        every = torch.arange(len(heard), device=rows.device)[:, None]
+        self.waiting.append((tokens.repeat(pairs, 1), heard[every, path.repeat(pairs, 1)], counts * pairs))
 
     def read(self, forward: Forward) -> Tensor:
         """Forward the waiting slots and keep them; returns [B, H], the output at each row's last one."""
-        tokens, features, counts = joined(self.waiting)
+        tokens, heard, counts = joined(self.waiting)
+        features = self.fuse(heard)
         width, device = tokens.shape[1], tokens.device
         step = self.most or width
         parts = []
@@ -90,13 +99,13 @@ class Slots:
 
         Args: budget: how many tokens may follow.
         """
-        ((tokens, features, counts),) = self.waiting
-        self.waiting = [(tokens, features, [count - 1 for count in counts])]
+        ((tokens, heard, counts),) = self.waiting
+        self.waiting = [(tokens, heard, [count - 1 for count in counts])]
         self.read(steps)
-        self.cache, self.most = steps.settle(self.cache, features, budget), steps.most
+        self.cache, self.most = steps.settle(self.cache, self.fuse(heard[:, :1]), budget), steps.most
         rows = torch.arange(len(counts), device=tokens.device)
         last = torch.tensor(counts, device=tokens.device) - 1
-        self.waiting = [(tokens[rows, last][:, None], features[rows, last][:, None], [1] * len(counts))]
+        self.waiting = [(tokens[rows, last][:, None], heard[rows, last][:, None], [1] * len(counts))]
 
     def beyond(self, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions [B, F] and mask of nodes in the slot that follows the true ones, or `offset` behind it.
@@ -138,10 +147,10 @@ class Last:
 
 
 def joined(waiting: list[tuple[Tensor, Tensor, list[int]]]) -> tuple[Tensor, Tensor, list[int]]:
-    """Several rounds' slots as one: tokens [B, M], features [B, M, H], counts; each row's real slots without gaps."""
+    """Several rounds' slots as one: tokens [B, M], what was heard [B, M, T], counts; each row's real slots, no gaps."""
     if len(waiting) == 1:
         return waiting[0]
-    tokens, features = (torch.cat(part, 1) for part in list(zip(*waiting, strict=True))[:2])
+    tokens, heard = (torch.cat(part, 1) for part in list(zip(*waiting, strict=True))[:2])
     device = tokens.device
     real = torch.cat(
         [
@@ -152,4 +161,4 @@ def joined(waiting: list[tuple[Tensor, Tensor, list[int]]]) -> tuple[Tensor, Ten
     )
     counts = [sum(some) for some in zip(*(n for _, _, n in waiting), strict=True)]
     order = real.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
-    return tokens.gather(1, order), features.gather(1, order[..., None].expand(-1, -1, features.shape[-1])), counts
+    return tokens.gather(1, order), heard.gather(1, order[..., None].expand(-1, -1, heard.shape[-1])), counts

@@ -36,7 +36,7 @@ class DFlashLoss:
         """A scalar. position: [B] of the samples in the training run, the source of the anchors."""
         taps = self.net.settings["taps"]
         final = self.features(rows)  # [B, n, H]
-        context = self.net.fuse(list(self.features(rows, taps).chunk(len(taps), -1)))
+        context = self.net.fuse(self.features(rows, taps))
         device = final.device
         tokens = pad_sequence([torch.tensor(row.ids, device=device) for row in rows], batch_first=True)
         anchors, real = (part.to(device) for part in self._anchors(int(position[0]), rows))  # [B, J]

@@ -27,7 +27,7 @@ class Eagle3Loss(StepLoss):
     def estimates(self, batch: Batch) -> list[Tensor]:
         """See `StepLoss`."""
         taps = self.net.settings["taps"]
-        heard = self.features(batch.rows, taps)[:, : batch.slots].chunk(len(taps), -1)
+        heard = self.features(batch.rows, taps)[:, : batch.slots]
         return unroll(self.net, batch.embeddings, self.net.fuse(heard), batch.first, self.recipe.unroll)
 
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:

@@ -96,12 +96,12 @@ class SightDrafter(Eagle):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Looking:
         """Read the prompt, all but the slot of the pending token, which waits for the first proposal."""
-        features = self.net.fuse(self.heard(state.prompt_taps))
-        seen = self.see(state, features)
+        heard = self.heard(state.prompt_taps)
+        seen = self.see(state, self.net.fuse(heard))
         slots = read(self.net, seen, [len(ids) - 2 for ids in state.ids])
         assert state.pending is not None
-        rows = torch.arange(len(state.ids), device=features.device)
-        last = features[rows, [len(ids) - 2 for ids in state.ids]][:, None]
+        rows = torch.arange(len(state.ids), device=heard.device)
+        last = heard[rows, [len(ids) - 2 for ids in state.ids]][:, None]
         slots.waiting.append((state.pending[:, None], last, [1] * len(rows)))
         return Looking(self, self.choice(sampler, kind), slots, context=seen.context)
 
@@ -159,4 +159,4 @@ def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
         cache.commit(most, [list(range(count)) for count in counts])
     cut = [length - count for length, count in zip(lengths, counts, strict=True)]
     cache.shift = torch.tensor(cut, device=device)[:, None]
-    return Slots(cache, [])
+    return Slots(cache, [], fuse=net.fuse)
