@@ -18,7 +18,7 @@ from transformers import (
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.pixels import normalized
-from mmspec.vlm.pretrain.tokenizer import CHAT_TEMPLATE, FAKE, GLOBAL, IMAGE, START
+from mmspec.vlm.pretrain.tokenizer import CHAT_TEMPLATE, FAKE, GLOBAL, IMAGE, START, TOKENS
 
 PATCH_SIZE = 10
 SCALE_FACTOR = 2
@@ -59,6 +59,7 @@ class SmolVLM(Family):
     processor_class = SmolVLMProcessor
     tower, connector, decoder = "vision_model", "connector", "text_model"
     patches = IMAGE_SIZE // PATCH_SIZE
+    tokens = TOKENS
     sees = f"one tile of {IMAGE_SIZE} pixels and {IMAGE_TOKENS} image tokens per picture"
     prefix = f"{START}User:{FAKE}{GLOBAL}{IMAGE * IMAGE_TOKENS}{FAKE}"
 

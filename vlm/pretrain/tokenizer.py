@@ -14,6 +14,8 @@ from mmspec.vlm.pretrain.architecture import CONTEXT, TokenIds
 PADDING, START, END = "<|endoftext|>", "<|im_start|>", "<end_of_utterance>"
 FAKE, GLOBAL, IMAGE = "<fake_token_around_image>", "<global-img>", "<image>"
 SPECIAL = (PADDING, START, END, FAKE, GLOBAL, IMAGE)
+TOKENS = {"image_token": IMAGE, "fake_image_token": FAKE, "global_image_token": GLOBAL}
+"""The names that SmolVLM's processor asks for."""
 
 CHAT_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
@@ -54,7 +56,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = 2048) -> PreTrainedT
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _wrapped(tokenizer, {"image_token": IMAGE, "fake_image_token": FAKE, "global_image_token": GLOBAL})
+    return _wrapped(tokenizer, TOKENS)
 
 
 def with_tokens(tokenizer: PreTrainedTokenizerFast, special: dict[str, str]) -> PreTrainedTokenizerFast:
