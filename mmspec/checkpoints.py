@@ -169,10 +169,11 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> P
     return Path(folder)
 
 
-def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None = None) -> Any:
+def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None = None, *, own: bool = True) -> Any:
     """A drafter from a folder or a hub id, on the target's device and in its dtype, bound to the target.
 
-    Args: method: another one that drafts with the same weights; None is the one that they were trained for.
+    Args: method: another one that drafts with the same weights; None is the one that they were trained for. own: refuse
+        what was made for another target.
     A folder without `drafter.json` is a drafter that another project published, if it is laid out like one
     (`mmspec.interchange`), else an HF model, which is an independent drafter: one that sees, if the model does.
     Raises: CheckpointError: missing, pickled or damaged files. MismatchError: made for another target.
@@ -185,7 +186,8 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
     description = _describe(folder)
     check_weights(folder)
     drafter_class: Any = resolve("drafters", method or description["method"], target.modality)
-    _check_target(folder, description.get("target", {}), target, drafter_class.fits)
+    if own:
+        _check_target(folder, description.get("target", {}), target, drafter_class.fits)
     try:
         drafter = drafter_class.load(folder, description, target)
     except Error:

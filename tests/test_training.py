@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec import cli
+from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import State
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
@@ -28,10 +30,12 @@ from mmspec.training.drafter import train_drafter, weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
+from mmspec.training.medusa import MedusaRecipe
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.questions import Question
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.start import sources, take_over
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
@@ -466,6 +470,27 @@ def test_training_helps(text_pipe: Any, tmp_path: Path) -> None:
     small = train_drafter(pipe, EagleRecipe(steps=1, batch=4), course, tmp_path / "a", tmp_path / "run-a", "tiny")
     large = train_drafter(pipe, EagleRecipe(steps=60, batch=4), course, tmp_path / "b", tmp_path / "run-b", "tiny")
     assert large["tau_t0"] > small["tau_t0"] + 1
+    begun = replace(course, start=str(tmp_path / "b"))
+    again = train_drafter(pipe, EagleRecipe(steps=1, batch=4), begun, tmp_path / "c", tmp_path / "run-a", "tiny")
+    assert again["tau_t0"] > small["tau_t0"] + 1
+    with pytest.raises(MismatchError, match="cannot start with the drafter .*missing"):
+        train_drafter(pipe, MedusaRecipe(steps=1, batch=4), begun, tmp_path / "d", tmp_path / "run-a", "tiny")
+
+
+def test_training_begins_with_a_drafter_of_another_target_of_the_same_shape(
+    pipe: Any, text_pipe: Any, tmp_path: Path
+) -> None:
+    recipe = EagleRecipe(steps=1, batch=1)
+    net = recipe.build(pipe.target)
+    save_drafter(recipe.drafter(net), tmp_path / "eagle2", pipe.target)
+    with pytest.raises(MismatchError, match="another target"):
+        load_drafter(tmp_path / "eagle2", text_pipe.target)
+    place = sources(str(tmp_path), ["eagle2", "medusa"])
+    assert place == {method: str(tmp_path / method) for method in ("eagle2", "medusa")}
+    new = EagleRecipe(steps=1, batch=1, seed=5).build(text_pipe.target)
+    assert not torch.equal(new.fc.weight, net.fc.weight)
+    take_over(new, place["eagle2"], text_pipe.target)
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in new.state_dict().items())
 
 
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(

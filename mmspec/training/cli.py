@@ -123,6 +123,13 @@ def drafter(
     trunk_pace: Annotated[
         float | None, typer.Option(help="vadusa-joint: rate of the target relative to that of the heads.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin with the weights of this drafter, a folder or hub id; of several methods a folder of their "
+            "folders. It may be that of another target of the same shape. [default: new weights]"
+        ),
+    ] = None,
     held_out: Annotated[int, typer.Option(help="Questions for validation.")] = 16,
     validate_every: Annotated[int, typer.Option(help="Updates between measurements of tau.")] = 100,
     save_every: Annotated[int, typer.Option(help="Updates between checkpoints.")] = 50,
@@ -219,7 +226,18 @@ def drafter(
     }
     how = AnswerOptions(author=answers, batch=answer_batch, seed=seed, **told)
     course = Course(
-        data, questions, held_out, validate_every, save_every, patience, accumulate, bf16, memory, disk, answers=how
+        data,
+        questions,
+        held_out,
+        validate_every,
+        save_every,
+        patience,
+        accumulate,
+        bf16,
+        memory,
+        disk,
+        start,
+        answers=how,
     )
     name = Path(target).name
     home = run or Path("runs/drafters") / name

@@ -17,7 +17,8 @@ class Course:
     validate_every, save_every: updates. patience: validations in a row without a better tau before training stops and
     the best weights are taken; 0 is never. accumulate: batches per update. bf16: forwards of the drafter in
     mixed precision; its weights and their updates stay float32. memory, disk: gigabytes of the target's hidden states
-    that are kept for the next epochs.
+    that are kept for the next epochs. start: the drafter that training begins with, a folder or a hub id; of several
+    drafters a folder of their folders.
     """
 
     data: str = "miniworld"
@@ -30,6 +31,7 @@ class Course:
     bf16: bool = False
     memory: float = 4.0
     disk: float = 0.0
+    start: str | None = None
     answers: AnswerOptions = field(default_factory=AnswerOptions)
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ from mmspec.training.medusa import HydraPlusRecipe, HydraRecipe, MedusaRecipe
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.start import sources, take_over
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept, states_size
 from mmspec.training.updates import Best, frozen, share, train
@@ -109,6 +110,8 @@ def train_drafters(
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}
+    if course.start is not None:
+        how["start"] = course.start
     with leader_first():
         home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how})
 
@@ -117,6 +120,9 @@ def train_drafters(
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
     nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
+    if course.start is not None:
+        for method, source in sources(course.start, list(nets)).items():
+            take_over(nets[method], source, target)
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
