@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import mmspec
-from mmspec.benchmarks import canvas_run
-from mmspec.benchmarks.canvas_run import Counting, steps_of
 from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.drawing import canvas_run
+from mmspec.benchmarks.drawing.canvas_run import Counting, steps_of
 from mmspec.benchmarks.records import sample_of
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError

@@ -17,16 +17,16 @@ from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcesso
 from typer.testing import CliRunner, Result
 
 import mmspec
-from mmspec.benchmarks import cli, image_report, rows
+from mmspec.benchmarks import cli, rows
 from mmspec.benchmarks import figures as fig
-from mmspec.benchmarks import image_measures as measures
-from mmspec.benchmarks import image_plots as plots
 from mmspec.benchmarks.accuracy import score
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.commands import speed
-from mmspec.benchmarks.image_laws import surprise
-from mmspec.benchmarks.image_quality import REAL, THROUGH, Drawn, Quality, marks, through_codes
-from mmspec.benchmarks.image_run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted
+from mmspec.benchmarks.drawing import measures, plots
+from mmspec.benchmarks.drawing import report as image_report
+from mmspec.benchmarks.drawing.laws import surprise
+from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks, through_codes
+from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.image_ar.clusters import Grouped

@@ -20,9 +20,9 @@ from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.figures import figures
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, rule_of, split
-from mmspec.benchmarks.speech_figures import spoken_figures
-from mmspec.benchmarks.speech_report import draw_curve
-from mmspec.benchmarks.speech_run import curve_rows
+from mmspec.benchmarks.speaking.figures import spoken_figures
+from mmspec.benchmarks.speaking.report import draw_curve
+from mmspec.benchmarks.speaking.run import curve_rows
 from mmspec.errors import Error, InputError, UnknownNameError
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio

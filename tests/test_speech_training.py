@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.benchmarks.cli import app as bench
 from mmspec.benchmarks.rows import row
-from mmspec.benchmarks.speech_run import curve_rows
+from mmspec.benchmarks.speaking.run import curve_rows
 from mmspec.checkpoints import drafters_of
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe

@@ -48,8 +48,8 @@ def continuous(
 
     Example: mmspec bench continuous --methods none,none:steps=16,mar --captions 64 --out bench-mar
     """
-    from mmspec.benchmarks.canvas_report import run_canvas
-    from mmspec.benchmarks.image_run import ImageSettings
+    from mmspec.benchmarks.drawing.canvas_report import run_canvas
+    from mmspec.benchmarks.drawing.run import ImageSettings
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.speed import SpeedSettings
 

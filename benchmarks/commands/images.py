@@ -58,8 +58,8 @@ def images(
 
     Example: mmspec bench images --methods none,scd-gs,sjd@gsd=14 --captions 64 --out bench-images
     """
-    from mmspec.benchmarks.image_report import run_images
-    from mmspec.benchmarks.image_run import ImageSettings, curve_rows
+    from mmspec.benchmarks.drawing.report import run_images
+    from mmspec.benchmarks.drawing.run import ImageSettings, curve_rows
     from mmspec.benchmarks.plot import require_matplotlib
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.speed import SpeedSettings

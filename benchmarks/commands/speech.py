@@ -57,9 +57,9 @@ def speech(
     """
     from mmspec.benchmarks.plot import require_matplotlib
     from mmspec.benchmarks.report import keep
-    from mmspec.benchmarks.speech_report import speech_report
-    from mmspec.benchmarks.speech_run import SpeechSettings, curve_rows, judge_of, run_speech, script
-    from mmspec.benchmarks.speech_sounds import draw_sounds, sounds, write_sounds
+    from mmspec.benchmarks.speaking.report import speech_report
+    from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, judge_of, run_speech, script
+    from mmspec.benchmarks.speaking.sounds import draw_sounds, sounds, write_sounds
     from mmspec.benchmarks.speed import SpeedSettings
 
     rows = words(methods)

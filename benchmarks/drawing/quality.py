@@ -17,10 +17,10 @@ from PIL import Image
 from mmspec import Pipeline
 from mmspec.benchmarks.accuracy import Score, score
 from mmspec.benchmarks.clip import Clip
+from mmspec.benchmarks.drawing.laws import surprise
+from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distance, position_divergence
+from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
 from mmspec.benchmarks.figures import OURS
-from mmspec.benchmarks.image_laws import surprise
-from mmspec.benchmarks.image_measures import change, frechet, marginal_distance, position_divergence
-from mmspec.benchmarks.image_run import ImageSettings, judge_kind
 from mmspec.benchmarks.rows import row
 from mmspec.errors import InputError
 
@@ -37,8 +37,8 @@ class Quality:
     fidelity: share of captions of which everything holds. change: that minus the fidelity of autoregressive decoding on
     the same captions, with its 95 % interval. facts: mean share of stated facts that hold. shuffled: fidelity to other
     captions. frechet: distance to real pictures in the reader's features. marginal, divergence: of the codes from those
-    of autoregressive decoding, see `mmspec.benchmarks.image_measures`. surprise: mean nats per code under the target's
-    guided law. clip: mean CLIP score.
+    of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under the
+    target's guided law. clip: mean CLIP score.
     """
 
     row: str

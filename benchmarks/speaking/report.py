@@ -13,8 +13,8 @@ from mmspec.benchmarks.figures import HF, Figures, counted, figures
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import draw_speed, legend_below, save_panels
 from mmspec.benchmarks.rows import split
-from mmspec.benchmarks.speech_figures import Marked, SpokenFigures, spoken_figures
-from mmspec.benchmarks.speech_run import SpeechSettings, judge_of, requests, script
+from mmspec.benchmarks.speaking.figures import Marked, SpokenFigures, spoken_figures
+from mmspec.benchmarks.speaking.run import SpeechSettings, judge_of, requests, script
 from mmspec.benchmarks.tables import MISSING, aligned, number, percent, speed_table
 from mmspec.errors import InputError
 

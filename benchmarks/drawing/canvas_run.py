@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mmspec import Pipeline
-from mmspec.benchmarks.image_run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch
+from mmspec.benchmarks.drawing.run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch
 from mmspec.benchmarks.methods import Method
 from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.rows import row

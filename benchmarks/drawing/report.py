@@ -9,10 +9,10 @@ from typing import Any
 
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
+from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
+from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, qualities
+from mmspec.benchmarks.drawing.run import ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
 from mmspec.benchmarks.figures import Figures, figures
-from mmspec.benchmarks.image_plots import contact_sheet, draw_curve, sheet_rows
-from mmspec.benchmarks.image_quality import Drawn, Quality, decoded, qualities
-from mmspec.benchmarks.image_run import ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample

@@ -9,8 +9,8 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.plot import require_matplotlib
-from mmspec.benchmarks.speech_figures import Marked
-from mmspec.benchmarks.speech_run import Sentence
+from mmspec.benchmarks.speaking.figures import Marked
+from mmspec.benchmarks.speaking.run import Sentence
 
 KEPT = 2
 """Sentences of which every method's sound is kept."""

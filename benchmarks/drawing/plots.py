@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from mmspec.benchmarks.drawing.quality import Drawn, Quality, measure_by
 from mmspec.benchmarks.figures import HF, OURS, Figures
-from mmspec.benchmarks.image_quality import Drawn, Quality, measure_by
 from mmspec.benchmarks.plot import legend_below, require_matplotlib
 from mmspec.benchmarks.rows import split
 

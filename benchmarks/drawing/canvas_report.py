@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mmspec import Pipeline
-from mmspec.benchmarks.canvas_run import Painted, check, paint_all, timed
+from mmspec.benchmarks.drawing.canvas_run import Painted, check, paint_all, timed
+from mmspec.benchmarks.drawing.measures import frechet
+from mmspec.benchmarks.drawing.plots import contact_sheet, sheet_rows
+from mmspec.benchmarks.drawing.quality import Drawn, Quality, facts_of, marks, of_real, real_pictures
+from mmspec.benchmarks.drawing.report import JUDGED_HEAD, about_reader, heading, judged_cells
+from mmspec.benchmarks.drawing.run import ImageSettings, judge_of
 from mmspec.benchmarks.figures import OURS, decode_cost, interval, mean_emitted, ratio, seconds_per_token, time_split
-from mmspec.benchmarks.image_measures import frechet
-from mmspec.benchmarks.image_plots import contact_sheet, sheet_rows
-from mmspec.benchmarks.image_quality import Drawn, Quality, facts_of, marks, of_real, real_pictures
-from mmspec.benchmarks.image_report import JUDGED_HEAD, about_reader, heading, judged_cells
-from mmspec.benchmarks.image_run import ImageSettings, judge_of
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.tables import MISSING, aligned, number, percent

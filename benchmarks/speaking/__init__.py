@@ -1,0 +1,1 @@
+"""Models that speak: speed, and which words a trained listener hears."""
