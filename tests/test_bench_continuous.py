@@ -8,15 +8,19 @@ import pytest
 import tiny_images
 import tiny_mar
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import mmspec
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.drawing import canvas_run
 from mmspec.benchmarks.drawing.canvas_run import Counting, steps_of
+from mmspec.benchmarks.drawing.quality import REAL, THROUGH
+from mmspec.benchmarks.drawing.tokenizers import through_latents
 from mmspec.benchmarks.records import sample_of
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
+from mmspec.image_ar.judge import Judge
 from mmspec.image_ar.mar import MarTarget
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
@@ -80,7 +84,7 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     assert plain["alpha"] is None
     assert 0 < mar["alpha"] < 1
     assert [each["lossless"] for each in (plain, fewer, mar, released)] == [True, True, True, False]
-    assert [each["row"] for each in summary["quality"]][1:] == rows.split(",")
+    assert [each["row"] for each in summary["quality"]] == [REAL, THROUGH, *rows.split(",")]
     assert all(each["fidelity"]["questions"] == 3 for each in summary["quality"])
     first = [sample_of(json.loads(line)) for line in (tmp_path / "batch-2" / "samples.jsonl").read_text().splitlines()]
     assert first[0].runs["none"].verified_tokens == 2 * LENGTH  # a canvas begins empty: no token is the prefill's
@@ -90,6 +94,20 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     (tmp_path / "pictures" / "samples.jsonl").write_text("")
     with pytest.raises(TypeError):
         bench(folder, tmp_path, "--methods", rows)
+
+
+def test_real_pictures_go_through_the_vae(folder: Path) -> None:
+    pipe = mmspec.load(folder)
+    real = Judge.captions(1)[0].picture
+    assert real is not None
+    vae, side = pipe.target.model.vae, pipe.target.picture(torch.zeros(LENGTH, tiny_mar.SIZE), []).size[0]
+    shrunk = real.resize((side, side), Image.Resampling.BOX)
+    pixels = torch.frombuffer(bytearray(shrunk.tobytes()), dtype=torch.uint8).view(1, side, side, 3).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        made = vae.decode(vae.encode(pixels / 127.5 - 1).latent_dist.mean).sample[0]
+    want = ((made * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    found = torch.frombuffer(bytearray(through_latents(pipe, real).tobytes()), dtype=torch.uint8).view(side, side, 3)
+    assert (found.int() - want.int()).abs().max() <= 1
 
 
 def test_what_is_counted_is_what_was_drafted_and_kept(folder: Path) -> None:

@@ -25,8 +25,9 @@ from mmspec.benchmarks.commands import speed
 from mmspec.benchmarks.drawing import measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
-from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks, through_codes
+from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks
 from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted
+from mmspec.benchmarks.drawing.tokenizers import through_codes
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.image_ar.clusters import Grouped

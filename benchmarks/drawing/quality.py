@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -20,11 +19,12 @@ from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distance, position_divergence
 from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
+from mmspec.benchmarks.drawing.tokenizers import TOKENIZERS
 from mmspec.benchmarks.figures import OURS
 from mmspec.benchmarks.rows import row
 from mmspec.errors import InputError
 
-REAL, THROUGH = "real pictures", "the same, through the codes"
+REAL, THROUGH = "real pictures", "the same, through the tokenizer"
 """What no model can exceed: the real pictures of the captions, and what the picture tokenizer leaves of them."""
 LAWS = 32
 """Pictures whose likeliness is read."""
@@ -134,25 +134,15 @@ def of_real(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, r
     others = judge_kind().captions(len(drawn.asked), None, len(drawn.asked))
     pictures = [one.picture for one in drawn.asked]
     sets = {REAL: pictures}
-    if pipe.target.model.config.model_type == "janus":
-        sets[THROUGH] = [through_codes(pipe, picture) for picture in pictures]
+    through = TOKENIZERS.get(pipe.target.model.config.model_type)
+    if through is not None:
+        sets[THROUGH] = [through(pipe, picture) for picture in pictures]
     compared = {REAL: [one.picture for one in others], THROUGH: sets.get(THROUGH, [])}
     return [
         Quality(name, None, len(those), **marks(judge, drawn.asked, those, None),
                 frechet=frechet(judge.features(compared[name]), real))
         for name, those in sets.items()
     ]  # fmt: skip
-
-
-@torch.inference_mode()
-def through_codes(pipe: Pipeline, picture: Image.Image) -> Image.Image:
-    """A real picture as codes, and back, by the picture tokenizer of a Janus."""
-    target: Any = pipe.target
-    tokenizer = target.model.model.vqmodel
-    side = target.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1)
-    small = np.asarray(picture.convert("RGB").resize((side, side), Image.Resampling.BOX), dtype=np.float32)
-    pixels = torch.from_numpy(small).permute(2, 0, 1)[None].to(target.model.device, target.model.dtype) / 127.5 - 1
-    return target.picture(tokenizer.encode(pixels).image_tokens.flatten().tolist(), target.layout)
 
 
 def measure_by(found: Sequence[Quality]) -> tuple[str, Callable[[Quality], float | None]]:
