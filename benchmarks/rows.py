@@ -66,8 +66,11 @@ def settings_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
-    """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have."""
+    """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have.
+    InputError: it is made of trained weights, whose settings are saved with them."""
     maker = cast("Any", resolve(f"{kind}s", name, modality))
+    if getattr(maker, "trained", False):
+        raise InputError(f"the drafter {name} keeps the settings it was saved with: only shape= and dtype= can be told")
     known = set(inspect.signature(maker).parameters)
     for setting in settings:
         if setting not in known:

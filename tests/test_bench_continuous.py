@@ -59,8 +59,8 @@ def bench(folder: Path, out: Path, *more: Any) -> dict[str, Any]:
     [
         ("none", ("none", None)),
         ("none:steps=16", ("none", 16)),
-        ("mar:length=2:steps=8@continuous", ("mar:length=2@continuous", 8)),
-        ("mar:steps=8:length=2", ("mar:length=2", 8)),
+        ("mar:shape=2:steps=8@continuous", ("mar:shape=2@continuous", 8)),
+        ("mar:steps=8:shape=2", ("mar:shape=2", 8)),
     ],
 )
 def test_rows_may_name_their_steps(text: str, found: tuple[str, int | None]) -> None:

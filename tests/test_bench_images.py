@@ -178,6 +178,7 @@ def test_rows_with_settings_make_what_they_say(pipe: mmspec.Pipeline) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("eagle2:width=3", "the drafter eagle2 keeps the settings it was saved with"),
         ("sjd:size=3@ratio", "unknown setting of the drafter sjd 'size'"),
         ("sjd@lantern:lambda=3", "unknown setting of the rule lantern 'lambda'"),
         ("sjd:window@ratio", "the setting 'window' of 'sjd:window' is not valid"),

@@ -110,10 +110,9 @@ def train_drafters(
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}
-    if course.start is not None:
-        how["start"] = course.start
+    begun = {} if course.start is None else {"start": course.start}
     with leader_first():
-        home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how})
+        home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how, **begun})
 
     with spread or Here(pipe) as workers:
         rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks, workers)
