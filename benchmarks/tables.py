@@ -17,9 +17,10 @@ SHARED = (
     "speeds. Replies, tau and scores are those of a run on one worker."
 )
 NAMED = {OURS: "our AR loop", HF: "HF generate"}
-HEAD = ["method", "ms/token", "calls", "tau", "S", "95 %", "S whole", "S/tau"]
-HEAD += ["draft", "verify", "other", "= AR", "= HF", "MB", "x AR"]
-"""calls: verifications per reply. S whole: with prefill. = AR, = HF: replies with the same tokens. MB: peak memory."""
+SPEED = ["tau", "S", "95 %", "S whole", "S/tau", "draft", "verify", "other", "= AR", "= HF"]
+"""S whole: with prefill. = AR, = HF: replies with the same tokens."""
+HEAD = ["method", "ms/token", "calls", *SPEED, "MB", "x AR"]
+"""calls: verifications per reply. MB: peak memory."""
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -43,6 +44,39 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.0f}%"
 
 
+def named(figures: Figures) -> str:
+    """The method, and whether it is lossy."""
+    return figures.method + ("" if figures.lossless else " (lossy)")
+
+
+def speed_cells(figures: Figures) -> list[str]:
+    """What stands under SPEED."""
+    return [
+        number(figures.tau),
+        number(figures.speedup) + ("!" if figures.suspicious else ""),
+        MISSING if figures.speedup is None else f"{figures.speedup_low:.2f}-{figures.speedup_high:.2f}",
+        number(figures.end_to_end),
+        number(figures.efficiency),
+        percent(figures.draft),
+        percent(figures.verify),
+        percent(figures.other),
+        percent(figures.equal_ours),
+        percent(figures.equal_hf),
+    ]
+
+
+def speed_notes(found: Sequence[Figures]) -> list[str]:
+    """Lines under a block of methods: what S is against, and which S cannot be true."""
+    baseline = found[0].baseline
+    notes = [REFUSED if baseline is None else f"S is against {NAMED[baseline]}, the faster AR decoding."]
+    return notes + [
+        f"! {each.method}: S {each.speedup:.2f} is above tau * t_AR / t_verify = {each.bound:.2f}: an error of "
+        "measurement, repeat it on a quiet machine"
+        for each in found
+        if each.suspicious
+    ]
+
+
 def speed_table(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int | None) -> str:
     """Speed of every method, one block per temperature, then accept lengths."""
     return "\n\n".join(
@@ -54,36 +88,19 @@ def speed_table(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: 
 def _block(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int | None) -> str:
     rows = [HEAD]
     for figures in found:
-        span = MISSING if figures.speedup is None else f"{figures.speedup_low:.2f}-{figures.speedup_high:.2f}"
         peak = peaks.get(figures.method)
         rows.append([
-            figures.method + ("" if figures.lossless else " (lossy)"),
+            named(figures),
             number(figures.ms_per_token),
             number(figures.verifications / figures.replies, 1),
-            number(figures.tau),
-            number(figures.speedup) + ("!" if figures.suspicious else ""),
-            span,
-            number(figures.end_to_end),
-            number(figures.efficiency),
-            percent(figures.draft),
-            percent(figures.verify),
-            percent(figures.other),
-            percent(figures.equal_ours),
-            percent(figures.equal_hf),
+            *speed_cells(figures),
             MISSING if peak is None else f"{peak / 2**20:.0f}",
             number(peak / baseline_peak if peak and baseline_peak else None),
         ])  # fmt: skip
     first = found[0]
     title = f"temperature {first.temperature:g}, {first.replies} replies per method"
-    notes = [REFUSED if first.baseline is None else f"S is against {NAMED[first.baseline]}, the faster AR decoding."]
-    notes += [
-        f"! {f.method}: S {f.speedup:.2f} is above tau * t_AR / t_verify = {f.bound:.2f}: an error of measurement, "
-        "repeat it on a quiet machine"
-        for f in found
-        if f.suspicious
-    ]
     lengths = [[f.method, *map(percent, f.histogram)] for f in found if len(f.histogram) > 1]
-    parts = [title, aligned(rows), "\n".join(notes)]
+    parts = [title, aligned(rows), *speed_notes(found)]
     if lengths:
         longest = max(map(len, lengths))
         table = [["accepted", *map(str, range(longest - 1))], *(row + [""] * (longest - len(row)) for row in lengths)]

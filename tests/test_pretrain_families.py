@@ -65,12 +65,12 @@ def known(source: Path) -> Known:
     return read_known(str(source), FAMILIES["pixtral"])
 
 
-def loud(module: torch.nn.Module) -> None:
+def loud(module: torch.nn.Module, factor: float = 4.0) -> None:
     """Makes matrices large, so that what attention sees is heard."""
     with torch.no_grad():
         for weight in module.parameters():
             if weight.ndim == 2:
-                weight.mul_(4)
+                weight.mul_(factor)
 
 
 def made(family: Family, known: Known, layers: int = 4, **text: Any) -> tuple[Any, Any]:
@@ -83,11 +83,17 @@ def made(family: Family, known: Known, layers: int = 4, **text: Any) -> tuple[An
     return family.model(config).eval(), processor
 
 
-@pytest.mark.parametrize("family", [LITTLE, *FAMILIES.values()], ids=["smolvlm", *FAMILIES])
-def test_packed_rows_give_the_logits_of_the_stock_model(family: Family, known: Known) -> None:
+@pytest.mark.parametrize(
+    ("family", "factor", "limit"),
+    [(LITTLE, 1, 1e-4), *((family, 4, 1e-3) for family in FAMILIES.values())],  # loud weights make rounding loud
+    ids=["smolvlm", *FAMILIES],
+)
+def test_packed_rows_give_the_logits_of_the_stock_model(
+    family: Family, factor: float, limit: float, known: Known
+) -> None:
     window = {"sliding_window": 40} if isinstance(family, type(GEMMA3)) else {}  # shorter than the prefix
     model, processor = made(family, known, 6, **window)
-    loud(model.model.get_submodule(family.decoder))
+    loud(model.model.get_submodule(family.decoder), factor)
     rows = PackedPictures(processor.tokenizer, "x", 2, 5, family.pixels)
     batch = default_collate([rows[0], rows[1]])
     drawn = sample("x", 1)
@@ -109,7 +115,7 @@ def test_packed_rows_give_the_logits_of_the_stock_model(family: Family, known: K
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
         packed = model.lm_head(packed_states(family, model, torch.tensor([prefix]), batch).tokens)
     first = batch["segments"][1].flatten() == 1
-    torch.testing.assert_close(packed[1][first], stock, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(packed[1][first], stock, atol=limit, rtol=limit)
 
 
 @EVERY

@@ -16,17 +16,15 @@ from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.tables import MISSING, NAMED, REFUSED, aligned, number, percent
+from mmspec.benchmarks.tables import MISSING, SPEED, aligned, named, number, speed_cells, speed_notes
 from mmspec.media import save_image
 
 GAUGED = 4
 """Captions over which the gauge is taken."""
 HONEST = 0.4
 """The most that the mean top-1 probability of an honest world is."""
-SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", "tau", "S", "95 %", "S whole", "S/tau"]
-SPEED_HEAD += ["draft", "verify", "other", "= AR", "= HF"]
-"""NFE: target forwards per picture, prefill included. NFE x: codes per forward. = AR, = HF: requests with the same
-codes."""
+SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", *SPEED]
+"""NFE: target forwards per picture, prefill included. NFE x: codes per forward."""
 JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", "facts", "shuffled", "Frechet"]
 QUALITY_HEAD = [*JUDGED_HEAD, "TV", "KL", "nats", "CLIP"]
 NOTE = """\
@@ -105,33 +103,16 @@ def speed_block(size: int, found: Sequence[Figures], length: int) -> str:
     """The speed of every method at one batch size."""
     rows = [SPEED_HEAD]
     for each in found:
-        span = MISSING if each.speedup is None else f"{each.speedup_low:.2f}-{each.speedup_high:.2f}"
         rows.append([
-            each.method + ("" if each.lossless else " (lossy)"),
+            named(each),
             number(each.ms_per_token and each.ms_per_token * length, 0),
             number(nfe(each, length), 1),
             number(compression(each, length)),
-            number(each.tau),
-            number(each.speedup) + ("!" if each.suspicious else ""),
-            span,
-            number(each.end_to_end),
-            number(each.efficiency),
-            percent(each.draft),
-            percent(each.verify),
-            percent(each.other),
-            percent(each.equal_ours),
-            percent(each.equal_hf),
+            *speed_cells(each),
         ])  # fmt: skip
     first = found[0]
-    notes = [REFUSED if first.baseline is None else f"S is against {NAMED[first.baseline]}, the faster AR decoding."]
-    notes += [
-        f"! {each.method}: S {each.speedup:.2f} is above tau * t_AR / t_verify = {each.bound:.2f}: an error of "
-        "measurement, repeat it on a quiet machine"
-        for each in found
-        if each.suspicious
-    ]
     title = f"batch {size}: {first.new_tokens // length} pictures per method"
-    return "\n".join([title, aligned(rows), *notes])
+    return "\n".join([title, aligned(rows), *speed_notes(found)])
 
 
 def heading(settings: ImageSettings, length: int) -> str:
