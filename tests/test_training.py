@@ -26,6 +26,7 @@ from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
+from mmspec.training.dflash import DFlashRecipe
 from mmspec.training.drafter import train_drafter, weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
@@ -491,6 +492,16 @@ def test_training_begins_with_a_drafter_of_another_target_of_the_same_shape(
     assert not torch.equal(new.fc.weight, net.fc.weight)
     take_over(new, place["eagle2"], text_pipe.target)
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in new.state_dict().items())
+
+
+def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pipe: Any, tmp_path: Path) -> None:
+    recipe = DFlashRecipe(steps=1, batch=1)
+    net = recipe.build(pipe.target)
+    save_drafter(recipe.drafter(net), tmp_path, pipe.target)
+    take_over(net, str(tmp_path), pipe.target)
+    net.settings["taps"] = [0, 1]
+    with pytest.raises(MismatchError, match=r"its taps is .*, and \[0, 1\] in the new one"):
+        take_over(net, str(tmp_path), pipe.target)
 
 
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(

@@ -20,14 +20,21 @@ def sources(start: str, methods: Sequence[str]) -> dict[str, str]:
 def take_over(net: nn.Module, source: str, target: Any) -> None:
     """Put the weights of the drafter `source` into a network that is about to be trained for `target`.
 
-    It may have been trained for another target, as long as every weight has the same name and shape.
+    It may have been trained for another target, as long as every weight has the same name and shape, and means the same:
+    listens to the same layers, drafts as many tokens.
     Raises: MismatchError: it has not. Others as `mmspec.checkpoints.load_drafter`.
     """
-    there, here = load_drafter(source, target, own=False).net.state_dict(), net.state_dict()
+    begun = load_drafter(source, target, own=False).net
+    there, here = _form(begun), _form(net)
     for name in sorted(here.keys() | there.keys()):
-        found, needed = (tuple(some[name].shape) if name in some else "missing" for some in (there, here))
+        found, needed = there.get(name, "missing"), here.get(name, "missing")
         if found != needed:
             raise MismatchError(
                 f"training cannot start with the drafter {source}: its {name} is {found}, and {needed} in the new one"
             )
-    net.load_state_dict(there)
+    net.load_state_dict(begun.state_dict())
+
+
+def _form(net: nn.Module) -> dict[str, Any]:
+    """The shapes of a network's weights, and the settings that it was built with, where it has such."""
+    return {**{name: tuple(some.shape) for name, some in net.state_dict().items()}, **getattr(net, "settings", {})}
