@@ -62,7 +62,7 @@ def table_1(reports: Sequence[TaskReport]) -> str:
                 lines.append((overall or 0.0, [report.run.settings.speed.model, NAMES.get(method, method), *cells]))
             rows += [line for _, line in sorted(lines, key=lambda each: -each[0])]
         blocks.append(f"Temperature = {temperature:g}\n{aligned(rows)}")
-    return "\n\n".join([*blocks, stand_ins(reports)])
+    return "\n\n".join([*blocks, "Overall S: the geometric mean over the kinds.", stand_ins(reports)])
 
 
 def kind_speed(report: TaskReport, kind: str, method: str, temperature: float) -> float | None:

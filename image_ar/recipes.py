@@ -107,7 +107,6 @@ class GuidedEagleRecipe(EagleRecipe):
         "An EAGLE head for a model that draws: one decoder layer that estimates the target's next feature in both rows "
         "of guidance and drafts a dynamic tree from their guided mix (arXiv 2401.15077, 2406.16858, 2410.03355)."
     )
-    example: ClassVar[str] = "generate CAPTION --out picture.png"
     answers: ClassVar[dict[str, Any]] = {"sampled": 1.0, "max_new_tokens": 1 << 14}
     features_class: ClassVar[type[Features]] = GuidedFeatures
     reads_prompts: ClassVar[bool] = False

@@ -1,4 +1,7 @@
-"""The bundled checkpoint: stock classes load it, it looks at the picture, its drafters change nothing but time."""
+"""The bundled vision-language checkpoints: stock classes load them, they look at the picture, their drafters change
+nothing but time."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -9,13 +12,20 @@ from mmspec.checkpoints import bundled
 from mmspec.miniworld import sample
 from mmspec.miniworld.scoring import final_value, relaxed_match
 
-NAME = "smolvlm-mini"
-FOLDER = bundled()[NAME]
+CLASSES = {
+    "smolvlm-mini": "SmolVLMForConditionalGeneration",
+    "llava-next-mini": "LlavaNextForConditionalGeneration",
+}
+EVERY = pytest.mark.parametrize("name", CLASSES)
 
 
-@pytest.fixture(scope="module")
-def plain():
-    return mmspec.load(NAME, "none")
+@pytest.fixture(scope="module", params=CLASSES)
+def plain(request: pytest.FixtureRequest) -> Any:
+    return mmspec.load(request.param, "none")
+
+
+def test_all_are_tested() -> None:
+    assert sorted(CLASSES) == sorted(name for name, folder in bundled().items() if folder.parts[-3] == "vlm")
 
 
 def short_questions(count):
@@ -27,19 +37,21 @@ def short_questions(count):
     return found
 
 
-def test_files_are_safetensors_and_small():
-    files = [file for file in FOLDER.rglob("*") if file.is_file()]
+@EVERY
+def test_files_are_safetensors_and_small(name):
+    folder = bundled()[name]
+    files = [file for file in folder.rglob("*") if file.is_file()]
     assert max(file.stat().st_size for file in files) <= 25_000_000
     assert not [file for file in files if file.suffix in (".bin", ".pt", ".pkl")]
-    for folder in (FOLDER, *(FOLDER / "drafters").iterdir()):
-        assert list(folder.glob("*.safetensors"))
-        assert (folder / "README.md").read_text().strip()
+    for part in (folder, *(folder / "drafters").iterdir()):
+        assert list(part.glob("*.safetensors"))
+        assert (part / "README.md").read_text().strip()
 
 
 def test_stock_transformers_gives_the_same_answers(plain):
-    model = AutoModelForImageTextToText.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    processor = AutoProcessor.from_pretrained(FOLDER)
-    assert type(model).__name__ == "SmolVLMForConditionalGeneration"
+    model = AutoModelForImageTextToText.from_pretrained(plain.folder, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(plain.folder)
+    assert type(model).__name__ == CLASSES[plain.folder.name]
     for image, qa in short_questions(6):
         talk = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": qa.question}]}]
         inputs = processor.apply_chat_template(

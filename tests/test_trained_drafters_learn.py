@@ -28,7 +28,7 @@ from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.card import model_card
+from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe, several_blocks
 from mmspec.training.drafter import train_drafters
@@ -409,9 +409,10 @@ def test_runs_together_resume_to_the_same_drafters(pipe: Any, tmp_path: Path, mo
         assert first.method == name
         for left, right in zip(first.net.parameters(), second.net.parameters(), strict=True):
             torch.testing.assert_close(left, right, rtol=1e-2, atol=1e-3)  # stored in bfloat16
-        assert (
-            f"| 6 | {figures[name]['tau_t0']:.2f} | {figures[name]['tau_t1']:.2f} |" in (one / "README.md").read_text()
-        )
+        card = (one / "README.md").read_text()
+        assert f"| 6 | {figures[name]['tau_t0']:.2f} | {figures[name]['tau_t1']:.2f} |" in card
+        others = ", ".join(other for other in names if other != name)
+        assert f"Trained together with {others}: losses and cost are those of all of them." in card
         options = read_json(one / "drafter.json")["options"]
         assert (options["shares"] != [list(TYPICAL[0])]) == first.static
 
@@ -516,7 +517,17 @@ def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monk
 
 def test_every_method_has_a_card_with_its_settings() -> None:
     for method, kind in RECIPE_OF.items():
-        card = model_card("target", kind(), COURSE, [], [], 7)
+        card = model_card(Trained("target", "vlm", kind(), COURSE, [method], [], [], 7))
+        assert "together" not in card
+        assert "    mmspec generate picture.png QUESTION --model target --drafter FOLDER\n" in card
         assert kind.drafter_class.source.split("arXiv ")[1] in card
         assert f"| decay | {kind().decay} |" in card
         assert method in card
+
+
+def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
+    def card(modality: str) -> str:
+        return model_card(Trained("target", modality, RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
+
+    assert "mmspec generate SENTENCE --out speech.wav --model target --drafter FOLDER" in card("speech")
+    assert "mmspec generate QUESTION --model target --drafter FOLDER" in card("text")

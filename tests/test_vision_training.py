@@ -16,7 +16,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.card import model_card
+from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.drafter import find_recipe, train_drafter, train_drafters
 from mmspec.training.features import Features
@@ -222,7 +222,7 @@ def test_models_with_the_target_s_eyes_learn_and_come_back(method: str, pipe: An
     assert made.method == method
     described = json.loads((tmp_path / "out" / "drafter.json").read_text())
     assert described["target"]["hidden_size"] == pipe.target.hidden_size
-    assert "projector share" in model_card("tiny", recipe, course, [], [], 7)
+    assert "projector share" in model_card(Trained("tiny", "vlm", recipe, course, [method], [], [], 7))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import mmspec
@@ -13,6 +14,13 @@ from mmspec.training.loop import Epochs
 from mmspec.training.recipe import Recipe
 from mmspec.training.validation import best_step
 
+ASKED = {
+    "vlm": "picture.png QUESTION",
+    "text": "QUESTION",
+    "image": "CAPTION --out picture.png",
+    "speech": "SENTENCE --out speech.wav",
+}
+"""What `mmspec generate` takes from models of each modality."""
 LIMITS = (
     "It fits this target only; another target, or the same one with other weights, accepts less or refuses it. With a "
     "lossless acceptance rule the drafter never changes what the target says, only how fast. The figures hold for "
@@ -20,13 +28,27 @@ LIMITS = (
 )
 
 
-def model_card(
-    target: str, recipe: Recipe, course: Course, rows: list[Answered], history: list[dict[str, Any]], parameters: int
-) -> str:
-    """The card as markdown.
+@dataclass(frozen=True)
+class Trained:
+    """What a card tells of.
 
-    Args: target: its name. rows: what was trained on. history: the Trainer's: losses, and figures of validation.
+    target, modality: the target's name, and what it does. together: the methods that the run trained, this one
+    included. rows: what was trained on. history: the Trainer's: losses, cost, and this method's figures of validation.
     """
+
+    target: str
+    modality: str
+    recipe: Recipe
+    course: Course
+    together: Sequence[str]
+    rows: Sequence[Answered]
+    history: Sequence[dict[str, Any]]
+    parameters: int
+
+
+def model_card(trained: Trained) -> str:
+    """The card as markdown."""
+    target, recipe, course, history = trained.target, trained.recipe, trained.course, trained.history
     settings = {**asdict(recipe), **asdict(course), **asdict(course.answers)}
     del settings["answers"]
     return "\n".join([
@@ -38,13 +60,13 @@ def model_card(
         "",
         f"# {recipe.method} drafter for {target}",
         "",
-        f"{recipe.about} {parameters:,} trained parameters.",
+        f"{recipe.about} {trained.parameters:,} trained parameters.",
         "",
-        f"    mmspec {recipe.example} {recipe.usage.format(target=target)}",
+        f"    mmspec generate {ASKED[trained.modality]} {recipe.usage.format(target=target)}",
         "",
         "## Data",
         "",
-        *_data(course, rows),
+        *_data(course, trained.rows),
         "",
         "## Recipe",
         "",
@@ -54,9 +76,10 @@ def model_card(
         "|---|---|",
         *(f"| {name.replace('_', ' ')} | {value} |" for name, value in settings.items()),
         "",
+        *_together(trained),
         *_losses(history),
         "",
-        *_cost(recipe, course, rows, history),
+        *_cost(recipe, course, trained.rows, history),
         "## Validation",
         "",
         *_validation(history, course),
@@ -68,7 +91,7 @@ def model_card(
     ])  # fmt: skip
 
 
-def _data(course: Course, rows: list[Answered]) -> list[str]:
+def _data(course: Course, rows: Sequence[Answered]) -> list[str]:
     tokens = sum(len(row.answer) for row in rows)
     by = "the data's own"
     if course.answers.author == "target":
@@ -77,12 +100,20 @@ def _data(course: Course, rows: list[Answered]) -> list[str]:
     return [f"{len(rows):,} questions of `{course.data}`; the answers ({tokens:,} tokens) are {by}."]
 
 
-def _losses(history: list[dict[str, Any]]) -> list[str]:
+def _together(trained: Trained) -> list[str]:
+    """Whose figures the loss and the cost are, if not this drafter's alone."""
+    others = [method for method in trained.together if method != trained.recipe.method]
+    return [f"Trained together with {', '.join(others)}: losses and cost are those of all of them.", ""] if others else []
+
+
+def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
     losses = [entry for entry in history if "loss" in entry]
     return [f"Loss at step {entry['step']}: {float(entry['loss']):.4f}." for entry in (losses[:1] + losses[1:][-1:])]
 
 
-def _cost(recipe: Recipe, course: Course, rows: list[Answered], history: list[dict[str, Any]]) -> list[str]:
+def _cost(
+    recipe: Recipe, course: Course, rows: Sequence[Answered], history: Sequence[dict[str, Any]]
+) -> list[str]:
     """What the run took, for all drafters that it trained."""
     spent = last_cost(history)
     if not spent:
@@ -100,7 +131,7 @@ def _cost(recipe: Recipe, course: Course, rows: list[Answered], history: list[di
     ]
 
 
-def _validation(history: list[dict[str, Any]], course: Course) -> list[str]:
+def _validation(history: Sequence[dict[str, Any]], course: Course) -> list[str]:
     return [
         f"tau, tokens per target verification (bonus included, prefill excluded), on {course.held_out} held-out "
         "questions, with the exact rule and the default draft:",

@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Cost(TrainerCallback):
             state.log_history.append(note)
 
 
-def last_cost(history: list[dict[str, Any]]) -> dict[str, Any]:
+def last_cost(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The latest entry of `Cost`; empty if there is none."""
     return next((entry for entry in reversed(history) if "peak_bytes" in entry), {})
 

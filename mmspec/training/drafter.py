@@ -26,7 +26,7 @@ from mmspec.registry import modalities, resolve
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
-from mmspec.training.card import model_card
+from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
 from mmspec.training.data import open_data, warm_up_data
@@ -160,7 +160,8 @@ def train_drafters(
         recipe.save(recipe.serving(pipe, net), made, out)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
-        write_whole(out / "README.md", model_card(name, recipe, course, rows, own_history, parameters))
+        trained = Trained(name, target.modality, recipe, course, list(nets), rows, own_history, parameters)
+        write_whole(out / "README.md", model_card(trained))
     wait()
     last = {entry["method"]: entry for entry in history if "method" in entry}
     return {recipe.method: last.get(recipe.method, {}) for recipe in recipes}

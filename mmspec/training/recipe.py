@@ -39,10 +39,8 @@ class Recipe(ABC):
     method: ClassVar[str]
     about: ClassVar[str]
     """A sentence for the model card."""
-    example: ClassVar[str] = "generate picture.png QUESTION"
-    """The command that the model card shows."""
     usage: ClassVar[str] = "--model {target} --drafter FOLDER"
-    """The options behind it."""
+    """The options of the command that the model card shows."""
     answers: ClassVar[dict[str, Any]] = {}
     """Settings of `mmspec.training.answers.AnswerOptions` that suit what it learns better than their defaults."""
     features_class: ClassVar[type[Features]] = Features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -58,19 +58,19 @@ class Validation(TrainerCallback):
         return control
 
 
-def best_step(history: list[dict[str, Any]]) -> int:
+def best_step(history: Sequence[dict[str, Any]]) -> int:
     """The first step at which tau, averaged over methods and temperatures, was highest; 0 if none was measured."""
     means = mean_taus(history)
     return max(means, key=lambda step: (means[step], -step), default=0)
 
 
-def exhausted(history: list[dict[str, Any]], patience: int) -> bool:
+def exhausted(history: Sequence[dict[str, Any]], patience: int) -> bool:
     """Whether the last `patience` measurements were none better than those before; never with a patience of 0."""
     later = [step for step in mean_taus(history) if step > best_step(history)]
     return 0 < patience <= len(later)
 
 
-def mean_taus(history: list[dict[str, Any]]) -> dict[int, float]:
+def mean_taus(history: Sequence[dict[str, Any]]) -> dict[int, float]:
     """Step -> mean over methods and temperatures."""
     taus: dict[int, list[float]] = {}
     for entry in history:

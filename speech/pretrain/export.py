@@ -33,7 +33,7 @@ it.
 
 ## Recipe
 
-`mmspec train target {name}` makes it again: {codec_steps} updates of the codec, {steps} of a
+`mmspec train target {name} --out FOLDER` trains one like it: {codec_steps} updates of the codec, {steps} of a
 shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}.
 
 ## Measured on held-out sentences

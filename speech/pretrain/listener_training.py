@@ -41,8 +41,10 @@ convolutions, letters by CTC, and an embedding of the voice. It learnt from {sen
 world, spoken by espeak-ng, and from {resynthesised} of them after a pass through the codec; it never heard a model
 speak. Other words, languages and real voices are beyond it.
 
-`mmspec train target valle-listener` makes it again: {steps} updates on recordings, {codec_steps} more on both, batches
-of {batch}, seed {seed}.
+{steps} updates on recordings, {codec_steps} more on both, batches of {batch}, seed {seed}; behind a run of its speech model:
+
+    mmspec train target valle-listener --out FOLDER --steps {steps} --codec-steps {codec_steps} \\
+        --resynthesised {resynthesised} --sentences {sentences} --batch {batch} --seed {seed}
 
 ## Measured on {held_out} held-out sentences
 

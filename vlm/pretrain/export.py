@@ -38,7 +38,7 @@ and questions that the world does not ask are beyond it, and it will answer them
 
 ## Recipe
 
-`mmspec train target {target}` makes it again. {known}Vision tower: dense labels of every patch.
+`mmspec train target {target} --out FOLDER` trains one like it. {known}Vision tower: dense labels of every patch.
 Then, with cross-entropy on answers (words that only the picture determines count more) and on what every image slot
 shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand:
 
