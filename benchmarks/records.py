@@ -104,7 +104,7 @@ class Store:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             write_whole(self.samples, whole)
-        return [_parse(line, self.samples) for line in whole.splitlines()]
+        return [_parse(line, self.samples) for line in whole.split("\n")[:-1]]  # splitlines cuts at more than this
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one line and see it safely on disk. Raises: InputError: it cannot be written."""

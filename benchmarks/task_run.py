@@ -130,7 +130,7 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             "task": settings.name,
             "style": settings.style,
             "data": str(settings.data) if settings.data else None,
-            "ids": sha256("\n".join(question.item.id for question in questions).encode()).hexdigest(),
+            "asked": sha256("\n".join(question.item.told for question in questions).encode()).hexdigest(),
             **asdict(speed),
             **({"shared": True} if shared else {}),
             **({"judge": settings.judge} if settings.judge else {}),

@@ -109,7 +109,7 @@ def samples(out: Path) -> dict[str, list[Any]]:
     """The samples of every task in their order, without what clocks say."""
     found = {}
     for file in sorted(out.rglob("samples.jsonl")):
-        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        records = [json.loads(line) for line in file.read_bytes().splitlines()]
         for record in records:
             for run in record["runs"].values():
                 run.update({name: 0 for name in run if name.endswith("seconds")})

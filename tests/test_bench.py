@@ -210,7 +210,7 @@ def test_missing_matplotlib_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, 
 def test_samples_survive_the_round_trip_to_disk(two_samples: list[Sample], tmp_path: Path) -> None:
     store = Store(tmp_path, SETTINGS)
     for sample in two_samples:
-        store.add(asdict(sample))
+        store.add({**asdict(sample), "text": "a\u0085b\u2028c"})  # which end a line for Python, not in JSON
     assert [sample_of(record) for record in Store(tmp_path, SETTINGS).load()] == two_samples
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
-from mmspec.benchmarks.tasks.pictures import Picture, inside, pictures
+from mmspec.benchmarks.tasks.pictures import Picture, Shared, inside, pictures, shared_pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.stated import stated
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
@@ -35,12 +35,13 @@ class ChartQA:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
+            shared = shared_pictures(file)
             for number, row in enumerate(read_rows(file), 1):
                 yield Item(
                     id=f"{file.stem}/{number}",
                     question=row.text("query", "question"),
-                    answers=_answers(row),
-                    pictures=_pictures(row),
+                    answers=row.listed("label", "answer"),
+                    pictures=_pictures(row, shared),
                     groups={"split": _split(row)},
                 )
 
@@ -70,25 +71,17 @@ class ChartQA:
         return folder
 
 
-def _answers(row: Row) -> tuple[str, ...]:
-    """The labels: one text, a list, or (in TSV files) the text of a list."""
-    label = row.get("label", "answer")
-    if isinstance(label, str) and label.startswith("["):
-        return tuple(map(str, row.literal("label", label)))
-    return row.texts("label", "answer")
-
-
-def _pictures(row: Row) -> tuple[Picture, ...]:
+def _pictures(row: Row, shared: Shared) -> tuple[Picture, ...]:
     root = row.file.parent
     name = row.get("imgname")
     if name is None:
         row.need("image", "imgname")
-        return pictures(row, "image", root)
+        return pictures(row, "image", root, shared)
     try:
         folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
     except InputError as error:
         raise row.error(f"column 'imgname': {error}") from error
-    return (Picture(row, "imgname", f"{folder}/{name}", root),)
+    return (Picture(row, "imgname", Path(folder, str(name)), root),)
 
 
 def _split(row: Row) -> str:

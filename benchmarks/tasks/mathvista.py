@@ -14,7 +14,7 @@ from typing import Any
 
 from mmspec.benchmarks.tasks.choices import explained, letters, named_letter, options
 from mmspec.benchmarks.tasks.extraction import Judge
-from mmspec.benchmarks.tasks.pictures import Picture
+from mmspec.benchmarks.tasks.pictures import Shared, pictures, shared_pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.stated import last_list, last_number
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
@@ -33,6 +33,8 @@ HINTS = {
     "[1.2, 1.3, 1.4],",
 }
 """What the official prompts ask for, by the type of answer."""
+READY = "Hint: "
+"""How a question begins that is the official prompt already, as in VLMEvalKit's TSV."""
 TYPES = ("text", "integer", "float", "list")
 WANTED = {
     "text": "the letter or the words of one of the choices",
@@ -62,11 +64,14 @@ class MathVista:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
+            shared = shared_pictures(file)
             for row in read_rows(file):
-                yield _item(row)
+                yield _item(row, shared)
 
     def prompt(self, item: Item, style: Style) -> str:
         """See `Task`."""
+        if item.question.startswith(READY):
+            return explained(item.question) if style == "speed" else item.question
         unit = item.facts["unit"]
         question = f"{item.question} (Unit: {unit})" if unit else item.question
         if style == "speed":
@@ -145,7 +150,7 @@ def distance(first: str, second: str) -> int:
     return costs[-1]
 
 
-def _item(row: Row) -> Item:
+def _item(row: Row, shared: Shared) -> Item:
     meta = _literal(row, "metadata", Mapping) or row.values
     choices = tuple(map(str, _literal(row, "choices", Sequence) or ()))
     kind = row.text("answer_type")
@@ -160,11 +165,12 @@ def _item(row: Row) -> Item:
     if kind == "text" and answer and answer not in choices:
         raise row.error(f"the answer {answer!r} is none of the choices {', '.join(choices)}")
     column = "decoded_image" if row.get("decoded_image") is not None else "image"
+    row.need(column)
     return Item(
         id=row.text("pid", "index", "key"),
         question=row.text("question"),
         answers=(answer,) if answer else (),
-        pictures=(Picture(row, column, row.need(column), row.file.parent),),
+        pictures=pictures(row, column, row.file.parent, shared),
         choices=choices,
         groups={name: str(meta[name]) for name in ("task", "category", "language") if meta.get(name)},
         facts={

@@ -12,15 +12,13 @@ from typing import Any
 from PIL import Image
 
 from mmspec.benchmarks.tasks.choices import bracketed_letter, checked_letter, explained, named_letter, options
-from mmspec.benchmarks.tasks.pictures import Picture, cells
+from mmspec.benchmarks.tasks.pictures import Shared, pictures, shared_pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked
 
 FILES = (("MMT-Bench_VAL.tsv",), ("MMT-Bench_VAL_MI.tsv",), ("*val*.parquet",), ("*VAL*.parquet",))
 LETTERS = "ABCDEFGHI"
-REFERENCE = 64
-"""A picture cell of at most so many characters is the index of the row that holds the picture."""
 
 
 class MMTBench:
@@ -35,7 +33,7 @@ class MMTBench:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            shared = _shared(file)
+            shared = shared_pictures(file)
             for row in read_rows(file):
                 yield _item(row, shared)
 
@@ -75,45 +73,23 @@ class MMTBench:
         return path
 
 
-def _item(row: Row, shared: dict[str, Row]) -> Item:
+def _item(row: Row, shared: Shared) -> Item:
     choices = tuple(row.note(letter) for letter in LETTERS)
     choices = tuple(choice for choice in choices if choice)
     if len(choices) < 2:
         raise row.error("fewer than two of the options A, B, ... are filled")
     answer = row.note("answer")
     row.need("image")
-    found = cells(row, "image")
-    if _reference(found):
-        owner = shared.get(str(found[0]))
-        if owner is None:
-            raise row.error(f"the picture is that of row index {found[0]}, which has none")
-        found = cells(owner, "image")
     groups = {"meta-task": row.note("l2-category", "l2_category"), "subtask": row.note("category")}
     return Item(
         id=row.text("index"),
         question=row.text("question"),
         answers=(checked_letter(row, answer, choices),) if answer else (),
-        pictures=tuple(Picture(row, "image", cell, row.file.parent) for cell in found),
+        pictures=pictures(row, "image", row.file.parent, shared),
         choices=choices,
         hint=row.note("hint"),
         groups={name: value for name, value in groups.items() if value},
     )
-
-
-def _reference(found: list[Any]) -> bool:
-    return len(found) == 1 and isinstance(found[0], str | int) and len(str(found[0])) <= REFERENCE
-
-
-def _shared(file: Path) -> dict[str, Row]:
-    """The rows whose pictures others show, by index. Reads the file once or twice, because it may not fit in memory."""
-    wanted = {str(cells(row, "image")[0]) for row in read_rows(file) if _reference(cells(row, "image"))}
-    if not wanted:
-        return {}
-    return {
-        row.text("index"): row
-        for row in read_rows(file)
-        if row.text("index") in wanted and not _reference(cells(row, "image"))
-    }
 
 
 def _base64(image: Image.Image) -> str:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
-from mmspec.benchmarks.tasks.pictures import Picture, pictures
+from mmspec.benchmarks.tasks.pictures import Picture, Shared, pictures, shared_pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
 from mmspec.miniworld.facts import Chart, Sign
 
 FILES = (("OCRBench.json",), ("test*.parquet",), ("OCRBench.tsv",))
-FORMULAS = "HME100k"
+FORMULAS, FORMULA = "HME100k", "Handwritten Mathematical Expression Recognition"
+"""The data set of formulas and their type; TSV files tell the type alone."""
 RECOGNITION = "Text Recognition"
 RECOGNISED = (
     "Regular Text Recognition",
@@ -38,15 +39,16 @@ class OCRBench:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
+            shared = shared_pictures(file)
             for number, row in enumerate(read_rows(file), 1):
                 kind = row.note("type", "question_type", "category") or "other"
                 yield Item(
                     id=row.note("id", "index") or f"{file.stem}/{number}",
                     question=row.text("question"),
                     answers=_answers(row),
-                    pictures=_pictures(row),
+                    pictures=_pictures(row, shared),
                     groups={"type": RECOGNITION if kind in RECOGNISED else kind},
-                    facts={"formula": row.note("dataset_name", "dataset") == FORMULAS},
+                    facts={"formula": kind == FORMULA or row.note("dataset_name", "dataset") == FORMULAS},
                 )
 
     def prompt(self, item: Item, style: Style) -> str:
@@ -79,17 +81,17 @@ def folded(text: str, formula: bool) -> str:
 
 def _answers(row: Row) -> tuple[str, ...]:
     """One answer or several; an empty one would stand in every reply."""
-    answers = tuple(answer for answer in row.texts("answers", "answer") if answer.strip())
+    answers = tuple(answer for answer in row.listed("answers", "answer") if answer.strip())
     if not answers:
         raise row.error("column 'answers' is empty")
     return answers
 
 
-def _pictures(row: Row) -> tuple[Picture, ...]:
+def _pictures(row: Row, shared: Shared) -> tuple[Picture, ...]:
     path = row.get("image_path")
     if path is None or row.get("image") is not None:
         row.need("image", "image_path")
-        return pictures(row, "image", row.file.parent)
+        return pictures(row, "image", row.file.parent, shared)
     return (Picture(row, "image_path", path, row.file.parent),)
 
 
@@ -101,7 +103,7 @@ def _stand_in(found: Asked, index: int) -> dict[str, object]:
                 "answers": text if index % 2 else [text, *facts.lines]}  # fmt: skip
     if isinstance(facts, Chart):
         formula = " + ".join(map(str, facts.values[:2]))
-        return {"dataset_name": FORMULAS, "type": "Handwritten Mathematical Expression Recognition",
+        return {"dataset_name": FORMULAS, "type": FORMULA,
                 "question": "Write the first two values as a sum.", "answers": [formula]}  # fmt: skip
     return {"dataset_name": "miniworld", "type": "Scene Text-centric VQA", "question": found.question,
             "answers": found.gold}  # fmt: skip

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from mmspec.benchmarks.tasks.rows import LARGEST_CELL, Row
+from mmspec.benchmarks.tasks.rows import LARGEST_CELL, Row, read_rows
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 
+REFERENCE = 64
+"""A text of at most so many characters in a picture cell of a TSV file is the index of the row that has the picture."""
+Shared = Mapping[str, Row]
+"""The rows of a file whose pictures other rows show, by index."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture cell. root: the folder that paths are relative to, and that they may not leave."""
+    """A picture cell; a `Path` is one whatever its ending. root: what paths are relative to, and may not leave."""
 
     row: Row
     column: str
@@ -39,6 +44,8 @@ class Picture:
             cell = cell.get("bytes") or cell.get("path")
         if isinstance(cell, bytes):
             return cell
+        if isinstance(cell, Path):
+            return inside(self.root, cell)
         if not isinstance(cell, str):
             raise InputError(f"a picture must be a path, base64 or bytes, not {shorten(self.cell)}")
         if cell.lower().endswith(ENDINGS):
@@ -49,12 +56,30 @@ class Picture:
             raise InputError(f"{shorten(cell, 40)} is neither base64 nor the name of a picture ({error})") from error
 
 
-def inside(root: Path, name: str) -> Path:
+def inside(root: Path, name: str | Path) -> Path:
     """The file `name` under `root`. Raises: InputError if it lies elsewhere."""
     path = (root / name).resolve()
     if not path.is_relative_to(root.resolve()):
-        raise InputError(f"the path {shorten(name)} leaves the data folder {root}")
+        raise InputError(f"the path {shorten(str(name))} leaves the data folder {root}")
     return path
+
+
+def shared_pictures(file: Path) -> Shared:
+    """The rows of a TSV file that others point to. Reads it once or twice, because it may not fit in memory."""
+    if file.suffix.lower() != ".tsv":
+        return {}
+    wanted = {reference for row in read_rows(file) if (reference := _reference(row, "image"))}
+    if not wanted:
+        return {}
+    rows = (row for row in read_rows(file) if row.note("index") in wanted and not _reference(row, "image"))
+    return {row.note("index"): row for row in rows}
+
+
+def _reference(row: Row, column: str) -> str:
+    """The index in a picture cell of a TSV file; "" if it holds something else."""
+    found = cells(row, column) if row.file.suffix.lower() == ".tsv" else []
+    only = str(found[0]) if len(found) == 1 and isinstance(found[0], str | int) else ""
+    return only if len(only) <= REFERENCE and not only.lower().endswith(ENDINGS) else ""
 
 
 def cells(row: Row, column: str) -> list[Any]:
@@ -65,6 +90,10 @@ def cells(row: Row, column: str) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def pictures(row: Row, column: str, root: Path) -> tuple[Picture, ...]:
-    """The pictures of a column."""
-    return tuple(Picture(row, column, cell, root) for cell in cells(row, column))
+def pictures(row: Row, column: str, root: Path, shared: Shared) -> tuple[Picture, ...]:
+    """The pictures of a column, which may be those of another row."""
+    reference = _reference(row, column)
+    if reference and reference not in shared:
+        raise row.error(f"the picture is that of row index {reference}, which has none")
+    owner = shared[reference] if reference else row
+    return tuple(Picture(row, column, cell, root) for cell in cells(owner, column))

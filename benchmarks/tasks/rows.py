@@ -68,6 +68,18 @@ class Row:
         except UNREADABLE as error:
             raise self.error(f"column {column!r} holds no list or object: {shorten(text)}") from error
 
+    def listed(self, *columns: str) -> tuple[str, ...]:
+        """The same as `texts`, but in TSV files, which keep lists so, also the texts of a list that is written out."""
+        value = self.get(*columns)
+        if self.file.suffix.lower() == ".tsv" and isinstance(value, str) and value.startswith("["):
+            try:
+                found = ast.literal_eval(value)
+            except UNREADABLE:  # a text in brackets
+                found = None
+            if isinstance(found, list) and found and all(isinstance(item, str) for item in found):
+                return tuple(found)
+        return self.texts(*columns)
+
     def texts(self, *columns: str) -> tuple[str, ...]:
         """One text or a list of them."""
         value = self.need(*columns)

@@ -41,6 +41,11 @@ class Item:
     groups: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """All that is asked in words, and what is right: a file that was corrected asks other questions."""
+        return repr((self.id, self.question, self.answers, self.choices, self.hint))
+
 
 @dataclass(frozen=True)
 class Mark:
