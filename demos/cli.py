@@ -20,7 +20,9 @@ def demo(
     drafters: Annotated[
         str, typer.Option(help="Drafters of the first model, separated by commas; those that fit it unless given.")
     ] = "",
-    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 lets other computers in; there is no login.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. 0.0.0.0 lets other computers in; there is no login.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port, 1 to 65535; 0 takes a free one from 7860 on.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:

@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
-from mmspec.control import read_shape
+from mmspec.demos.knobs import Knob, check_rule
 from mmspec.demos.race import Race
 from mmspec.demos.studio import LONGEST_PROMPT, Studio, check
 from mmspec.demos.trace import Trace, follow
-from mmspec.errors import InputError, UnsupportedError, unknown_name
+from mmspec.errors import UnsupportedError
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline
 
-LOOSE: dict[str, tuple[str, float, float]] = {
+LOOSE: dict[str, Knob] = {
     "lantern": ("delta", 0.0, 0.4),
     "lantern++": ("bound", 1.0, 5.0),
     "gsd": ("size", 1, 50),
     "cool-sd": ("delta", 1.0, 2.0),
 }
-"""The knob of every relaxed rule: its name, where the rule is the ratio rule, and the loosest that was published."""
 RULES = ("exact", "ratio", *LOOSE)
 EXAMPLES = 6
 LOOK = 0.25
@@ -58,20 +57,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed)
-        if self.rule not in RULES:
-            raise unknown_name("rule", self.rule, RULES)
-        if not 0 <= self.looseness <= 1:
-            raise InputError(f"looseness {self.looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
-
-    @property
-    def relaxed(self) -> Any:
-        """The relaxed rule with its knob turned; None if the rule has none."""
-        if self.rule not in LOOSE:
-            return None
-        knob, neutral, loosest = LOOSE[self.rule]
-        value = neutral + self.looseness * (loosest - neutral)
-        kind = cast("Any", resolve("rules", self.rule, "image"))
-        return kind(**{knob: round(value) if isinstance(neutral, int) else value})
+        check_rule(self, RULES)
 
 
 @dataclass
@@ -118,6 +104,7 @@ class Easel(Studio):
     """An image model with its drafters, one request at a time. See `Studio`."""
 
     modality = "image"
+    knobs = LOOSE
 
     @cached_property
     def asked(self) -> list[Any]:
@@ -147,13 +134,10 @@ class Easel(Studio):
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
         if not hasattr(self.plain.target, "layout"):
             raise UnsupportedError(f"{self.model} draws without codes: this page shows pictures of codes")
-        slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule)
+        slow, fast = self.plain, self.loosened(wish)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width
         race.invariant = wish.temperature == 0 or fast.rule.invariant
-        relaxed = wish.relaxed
-        if relaxed is not None:
-            fast = fast.with_drafter(fast.drafter, read_shape(wish.shape), relaxed)
         recorder: Any = fast.drafter
         options: Any = {"temperature": wish.temperature, "seed": wish.seed}
         sides = ((slow, None, race.slow_sketches), (fast, recorder.rounds, race.fast_sketches))

@@ -35,6 +35,7 @@ CSS = """
 .mm-cells { margin: 0.5rem 0; }
 .mm-cells svg { max-width: 100%; height: auto; }
 .mm-wave svg { width: 100%; }
+.mm-heard mark { background: #ffd9b8; color: #5a2600; }
 .mm-gallery { display: flex; flex-wrap: wrap; gap: 0.8rem; }
 .mm-gallery figure { margin: 0; width: 128px; font-size: 0.8rem; line-height: 1.3; overflow-wrap: anywhere; }
 .mm-drawing { overflow-x: auto; }

@@ -45,6 +45,7 @@ def build(booth: Booth, folder: Path) -> None:
         with gr.Column(scale=1, min_width=240):
             drafter = gr.Dropdown(booth.choices, value=booth.drafters[0], label="Drafter: what guesses ahead")
             rule = gr.Dropdown(list(RULES), value="exact", label="Acceptance rule: what is kept")
+            looseness = gr.Slider(0, 1, value=0.3, step=0.1, label="Looseness of tolerance to pcg (0: none)")
             voice = gr.Dropdown(booth.voices, value=next(iter(booth.voices), None), label="Voice")
             temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
             with gr.Row():
@@ -67,7 +68,7 @@ def build(booth: Booth, folder: Path) -> None:
     raced = gr.State(None, time_to_live=KEPT)
     views = [message, cards, slow, fast]
 
-    inputs = [text, drafter, rule, voice, temperature, seed, shape]
+    inputs = [text, drafter, rule, voice, temperature, seed, shape, looseness]
     wire(
         go,
         text,
@@ -83,12 +84,21 @@ def build(booth: Booth, folder: Path) -> None:
 
 
 def show_run(
-    booth: Booth, text: str, drafter: str, rule: str, voice: str | None, temperature: float, seed: int, shape: str
+    booth: Booth,
+    text: str,
+    drafter: str,
+    rule: str,
+    voice: str | None,
+    temperature: float,
+    seed: int,
+    shape: str,
+    looseness: float,
 ) -> Iterator[tuple[Any, ...]]:
     """Both utterances as they come: the race once it is finished, message, cards, both sides, both sounds, chart."""
     yield None, markup.note("Waiting for the model ..."), "", "", "", "", "", gr.skip()
     try:
-        line = Line(text or "", drafter, rule, voice or "", float(temperature), int(seed or 0), shape)
+        how = float(temperature), int(seed or 0), shape, float(looseness)
+        line = Line(text or "", drafter, rule, voice or "", *how)
         race = None
         for index, race in enumerate(booth.say(line)):
             if index % EVERY == 0 and not race.finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from PIL import Image
 
 from mmspec.control import read_shape
+from mmspec.demos.knobs import Knob, Loosened, relaxed
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorder
 from mmspec.demos.trace import Trace, follow
@@ -71,6 +72,7 @@ class Studio:
     """
 
     modality: ClassVar[str] = "vlm"
+    knobs: ClassVar[Mapping[str, Knob]] = {}
 
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:
         self.model = model
@@ -112,6 +114,11 @@ class Studio:
             pipe = self.plain.with_drafter(recorder, read_shape(shape), rule)
             self._pipes[drafter, shape, rule] = self._warm(pipe)
         return self._pipes[drafter, shape, rule]
+
+    def loosened(self, asked: Loosened) -> Pipeline:
+        """The same for what a visitor asks, whose rule may have a knob."""
+        pipe, rule = self.drafting(asked.drafter, asked.shape, asked.rule), relaxed(asked, self.knobs, self.modality)
+        return pipe if rule is None else pipe.with_drafter(pipe.drafter, read_shape(asked.shape), rule)
 
     def race(self, question: Question) -> Iterator[Race]:
         """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""

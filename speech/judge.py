@@ -18,7 +18,7 @@ from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.listener import Listener, energies
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.text import spoken
-from mmspec.speech.wer import audible, word_errors
+from mmspec.speech.wer import audible, pairs, word_errors
 
 BESIDE = "listener"
 
@@ -83,6 +83,10 @@ class Judge:
             if audio is not None and whose is not None:
                 marks[name] = float(self.listener.manner_of(audio) @ self.listener.manner_of(whose))
         return marks
+
+    def words(self, text: str, audio: Audio) -> list[tuple[str, str]]:
+        """The words of a text, each beside the one that is heard in its place (see `wer.pairs`)."""
+        return pairs(audible(text).split(), self.listener.hear(audio).split())
 
     def spectrogram(self, audio: Audio) -> np.ndarray:
         """[mels, T] log-mel energies (natural logarithms), to be looked at."""

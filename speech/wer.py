@@ -27,6 +27,23 @@ def distance(said: Sequence[object], heard: Sequence[object]) -> int:
     return above[-1]
 
 
+def pairs(said: Sequence[str], heard: Sequence[str]) -> list[tuple[str, str]]:
+    """Both texts word by word with the fewest errors; "" where one of them lacks the other's word."""
+    found: list[tuple[str, str]] = []
+    while said and heard:
+        left = distance(said, heard)
+        if left == distance(said[:-1], heard[:-1]) + (said[-1] != heard[-1]):
+            found.append((said[-1], heard[-1]))
+            said, heard = said[:-1], heard[:-1]
+        elif left == distance(said[:-1], heard) + 1:
+            found.append((said[-1], ""))
+            said = said[:-1]
+        else:
+            found.append(("", heard[-1]))
+            heard = heard[:-1]
+    return [*((word, "") for word in said), *(("", word) for word in heard), *reversed(found)]
+
+
 def word_errors(said: str, heard: str) -> tuple[int, int]:
     """Errors in what was heard of an `audible` text, and how many words that has. Their ratio, summed first, is WER."""
     words = said.split()

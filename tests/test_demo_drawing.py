@@ -13,6 +13,7 @@ from PIL import Image
 import mmspec
 from mmspec.demos.cells import CELL, COLOURS, MARKS, grid, legend
 from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, Sketches, Wish, shown
+from mmspec.demos.knobs import relaxed
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step
 from mmspec.errors import InputError, MismatchError, UnknownNameError
 from mmspec.image_ar.judge import Asked
@@ -74,7 +75,7 @@ def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("rule", LOOSE)
 def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> None:
     knob, neutral, loosest = LOOSE[rule]
-    ends = [Wish("a circle", "sjd", rule, looseness=share).relaxed for share in (0.0, 1.0)]
+    ends = [relaxed(Wish("a circle", "sjd", rule, looseness=share), LOOSE, "image") for share in (0.0, 1.0)]
     made = [type(end)(**{knob: value}) for end, value in zip(ends, (neutral, loosest), strict=True)]
     assert [vars(end) for end in ends] == [vars(other) for other in made]
     assert vars(ends[0]) != vars(ends[1])

@@ -10,8 +10,9 @@ import pytest
 import tiny_speech
 
 import mmspec
-from mmspec.demos.booth import Booth, Line, Sound, player
+from mmspec.demos.booth import LOOSE, Booth, Line, Sound, player
 from mmspec.demos.cells import CELL, COLOURS
+from mmspec.demos.knobs import relaxed
 from mmspec.demos.trace import CORRECTED, DRAFTED, PLAIN, Step
 from mmspec.demos.waves import BARS, WIDTH, peaks_of, timeline
 from mmspec.errors import InputError, MismatchError, UnknownNameError
@@ -59,13 +60,38 @@ def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
         next(booth.say(Line("one", "prompt-lookup", "beta")))
 
 
+@pytest.mark.parametrize("rule", LOOSE)
+def test_looseness_turns_the_knob_of_a_relaxed_rule(rule: str) -> None:
+    knob, neutral, loosest = LOOSE[rule]
+    ends = [relaxed(Line("one", "suffix", rule, looseness=share), LOOSE, "speech") for share in (0.0, 1.0)]
+    assert [getattr(end, knob) for end in ends] == [neutral, pytest.approx(loosest)]
+    assert [end.lossless for end in ends] == [True, False]
+    assert not relaxed(Line("one", "suffix", rule, looseness=0.1), LOOSE, "speech").lossless
+
+
+def test_what_a_listener_hears_stands_below_the_sound(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ear:
+        def words(self, text: str, audio: Any) -> list[tuple[str, str]]:
+            return [(text, f"{audio.seconds:.1f}")]
+
+    monkeypatch.setattr(booth, "judge", Ear())
+    race = list(booth.say(Line("one", "suffix", "tolerance", looseness=0.0)))[-1]
+    assert race.fast.lossless
+    assert race.slow_sound.words == (("one", f"{race.slow_sound.seconds:.1f}"),)
+    assert race.slow_sound.work == race.slow.seconds
+
+
 def test_a_sound_can_be_played_as_it_is() -> None:
-    data = player(Sound(b"RIFF1234", 1.25, 0.5), "said <twice>")
+    data = player(Sound(b"RIFF1234", 1.25, 0.5, 2.5), "said <twice>")
     assert b64decode(data.split("base64,")[1].split('"')[0]) == b"RIFF1234"
-    assert "1.25 s of speech, first sound after 0.50 s" in data
+    assert "1.25 s of speech, 2.00 s of work for each, first sound after 0.50 s" in data
+    assert "Heard" not in data
     assert 'aria-label="said &lt;twice&gt;"' in data
     assert "first sound" not in player(Sound(b"", 1.0, None), "")
     assert "audio" not in player(None, "")
+    words = (("the", "the"), ("red", "<b>"), ("bar", ""), ("", "is"))
+    told = "Heard: the <mark>&lt;b&gt;</mark> <del>bar</del> <mark>is</mark> (3 wrong or missing)"
+    assert told in player(Sound(b"", 1.0, None, words=words), "")
 
 
 def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_said() -> None:
@@ -100,6 +126,7 @@ def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_sa
         ({"temperature": 3.0}, "temperature 3 is not valid"),
         ({"rule": "lantern"}, "unknown rule 'lantern'"),
         ({"seed": -1}, "the seed -1 is not valid"),
+        ({"looseness": 2.0}, "looseness 2 is not valid"),
     ],
 )
 def test_lines_have_limits(line: dict[str, Any], message: str) -> None:
@@ -108,7 +135,7 @@ def test_lines_have_limits(line: dict[str, Any], message: str) -> None:
 
 
 def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
-    frames = list(speaking_booth.show_run(booth, "one bar", "suffix", "exact", "low", 1.0, 0, "own"))
+    frames = list(speaking_booth.show_run(booth, "one bar", "suffix", "exact", "low", 1.0, 0, "own", 0.3))
     assert len({len(each) for each in frames}) == 1
     assert frames[-1][0].finished
     assert "yes, lossless" in frames[-1][2]
@@ -121,10 +148,10 @@ def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
     assert "One code at a time" in last[0]
     assert last[2:] == frames[-1][3:5]
     for given, message in (
-        (("!?", "suffix", "exact", "low", 1.0, 0, "own"), "nothing to pronounce"),
-        (("one", "nobody", "exact", "low", 1.0, 0, "own"), "unknown drafter"),
-        (("one", "suffix", "exact", "nobody", 1.0, 0, "own"), "unknown voice"),
-        (("one", "suffix", "beta", "low", 1.0, 0, "own"), "takes proposals"),
+        (("!?", "suffix", "exact", "low", 1.0, 0, "own", 0.3), "nothing to pronounce"),
+        (("one", "nobody", "exact", "low", 1.0, 0, "own", 0.3), "unknown drafter"),
+        (("one", "suffix", "exact", "nobody", 1.0, 0, "own", 0.3), "unknown voice"),
+        (("one", "suffix", "beta", "low", 1.0, 0, "own", 0.3), "takes proposals"),
     ):
         assert message in list(speaking_booth.show_run(booth, *given))[-1][1]  # type: ignore[arg-type]
     assert len(next(speaking_booth.show_replay(None))) == 4

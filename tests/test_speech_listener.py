@@ -21,7 +21,7 @@ from mmspec.speech.pretrain.corpus import Utterance
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
 from mmspec.speech.text import spoken
-from mmspec.speech.wer import audible, distance, word_errors
+from mmspec.speech.wer import audible, distance, pairs, word_errors
 from mmspec.training.muon import build_optimizer
 
 RATE = 4000
@@ -60,6 +60,21 @@ def test_distance_is_the_least_number_of_edits() -> None:
     for said, heard in itertools.product(texts, texts):
         assert distance(said, heard) == slow_distance(said, heard)
     assert distance("kitten", "sitting") == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "heard", "expected"),
+    [
+        ("the red bar", "the bat", [("the", "the"), ("red", ""), ("bar", "bat")]),
+        ("a b", "a x y b", [("a", "a"), ("", "x"), ("", "y"), ("b", "b")]),
+        ("one", "", [("one", "")]),
+        ("", "one", [("", "one")]),
+    ],
+)
+def test_words_stand_beside_those_that_were_heard(said: str, heard: str, expected: list[tuple[str, str]]) -> None:
+    found = pairs(said.split(), heard.split())
+    assert found == expected
+    assert sum(one != other for one, other in found) == distance(said.split(), heard.split())
 
 
 def test_word_errors_by_hand() -> None:
