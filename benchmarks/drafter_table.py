@@ -35,7 +35,7 @@ from mmspec.benchmarks.methods import Method, Ours, methods
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.records import Sample, Store, write_whole
 from mmspec.benchmarks.report import keep
-from mmspec.benchmarks.rows import row, split
+from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.start import loaded
 from mmspec.benchmarks.tables import NAMED, number
@@ -186,8 +186,9 @@ def drafters_there(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings) ->
     """Our autoregressive loop and those of the drafters that the family has; the others are noted as missing."""
     found = [OURS]
     for name in speed.drafters:
+        drafter, dtype = in_dtype(name)
         try:
-            pipe.with_drafter(name)
+            pipe.with_drafter(drafter, drafter_dtype=dtype)
         except Error as error:
             table.missing.append(f"{name} for {speed.model}: {one_line(error)}")
             continue

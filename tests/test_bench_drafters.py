@@ -192,4 +192,5 @@ def test_the_command(family: Path, tmp_path: Path) -> None:
         (["--data", "x"], "--data is not"),
     ):
         assert words in str(call("--table", "drafters", *wrong).exception)
+    assert "--min-tokens is not for tasks" in str(call("--table", "2", "--min-tokens", 4).exception)
     assert "1, 2 or drafters is needed" in str(call("--table", "drafter").exception)

@@ -346,6 +346,7 @@ def check_rounds(found: dict) -> None:
         assert record["tau"]["random weights"] < 2
     for record in lines.values():
         assert record["efficiency"] == pytest.approx(record["base_ms"] / record["round_ms"])
+        assert record["drafted_words"] == {"gemma3-12b": 64, "speech-0.5b": None}[record["model"]]
         assert record["speedup"]["3"] == pytest.approx(3 * record["efficiency"])
         assert min(record["draft_ms"], record["verify_ms"], record["other_ms"]) > 0
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
@@ -433,3 +434,5 @@ def test_a_head_has_the_shape_of_the_model_s_layers() -> None:
     head = head_like(model)
     assert head.layer.mlp.up_proj.weight.shape == (48, 32)
     assert head.layer.self_attn.q_proj.weight.shape == (64, 32)
+    assert head.draft_ids is None
+    assert head_like(model, 7).draft_ids.tolist() == [*range(7)]

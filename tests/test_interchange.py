@@ -132,6 +132,13 @@ def other(width: int) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[str, Any], type[Error], str]] = {
     "features of another size": (published.eagle, {}, {"hidden_size": 64}, MismatchError, "size 64, the target has 32"),
     "no size": (published.eagle, {}, {"intermediate_size": None}, CheckpointError, "does not state intermediate_size"),
+    "biases without tensors": (
+        published.eagle3,
+        {},
+        {"attention_bias": True},
+        CheckpointError,
+        r"config.json asks for attention.k_proj.bias, of which its layout knows no tensor",
+    ),
     "another width": (published.eagle, {}, {"intermediate_size": 40}, MismatchError, r"\[48, 32\].*need \[40, 32\]"),
     "more heads": (published.eagle, {}, {"num_key_value_heads": 4}, MismatchError, r"k_proj.*\[16, 32\].*\[32, 32\]"),
     "another vocabulary": (
@@ -457,6 +464,16 @@ def test_what_goes_out_comes_back_the_same(method: str, form: str, pipe: Any, tm
     back = pipe.with_drafter(folder).drafter
     for one, other in zip(heard(pipe, drafter), heard(pipe, back), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_biases_go_out_and_come_back(pipe: Any, tmp_path: Path) -> None:
+    drafter = pipe.with_drafter(published.eagle(pipe.target, qkv=True).write(tmp_path / "published")).drafter
+    back = pipe.with_drafter(export(drafter, pipe.target, "it", "eagle", tmp_path / "out")).drafter
+    for one, other in zip(heard(pipe, drafter), heard(pipe, back), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    drafter.net.layer.self_attn.o_proj.bias.data += 1
+    with pytest.raises(MismatchError, match="a bias behind its attention"):
+        export(drafter, pipe.target, "it", "eagle", tmp_path / "out")
 
 
 def test_what_a_format_cannot_say_is_refused(pipe: Any, tmp_path: Path) -> None:

@@ -115,6 +115,28 @@ def test_a_run_stops_early_and_takes_the_best_weights(
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+def test_patience_that_comes_later_takes_the_best_weights(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, course = taught.recipe_of("medusa", steps=6, batch=4, levels=2), replace(COURSE, validate_every=2)
+    told([1.5, 2.5, 2.0], monkeypatch)
+    assert train_drafter(pipe, recipe, course, tmp_path / "last", tmp_path / "run", "tiny")["step"] == 6
+    patient = replace(course, patience=1)
+    assert train_drafter(pipe, recipe, patient, tmp_path / "best", tmp_path / "run", "tiny")["step"] == 4
+    last, best = (load_file(tmp_path / name / "model.safetensors") for name in ("last", "best"))
+    assert any(not torch.equal(weight, best[name]) for name, weight in last.items())
+
+
+def test_a_corrected_file_is_other_data(tmp_path: Path) -> None:
+    def name(answer: str, color: str = "red") -> str:
+        (tmp_path / "a.png").write_bytes(picture(color)["bytes"])
+        (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "prompt": "Which?", "answer": answer}))
+        return Lines(tmp_path).name
+
+    assert name("red") == name("red")
+    assert len({name("red"), name("blue"), name("red", "#123456")}) == 3
+
+
 def test_a_weight_with_two_names_is_saved_once_and_comes_back(pipe: Any, tmp_path: Path) -> None:
     """The language-only drafter shares its table of tokens with its output head."""
     recipe = SpdRecipe(width=32)
@@ -173,7 +195,8 @@ def test_a_folder_in_the_hub_s_layout_is_read(tmp_path: Path) -> None:
     assert isinstance(asked.image, Image.Image)
     assert asked.image.convert("RGB").getpixel((3, 3)) == (0, 0, 255)
     assert held_out[0].prompt == "Which blue?"
-    assert len(warm_up_data(str(tmp_path), 2, 0)) == 2
+    assert len(warm_up_data(str(tmp_path), 2, 1, 0)) == 2
+    assert len(warm_up_data(str(tmp_path), 9, 1, 0)) == 3  # what is held out teaches nothing
     with pytest.raises(InputError, match="holds 4 rows: 9 are held out"):
         open_data(str(tmp_path), None, 9, 0)
     with pytest.raises(IndexError):

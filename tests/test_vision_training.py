@@ -26,7 +26,7 @@ from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
 from mmspec.vlm.drafters.lessons import image_slots
-from mmspec.vlm.drafters.recipes import shows
+from mmspec.vlm.drafters.recipes import MsdLoss, shows
 
 SMALL = {"steps": 4, "batch": 3}
 GRAFTED = {**SMALL, "width": 32, "warm_steps": 2, "warm_questions": 4}
@@ -187,7 +187,9 @@ def test_the_projector_learns_alone_at_first(pipe: Any, rows: list[Answered]) ->
 # Runs
 
 
-def test_drafters_that_see_learn_together_and_come_back(pipe: Any, tmp_path: Path) -> None:
+def test_drafters_that_see_learn_together_and_come_back(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     course = replace(
         COURSE,
         questions=4,
@@ -199,8 +201,17 @@ def test_drafters_that_see_learn_together_and_come_back(pipe: Any, tmp_path: Pat
     )
     recipes = [sights.recipe_of(method, **SMALL, unroll=2) for method in sights.METHODS]
     outs = [tmp_path / method for method in sights.METHODS]
+    places: list[tuple[int, int]] = []
+    look = MsdLoss.look
+
+    def noted(self: Any, sight: Any, batch: Any) -> Any:
+        places.append((batch.position + len(batch.rows), self.recipe.steps * self.recipe.batch))
+        return look(self, sight, batch)
+
+    monkeypatch.setattr(MsdLoss, "look", noted)
     figures = train_drafters(pipe, recipes, course, outs, tmp_path / "run", "tiny")
     assert list(figures) == sights.METHODS
+    assert max(stop for stop, _ in places) == {run for _, run in places}.pop()  # the curriculum spans all batches
     for recipe, out in zip(recipes, outs, strict=True):
         made = mmspec.load(pipe.target.model, out, processor=pipe.processor).drafter
         assert type(made) is recipe.drafter_class

@@ -64,6 +64,9 @@ def plan_of(context: typer.Context) -> Plan:
     from mmspec.benchmarks.plan import Plan, read_plan
 
     given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    for name in ("min_tokens", "memory"):
+        if name in given:
+            raise InputError(f"--{name.replace('_', '-')} is not for tasks: leave it out")
     settings = read_plan(given["config"]) if "config" in given else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
     readers = {"model": words, "task": words, "drafters": words, "temperature": numbers, "table": table_number}

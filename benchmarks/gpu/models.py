@@ -34,7 +34,10 @@ FIRST = ("llava-7b", "smolvlm-2b")
 
 @dataclass(frozen=True)
 class Spec:
-    """A model of the list. config: a transformers configuration. prompt: tokens of a usual prompt."""
+    """A model of the list. config: a transformers configuration. prompt: tokens of a usual prompt.
+
+    draft_vocabulary: words that its drafter knows, where all would cost more than they bring; None for all.
+    """
 
     name: str
     title: str
@@ -73,7 +76,7 @@ def spec_of(name: str, small: bool = False) -> Spec:
         if values.get("sliding_window"):
             values.update(sliding_window=16, layer_types=["sliding_attention", "full_attention"])
     prompt = 48 if small else told["prompt"]
-    reduced = told["draft_vocabulary"] if not small else None
+    reduced = told["draft_vocabulary"] and (64 if small else told["draft_vocabulary"])
     return Spec(name, told["title"], told["source"], prompt, reduced, AutoConfig.for_model(**values))
 
 

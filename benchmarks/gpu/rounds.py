@@ -64,8 +64,8 @@ def run(bench: Bench) -> None:
                 del model, pipes, plain
 
 
-def head_like(model: PreTrainedModel) -> EagleHead:
-    """An EAGLE head of random weights whose layer has the shape of the model's."""
+def head_like(model: PreTrainedModel, words: int | None = None) -> EagleHead:
+    """An EAGLE head of random weights whose layer has the shape of the model's. words: how many it drafts; all."""
     config = model.config
     names = (
         "hidden_size",
@@ -78,7 +78,10 @@ def head_like(model: PreTrainedModel) -> EagleHead:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     with torch.device(model.device):
         torch.manual_seed(1)
-        return EagleHead(LlamaConfig(**shape, head_dim=head_dim, num_hidden_layers=1)).to(model.dtype)
+        net = EagleHead(LlamaConfig(**shape, head_dim=head_dim, num_hidden_layers=1)).to(model.dtype)
+        if words is not None:
+            net.draft_ids = torch.arange(words)
+    return net
 
 
 def pipelines(bench: Bench, model: Callable[[], PreTrainedModel]) -> dict[str, Pipeline]:
@@ -125,7 +128,7 @@ def measured(
     nodes = 8 if bench.small else NODES if rows <= 4 else NODES // 2
     tau = min(PLAYED, depth + 1)
     pipe = sized(list(pipes().values())[-1], (nodes,))
-    drafter = Eagle1(head_like(pipe.target.model), depth=depth, width=8, top_k=8, total=nodes)
+    drafter = Eagle1(head_like(pipe.target.model, spec.draft_vocabulary), depth=depth, width=8, top_k=8, total=nodes)
     table = TABLES[law](tau, depth, rows).to(bench.device)
     stats = answered(bench, spec, pipe.with_drafter(drafter, "own", Synthetic(table)))
     split = answered(bench, spec, pipe.with_drafter(Waiting(drafter, bench.device), "own", Synthetic(table)))
@@ -133,10 +136,10 @@ def measured(
     base = min(plain, key=lambda name: plain[name])
     round_ms = 1000 * stats.decode_seconds / rounds
     dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
-    drafting = depth * draft_seconds(dims, length, bench.card, rows=rows)
+    drafting = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
     floor = step_seconds(dims, nodes, length, bench.card, rows) + drafting
     share = plain[base] / round_ms
-    limit = cap(dims, nodes, depth, length, bench.card, rows=rows)
+    limit = cap(dims, nodes, depth, length, bench.card, spec.draft_vocabulary, rows)
     return {
         "synthetic": True,
         "model": spec.name,
@@ -145,6 +148,7 @@ def measured(
         "depth": depth,
         "nodes": nodes,
         "law": law,
+        "drafted_words": spec.draft_vocabulary,
         "plain_ms": plain,
         "base": base,
         "base_ms": plain[base],

@@ -37,9 +37,9 @@ tokenizer, codes, shallow, deep; held out: validation. It knows the words of the
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: a VQ autoencoder (L1, L2 and edges), then cross-entropy on the codes by a
-decoder of half the layers that is deepened, one caption in ten hidden for guidance. Held-out losses: picture
-tokenizer {codes_loss:.3f}, codes {draw_loss:.3f} nats.
+`mmspec train target {name} --out FOLDER` trains one like it: a VQ autoencoder (L1, L2 and edges), then cross-entropy
+on the codes by a decoder of half the layers that is deepened, one caption in ten hidden for guidance. Held-out losses:
+picture tokenizer {codes_loss:.3f}, codes {draw_loss:.3f} nats.
 Mean probability of the best code under the guided law (scale {guidance}), held out: {certainty:.2f}.
 """
 

@@ -37,10 +37,10 @@ vae, target, drafter; held out: validation. It knows the words of these captions
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: a VAE (L1, L2, edges, and a divergence that leaves noise in the latents,
-{noise:.2f} of their spread); then squared errors and variance bounds of hidden tokens, one caption in ten hidden for
-guidance; the drafter learns what the target says. Held-out losses: VAE {vae_loss:.3f}, target {target_loss:.3f},
-drafter {drafter_loss:.3f}.
+`mmspec train target {name} --out FOLDER` trains one like it: a VAE (L1, L2, edges, and a divergence that leaves noise
+in the latents, {noise:.2f} of their spread); then squared errors and variance bounds of hidden tokens, one caption in
+ten hidden for guidance; the drafter learns what the target says. Held-out losses: VAE {vae_loss:.3f}, target
+{target_loss:.3f}, drafter {drafter_loss:.3f}.
 """
 
 

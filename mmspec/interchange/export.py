@@ -107,7 +107,12 @@ def research_eagle(drafter: Any, target: Any, name: str) -> Written:
     net = drafter.net
     weights = net.state_dict()
     config = {**net.config.to_diff_dict(), "architectures": ["LlamaForCausalLM"], "bias": True}
-    tensors = {f"layers.0.{part}": weights[f"layer.{part}"] for part in eagle.LAYER}
+    behind = weights.get("layer.self_attn.o_proj.bias")
+    if behind is not None and behind.any():
+        raise MismatchError("the drafter has a bias behind its attention; this format knows none")
+    biases = [part for part in eagle.BIASES if f"layer.{part}" in weights]
+    config["qkv_bias"] = bool(biases)
+    tensors = {f"layers.0.{part}": weights[f"layer.{part}"] for part in (*eagle.LAYER, *biases)}
     return config, {
         **tensors,
         "fc.weight": weights["fc.weight"],

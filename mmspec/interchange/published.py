@@ -77,7 +77,8 @@ class Published:
                 weights[ours] = torch.zeros_like(own[ours])
             else:
                 weights[ours] = self.take(theirs, *own[ours].shape)
-        assert set(weights) == set(own), set(weights) ^ set(own)
+        for name in sorted(own.keys() - weights.keys()):
+            raise CheckpointError(f"{self.folder / CONFIG} asks for {name}, of which its layout knows no tensor")
         net.load_state_dict(weights)
         if self.tensors:
             rest = sorted(self.tensors)

@@ -103,7 +103,9 @@ def _data(course: Course, rows: Sequence[Answered]) -> list[str]:
 def _together(trained: Trained) -> list[str]:
     """Whose figures the loss and the cost are, if not this drafter's alone."""
     others = [method for method in trained.together if method != trained.recipe.method]
-    return [f"Trained together with {', '.join(others)}: losses and cost are those of all of them.", ""] if others else []
+    return (
+        [f"Trained together with {', '.join(others)}: losses and cost are those of all of them.", ""] if others else []
+    )
 
 
 def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
@@ -111,9 +113,7 @@ def _losses(history: Sequence[dict[str, Any]]) -> list[str]:
     return [f"Loss at step {entry['step']}: {float(entry['loss']):.4f}." for entry in (losses[:1] + losses[1:][-1:])]
 
 
-def _cost(
-    recipe: Recipe, course: Course, rows: Sequence[Answered], history: Sequence[dict[str, Any]]
-) -> list[str]:
+def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Sequence[dict[str, Any]]) -> list[str]:
     """What the run took, for all drafters that it trained."""
     spent = last_cost(history)
     if not spent:

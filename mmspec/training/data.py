@@ -3,6 +3,7 @@ data set of the hub (`mmspec.training.hub`)."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -65,9 +66,9 @@ class Lines:
                 f"no data at {shorten(str(folder))}: give {MINIWORLD!r}, a data set of the hub (owner/name), or a "
                 'folder with *.jsonl files whose lines are {"image": "file.png", "prompt": "..."}'
             )
-        self.name = str(folder.resolve())
         self.folder = folder
         self.lines = list(self._read())
+        self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
             raise InputError(
                 f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
@@ -98,6 +99,11 @@ class Lines:
             if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
                 raise InputError(f"{where}: the image {shorten(record['image'])} is not a file inside {self.folder}")
         return record
+
+    def _digest(self) -> str:
+        """Of the lines, and of how large their pictures are: a corrected file is other data."""
+        sizes = [(self.folder / line["image"]).stat().st_size if "image" in line else 0 for line in self.lines]
+        return hashlib.sha256(json.dumps([self.lines, sizes]).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -179,9 +185,9 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
     return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
 
 
-def warm_up_data(data: str, count: int, seed: int) -> Questions:
-    """Questions whose own answers teach a drafter the language; of a folder or data set all, held-out ones included."""
+def warm_up_data(data: str, count: int, held_out: int, seed: int) -> Questions:
+    """Questions whose own answers teach a drafter the language; of a folder or data set none that are held out."""
     if data == MINIWORLD:
         return Miniworld(f"drafter/warm/{seed}", count)
     lines = written_data(data)
-    return Slice(lines, 0, min(count, len(lines)))
+    return Slice(lines, 0, min(count, len(lines) - held_out))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,9 @@ def train_drafters(
     taps = {tap for recipe in recipes for tap in recipe.taps(nets[recipe.method])}
     features = lead.features_class(pipe, questions, sorted(taps), int(course.memory * 2**30))
     keep_states(features, rows, course, run / "features", {"target": marks, "answers": answers})
-    learner = Learner(nets, [recipe.loss(nets[recipe.method], target, features) for recipe in recipes])
+    # curricula are shares of the run, whose positions count all batches of an update
+    taught = [replace(recipe, batch=recipe.batch * course.accumulate) for recipe in recipes]
+    learner = Learner(nets, [recipe.loss(nets[recipe.method], target, features) for recipe in taught])
     best = Best(learner, home / "best.safetensors")
     validation = Validation(figures, course.validate_every, course.patience, best.keep)
     with frozen(model):
@@ -175,7 +177,7 @@ def warm_up(
     Args: answers, folder: for shards and for checkpoints. marks: what tells the target from others.
     """
     learner = Learner(nets, [recipe.loss(nets[recipe.method], pipe.target, None)])
-    questions = warm_up_data(course.data, recipe.warm_questions, recipe.seed)
+    questions = warm_up_data(course.data, recipe.warm_questions, course.held_out, recipe.seed)
     own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
     train(recipe, course, learner, collect(pipe, questions, own, answers, marks), recipe.warm_steps, folder, [])
 

@@ -20,8 +20,8 @@ def sources(start: str, methods: Sequence[str]) -> dict[str, str]:
 def take_over(net: nn.Module, source: str, target: Any) -> None:
     """Put the weights of the drafter `source` into a network that is about to be trained for `target`.
 
-    It may have been trained for another target, as long as every weight has the same name and shape, and means the same:
-    listens to the same layers, drafts as many tokens.
+    It may have been trained for another target, as long as every weight has the same name and shape and means the same:
+    it listens to the same layers and drafts as many tokens.
     Raises: MismatchError: it has not. Others as `mmspec.checkpoints.load_drafter`.
     """
     begun = load_drafter(source, target, own=False).net

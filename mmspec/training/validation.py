@@ -33,7 +33,7 @@ class Validation(TrainerCallback):
     """Takes figures every `every` steps and at the end, and notes them in the Trainer's history, an entry each.
 
     Args: patience: how many times in a row they may fail to be the best ones before training stops; 0 is never.
-        keep: called when they are the best so far, if there is a patience.
+        keep: called when they are the best so far.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Validation(TrainerCallback):
         """After an update."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             state.log_history += [{"step": state.global_step, **one} for one in self.figures()]
-            if self.patience and best_step(state.log_history) == state.global_step:
+            if best_step(state.log_history) == state.global_step:
                 self.keep()
             if exhausted(state.log_history, self.patience):
                 control.should_training_stop = control.should_save = True

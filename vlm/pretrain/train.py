@@ -190,9 +190,8 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         for stage in family.stages
     ]
     known = read_known(options.source, family) if family.known else None
-    if known is not None:
-        settings = {"target": family.name, "source": known.digest, "seed": options.seed}
-        claim(options.run, {**settings, "vision_steps": options.vision_steps, "stages": [*map(str, stages)]})
+    settings = {"target": family.name, "source": known.digest if known else None, "seed": options.seed}
+    claim(options.run, {**settings, "vision_steps": options.vision_steps, "stages": [*map(str, stages)]})
     vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
     trained = train_language(options.run, vision, stages, options.seed, family, known)
     export(family, trained, options.out, stages, options.run, known)
