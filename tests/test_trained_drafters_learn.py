@@ -522,6 +522,7 @@ def test_every_method_has_a_card_with_its_settings() -> None:
         assert "    mmspec generate picture.png QUESTION --model target --drafter FOLDER\n" in card
         assert kind.drafter_class.source.split("arXiv ")[1] in card
         assert f"| decay | {kind().decay} |" in card
+        assert f"| batch | {kind().batch} |" in card
         assert method in card
 
 

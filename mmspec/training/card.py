@@ -49,7 +49,9 @@ class Trained:
 def model_card(trained: Trained) -> str:
     """The card as markdown."""
     target, recipe, course, history = trained.target, trained.recipe, trained.course, trained.history
-    settings = {**asdict(recipe), **asdict(course), **asdict(course.answers)}
+    answers = asdict(course.answers)
+    answers["answer batch"] = answers.pop("batch")  # `batch` is that of an update
+    settings = {**asdict(recipe), **asdict(course), **answers}
     del settings["answers"]
     return "\n".join([
         "---",
