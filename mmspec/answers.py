@@ -63,6 +63,28 @@ class Piece:
         return None if self.draw is None else self.draw()
 
 
+class Lasting:
+    """Rounds whose error stays: asked again they raise it again, where a generator would say that they are over."""
+
+    def __init__(self, rounds: Iterator[Round]) -> None:
+        self._rounds = rounds
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> Lasting:
+        return self
+
+    def __next__(self) -> Round:
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._rounds)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+
 class Stream:
     """A request at work: an iterator of what each round adds, a list with a `Piece` per row.
 
@@ -89,7 +111,7 @@ class Stream:
         n: int = 1,
         draws: bool = False,
     ) -> None:
-        self._rounds, self._stop, self._tokenizer, self._single = rounds, stop, tokenizer, single
+        self._rounds, self._stop, self._tokenizer, self._single = Lasting(rounds), stop, tokenizer, single
         self._n, self._draws = n, draws
         self._prompt_tokens, self._product = prompt_tokens, product
         self._texts = [TextStream(tokenizer) for _ in prompt_tokens]
@@ -117,7 +139,10 @@ class Stream:
         return self._by_prompt(pieces)
 
     def finish(self) -> Any:
-        """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are."""
+        """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are.
+
+        Raises: what a round raised, now or before.
+        """
         for done in self._rounds:
             self._account(done)
         answers = [self._answer(row) for row in range(len(self.stats))]

@@ -202,6 +202,8 @@ class Pipeline:
         self._check_inputs(inputs)
         if answer_count(options) > 1:
             raise InputError("n is for prompts: of tensors repeat the rows instead")
+        if options.get("voice") is not None:
+            raise InputError("voice is for prompts: of tensors pass those that prepare(None, prompt, voice) makes")
         return self._start(inputs, options, len(inputs["input_ids"]) == 1, 1).finish()
 
     def _start(self, inputs: dict[str, Any], options: Options, single: bool, n: int) -> Stream:

@@ -176,7 +176,8 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
         what was made for another target.
     A folder without `drafter.json` is a drafter that another project published, if it is laid out like one
     (`mmspec.interchange`), else an HF model, which is an independent drafter: one that sees, if the model does.
-    Raises: CheckpointError: missing, pickled or damaged files. MismatchError: made for another target.
+    Raises: CheckpointError: missing, pickled or damaged files, weights that are not finite, or a method that has none.
+        MismatchError: made for another target.
     """
     folder = locate("drafter", source, known=[])
     published = _read_published(folder, target)
@@ -185,7 +186,10 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
         return published
     description = _describe(folder)
     check_weights(folder)
-    drafter_class: Any = resolve("drafters", method or description["method"], target.modality)
+    wanted = method or description["method"]
+    drafter_class: Any = resolve("drafters", wanted, target.modality)
+    if not hasattr(drafter_class, "fits"):
+        raise CheckpointError(f"{folder / DESCRIPTION} is of {wanted!r}, which has no weights: pass its name instead")
     if own:
         _check_target(folder, description.get("target", {}), target, drafter_class.fits)
     try:
@@ -194,6 +198,7 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
         raise
     except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, safetensors, transformers
         raise CheckpointError(f"the drafter in {folder} cannot be loaded: {one_line(error)}") from error
+    _check_finite(folder, drafter)
     drafter.bind(target)
     return drafter
 
@@ -219,6 +224,9 @@ def _describe(folder: Path) -> dict[str, Any]:
             f"{folder / DESCRIPTION} has format {shorten(description.get('format'))} and method "
             f"{shorten(description.get('method'))}; this version of mmspec reads format {FORMAT} and a method's name"
         )
+    trained_for = description.get("target", {})
+    if not isinstance(trained_for, dict):
+        raise CheckpointError(f"{folder / DESCRIPTION} has the target {shorten(trained_for)}; a JSON object is needed")
     return description
 
 
@@ -234,6 +242,16 @@ def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields
             )
 
 
+def _check_finite(folder: Path, drafter: Any) -> None:
+    net = getattr(drafter, "net", None)
+    weights = {} if net is None else net.state_dict()
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise CheckpointError(
+                f"the weights in {folder} are damaged, or too large for {weight.dtype}: {name} is not finite"
+            )
+
+
 @contextmanager
 def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A new, empty folder to write into, which takes the place of `folder` when the block ends without an error.
@@ -242,8 +260,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     was killed left behind is removed.
     Raises: CheckpointError: the folder cannot be written, or it holds something that is not a checkpoint.
     """
-    goal = Path(folder).expanduser().absolute()
-    _check_replaceable(goal)
+    goal = _replaceable(folder)
     draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     try:
         tidy(goal)
@@ -258,12 +275,18 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _check_replaceable(goal: Path) -> None:
-    if goal.is_file():
+def _replaceable(folder: str | os.PathLike[str]) -> Path:
+    """The absolute path of a folder that may be written. Raises CheckpointError: see `writing`."""
+    try:
+        goal = Path(folder).expanduser().absolute()
+        is_file, holds = goal.is_file(), {path.name for path in goal.iterdir()} if goal.is_dir() else set()
+    except (OSError, RuntimeError) as error:  # no permission, a name that is too long, ~ of a user that is not known
+        raise CheckpointError(f"{shorten(str(folder))} cannot be written: {one_line(error)}") from error
+    if is_file:
         raise CheckpointError(f"{goal} is a file: a checkpoint needs a folder")
-    holds = {path.name for path in goal.iterdir()} if goal.is_dir() else set()
     if holds and not holds & {DESCRIPTION, "config.json"}:
         raise CheckpointError(f"{goal} holds something that is not a checkpoint ({min(holds)}): choose another folder")
+    return goal
 
 
 def _flush(path: Path) -> None:

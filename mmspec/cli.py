@@ -109,7 +109,7 @@ def generate(
         raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
     from mmspec.control import read_shape
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_prompt() if prompt == "-" else prompt
     options: Options = {
         "temperature": temperature,
         "top_k": top_k,
@@ -128,8 +128,10 @@ def generate(
         model, drafter, acceptance, shape=read_shape(shape), compile=compile, drafter_dtype=drafter_dtype
     )
     draws = pipe.target.modality == "image"
-    if draws:
-        _check_picture(out, needed=not (compare or as_json))
+    if out is not None:
+        _check_out(out, pipe.target.modality)
+    elif draws and not (compare or as_json):
+        raise InputError("this model draws: say where to, such as --out picture.png")
     if compare:
         from mmspec.compare import compare as run
 
@@ -154,14 +156,26 @@ def generate(
     typer.echo(_summary(answer, pipe), err=True)
 
 
-def _check_picture(out: Path | None, needed: bool) -> None:
-    """Mistakes that would waste the time it takes to draw."""
+def _read_prompt() -> str:
+    """The prompt on standard input."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InputError(f"the prompt on standard input is not {error.encoding} text: {error.reason}") from error
+
+
+def _check_out(out: Path, modality: str) -> None:
+    """Mistakes that would waste the time it takes to draw or to speak."""
     from mmspec.media import picture_format
 
-    if out is not None:
+    if modality == "image":
         picture_format(out)
-    elif needed:
-        raise InputError("this model draws: say where to, such as --out picture.png")
+    elif modality != "speech":
+        raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
+    elif out.suffix.lower() != ".wav":
+        raise InputError(f"{out} has the ending {out.suffix!r}: speech is written as .wav")
+    if not out.parent.is_dir():
+        raise InputError(f"{out} cannot be written: there is no folder {out.parent}")
 
 
 def _write(answer: Generation, out: Path | None) -> None:
@@ -177,7 +191,7 @@ def _write(answer: Generation, out: Path | None) -> None:
         answer.audio.save(out)
         typer.echo(f"{out}: {answer.audio.seconds:.2f} s of sound", err=True)
     else:
-        raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
+        raise InputError(f"the answer has no picture and no sound: nothing is written to {out}")
 
 
 def _show_pieces(answers: Stream) -> None:

@@ -224,7 +224,6 @@ class Round:
     verify_s: float = 0.0
     other_s: float = 0.0
     prefill: bool = False
-    text: list[str] = field(default_factory=list)
 
 
 class Target(Protocol):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mmspec.contract import Shape
@@ -115,7 +116,8 @@ class Choosing:
 
     def choose(self, room: int) -> Shape:
         """See `Plan`."""
-        self.played, self.room = self._pick(room), room
+        with self.memory.lock:
+            self.played, self.room = self._pick(room), room
         return self.played
 
     def _pick(self, room: int) -> Shape:
@@ -165,6 +167,10 @@ class Choosing:
 
     def learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
         """See `Plan`. A drafter that found nothing to propose took next to no time, and taught nothing about drafts."""
+        with self.memory.lock:
+            self._learn(draft, accepted, done)
+
+    def _learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
         memory = self.memory
         if self.played == NO_DRAFT or draft.size == 1:
             memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
@@ -181,12 +187,16 @@ class Choosing:
 
 @dataclass
 class Memory:
-    """What is known: seconds, rates, the shape that was best when drafting last paid, how many rounds had a draft."""
+    """What is known: seconds, rates, the shape that was best when drafting last paid, how many rounds had a draft.
+
+    lock: held by whoever reads or learns; requests of several threads may share a memory.
+    """
 
     costs: Costs = field(default_factory=Costs)
     rates: Rates = field(default_factory=Rates)
     best: Shape | None = None
     rounds: int = 0
+    lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
 
 def control_for(shape: Any, drafter: Any) -> Control:

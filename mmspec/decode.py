@@ -15,12 +15,12 @@ import torch
 
 from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target
 from mmspec.control import NO_DRAFT, OWN, Control
-from mmspec.errors import MismatchError
+from mmspec.errors import MismatchError, OutOfMemoryError
 from mmspec.sampling import Sampler
 
 
 class Stop(Protocol):
-    """Decides where each row ends; fills the host side of `accepted` (the one host synchronisation of a round)."""
+    """Decides where each row ends; fills the host side of `accepted`, with one copy from the device."""
 
     def start(self, state: State) -> list[list[int]]:
         """Take over the first tokens; returns what each row has emitted so far."""
@@ -58,7 +58,26 @@ def decode(
     """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first.
 
     control: chooses how large each draft should be; by default the drafter does.
+    Raises: OutOfMemoryError: nothing of the request is kept, so a smaller one can follow.
     """
+    try:
+        yield from rounds(target, drafter, rule, inputs, sampler, stop, control)
+        return
+    except torch.OutOfMemoryError:
+        pass  # raised below instead: in here our error would keep that one, and with it the request's tensors
+    raise out_of_memory(target, inputs)
+
+
+def rounds(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    inputs: dict[str, Any],
+    sampler: Sampler,
+    stop: Stop,
+    control: Control,
+) -> Iterator[Round]:
+    """What `decode` yields."""
     clock = time.perf_counter
     kind = choose_kind(rule, drafter)
     started = clock()
@@ -93,3 +112,12 @@ def decode(
         )
         plan.learn(draft, accepted, done)
         yield done
+
+
+def out_of_memory(target: Any, inputs: dict[str, Any]) -> OutOfMemoryError:
+    """The error for a request that the target's device has no memory for, with what would make it smaller."""
+    model, rows = target.model, len(inputs["input_ids"])
+    return OutOfMemoryError(
+        f"{model.device} ran out of memory with a batch of {rows}, max_new_tokens={inputs['max_new_tokens']} and "
+        f"{model.dtype}: take a smaller batch, a shorter prompt, fewer tokens, a smaller shape or a smaller dtype"
+    )

@@ -40,6 +40,10 @@ class NumericalError(Error, RuntimeError):
     """The model returned logits that are not finite."""
 
 
+class OutOfMemoryError(Error, RuntimeError):
+    """The device has too little memory for a request."""
+
+
 def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` in at most `limit` characters, for use in a message."""
     text = repr(value)

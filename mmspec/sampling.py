@@ -16,6 +16,9 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.errors import InputError
 
+COLDEST = 1e-6
+"""The least temperature above 0: logits that are divided by a much smaller one overflow."""
+
 
 class Paths(Protocol):
     """Nodes and what stands above them: a draft, as far as sampling has to know it."""
@@ -32,7 +35,8 @@ class Paths(Protocol):
 class Sampling:
     """How tokens are drawn; names and meanings of HF's GenerationConfig.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in [0, 1], 0 is off.
+    temperature: 0 is greedy, all others are at least COLDEST. top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in
+        [0, 1], 0 is off.
     repetition_penalty: positive, 1 is off.
     ras_window, ras_share: repetition-aware sampling (see `repetition_aware`): how many of the last emitted tokens it
         looks at, 0 is off; and from which share of them on a token counts as repeated. Off at temperature 0.
@@ -58,7 +62,8 @@ class Sampling:
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             check(name, number and math.isfinite(value), "a finite number is needed")
-        check("temperature", self.temperature >= 0, "it must be 0 (greedy) or more")
+        warm = self.temperature == 0 or self.temperature >= COLDEST
+        check("temperature", warm, f"it must be 0 (greedy) or at least {COLDEST}")
         whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
         check("top_k", whole and self.top_k >= 0, "it must be a whole number, 0 (off) or more")
         check("top_p", 0 < self.top_p <= 1, "it must lie in (0, 1]")

@@ -54,7 +54,7 @@ def children(draft: Draft) -> Tensor:
 
 def best(
     tokens: Tensor, parents: Tensor, scores: Tensor, depth: Tensor, pending: Tensor, total: int, kind: Kind
-) -> tuple[Draft, Tensor]:
+) -> Draft:
     """The tree of the `total - 1` best candidates under the pending token (EAGLE-2's re-ranking, arXiv 2406.16858).
 
     Args:
@@ -62,20 +62,18 @@ def best(
         scores: [B, C] cumulative log-confidence; a child's never exceeds its parent's.
         pending: [B] node 0. total: nodes of the result, node 0 included.
 
-    Returns: the draft, and [B, C + 1] the node of each candidate (0 if it was not selected, and for the last column).
-
     The sort is stable and parents stand first, so a tie can never select a child without its parent.
     """
     batch, count = tokens.shape
     keep = scores.sort(dim=-1, descending=True, stable=True).indices[:, : total - 1].sort(-1).values
+    # [B, C + 1] the node of each candidate that is kept; the last column is node 0
     place = torch.zeros(batch, count + 1, dtype=torch.long, device=tokens.device)
     place.scatter_(1, keep, torch.arange(1, keep.shape[1] + 1, device=tokens.device).expand(batch, -1))
     above = parents.gather(1, keep)
     zero = torch.zeros(batch, 1, dtype=torch.long, device=tokens.device)
-    draft = Draft(
+    return Draft(
         tokens=torch.cat([pending[:, None], tokens.gather(1, keep)], 1),
         parents=torch.cat([zero - 1, place.gather(1, torch.where(above < 0, count, above))], 1),
         depth=torch.cat([zero, depth.gather(1, keep)], 1),
         kind=kind,
     )
-    return draft, place

@@ -131,7 +131,7 @@ class TableDrafting:
                 state.pending,
                 self.drafter.total,
                 self.kind,
-            )[0]
+            )
         return Draft(tokens, parents, depth, self.kind, q if self.kind == "sampled" else None)
 
     def _children(self, scores: Tensor, emitted: Tensor, level: int, width: int) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from mmspec.errors import (
     InputError,
     MismatchError,
     NumericalError,
+    OutOfMemoryError,
     UnknownNameError,
     UnsupportedError,
 )
@@ -188,6 +189,10 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
         lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), attention_mask=torch.zeros(1, 3)),
         "a prompt is empty",
     ),
+    "voice of tensors": (
+        lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), voice="high"),
+        "voice is for prompts",
+    ),
     "drafter type": (lambda pipe: pipe.with_drafter(5), "drafter must be a name"),
     "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name"),
     "model type": (lambda _: mmspec.load(5), "model must be a name"),
@@ -209,3 +214,26 @@ def test_a_pipeline_works_on_after_an_error(files: Path) -> None:
     with pytest.raises(InputError):
         pipe(RED, "why " * 300)
     assert pipe(RED, "why", max_new_tokens=4).token_ids == before
+
+
+@pytest.mark.parametrize("forwards", [1, 3], ids=["prefill", "round"])
+def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(files: Path, forwards: int) -> None:
+    """A target whose forward raises what torch raises, once. A stream that ended so is not taken for an answer."""
+    pipe, left = mmspec.load(files / "model", "none"), forwards
+
+    def fill(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    before = pipe(RED, "why", max_new_tokens=6).token_ids
+    hook = pipe.target.model.register_forward_pre_hook(fill)
+    stream = pipe.stream(RED, "why", max_new_tokens=6)
+    for ask in (lambda: list(stream), stream.finish, lambda: next(stream)):
+        message = r"cpu ran out of memory with a batch of 1, max_new_tokens=6 and torch.float32: take a smaller batch"
+        with pytest.raises(OutOfMemoryError, match=message) as caught:
+            ask()
+        assert caught.value.__context__ is None  # which would keep the request's tensors
+    assert pipe(RED, "why", max_new_tokens=6).token_ids == before
+    hook.remove()

@@ -169,6 +169,17 @@ def wrong_chances(p: Tensor, q: Tensor, tokens: Tensor, length: Tensor) -> tuple
     return weight, weight
 
 
+@pytest.mark.parametrize("rule", [Block(), Ratio()], ids=["block", "ratio"])
+def test_a_draft_whose_law_is_not_finite_in_places_keeps_the_targets_law(rule: Any) -> None:
+    """A drafter that overflows after one of the tokens; 8000 answers."""
+    broken = test_law.OTHER.clone()
+    broken[:, 2] = torch.nan
+    prompts = {"input_ids": test_law.PROMPTS["input_ids"][:8000]}
+    drafter, sampling = tables.TableDrafter(broken, (1, 1, 1)), SAMPLINGS["plain"]
+    rows = toys.answer(test_law.TARGET, drafter, prompts, test_law.BUDGET, sampling, rule, [tables.END]).rows
+    assert p_value(rows, sampling) > FALSE_ALARM
+
+
 WRONG = {
     "resamples from p": ("residual", lambda p, q: p),
     "forgets the weight in the residual": ("residual", lambda p, q: residual(p / p.sum(-1, keepdim=True), q)),

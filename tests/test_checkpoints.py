@@ -174,6 +174,9 @@ def test_folders_that_hold_something_else_are_not_replaced(tmp_path: Path) -> No
         pass
     with pytest.raises(CheckpointError, match="is a file"), writing(tmp_path / "holiday.jpg"):
         pass
+    for nowhere, reason in (("x" * 300, "File name too long"), ("~nobody-of-this-name/x", "home directory")):
+        with pytest.raises(CheckpointError, match=f"cannot be written: .*{reason}"), writing(nowhere):
+            pass
     assert (tmp_path / "holiday.jpg").exists()
 
 
@@ -199,6 +202,8 @@ def test_damaged_drafters(target: CausalTarget, tmp_path: Path) -> None:
         ("{", "cannot be read"),
         ("[]", "must hold a JSON object"),
         (json.dumps({**json.loads(text), "format": 2}), "reads format 1"),
+        (json.dumps({**json.loads(text), "target": None}), "target None; a JSON object is needed"),
+        (json.dumps({**json.loads(text), "method": "prompt-lookup"}), "'prompt-lookup', which has no weights"),
         (json.dumps({**json.loads(text), "options": {"depht": 3}}), "depht"),
         (json.dumps({**json.loads(text), "options": {"depth": 0}}), "depth"),
     ):
@@ -211,6 +216,14 @@ def test_damaged_drafters(target: CausalTarget, tmp_path: Path) -> None:
         load_drafter(folder, target)
     description.write_text(text)
     assert load_drafter(folder, target)
+
+
+def test_a_language_model_with_damaged_weights_is_refused_as_a_drafter(target: CausalTarget, tmp_path: Path) -> None:
+    model = tiny.llama_model()
+    model.model.norm.weight.data[3] = torch.inf
+    folder = save_drafter(Independent(model), tmp_path / "spd", target)
+    with pytest.raises(CheckpointError, match="are damaged, or too large for torch.float64: model.norm.weight is not"):
+        load_drafter(folder, target)
 
 
 def test_folders_without_usable_weights(target: CausalTarget, tmp_path: Path) -> None:

@@ -86,6 +86,10 @@ def test_several_pictures_no_picture_and_a_prompt_from_stdin(
     assert none["token_ids"] == pipe(prompt="why", max_new_tokens=6).token_ids
     monkeypatch.setattr(sys, "stdin", io.StringIO("why"))
     assert json.loads(run("generate", "-", *options)[1])["token_ids"] == none["token_ids"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"why \xff\xfe"), "utf-8"))
+    status, out, err = run("generate", "-", *options)
+    assert (status, out) == (2, "")
+    assert err == "error: the prompt on standard input is not utf-8 text: invalid start byte\n"
 
 
 def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,9 +40,9 @@ from mmspec.control import (
     control_for,
     read_shape,
 )
-from mmspec.drafters.eagle import joined
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.drafters.slots import joined
 from mmspec.errors import InputError, MismatchError
 from mmspec.payoff import Costs, Rates
 from mmspec.sampling import Sampler, Sampling
@@ -384,6 +385,17 @@ def test_auto_changes_no_output(name: str, how: str) -> None:
         assert toys.answer(target, drafter, inputs, 40, SAMPLINGS[how], control=control).rows == want
     assert isinstance(control, Auto)
     assert control.memories[2, how == "T0"].rounds > 0
+
+
+def test_one_request_at_a_time_uses_what_is_known() -> None:
+    control = Auto(CHAINS)
+    plan = control.begin(1, GREEDY, Exact())
+    other = Thread(target=plan.choose, args=(4,))
+    with control.memories[1, True].lock:
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+    other.join()
 
 
 class Refusing(Exact):

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmspec.acceptance.exact import Exact, choices
+from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio, without
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
+from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
@@ -90,6 +92,36 @@ def test_independent_drafting_with_a_cache_equals_a_full_forward(name: str) -> N
     result = toys.answer(target, Watched(Independent(net, 4), look), inputs, 30, SAMPLING, Ratio())
     assert looked > 20
     assert any(len(set(r.drafted)) > 1 for r in result.rounds)
+
+
+@pytest.mark.parametrize("rule", [Exact(), Match()], ids=["exact", "match"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_head_that_is_not_finite_in_places_changes_no_output(temperature: float, rule: Any) -> None:
+    """Levels in which some nodes have no law: their children must not be kept in the place of their parents."""
+    mixed = 0
+
+    class Breaking(Eagle):
+        def bind(self, target: Any) -> None:
+            super().bind(target)
+            head = self.head
+
+            def broken(features: Tensor) -> Tensor:
+                nonlocal mixed
+                whole = features.sum(-1, keepdim=True) > 0
+                mixed += int(whole.any(1).sum() > whole.all(1).sum())
+                return torch.where(whole, head(features), torch.nan)
+
+            self.head = broken
+
+    def look(state: State, draft: Draft) -> None:
+        assert torch.equal(draft.depth[:, 1:], draft.depth.gather(1, draft.parents[:, 1:]) + 1)
+
+    model, target = test_equality.make("simple")
+    sampling, inputs = Sampling(temperature=temperature, seed=2), toys.prompts(17, 9)
+    drafter = Breaking(toys.copying_head(model, 0.2), depth=4, width=3, top_k=3, total=6)
+    got = toys.answer(target, Watched(drafter, look), inputs, 30, sampling, rule)
+    assert got.rows == toys.answer(target, NoDrafter(), inputs, 30, sampling).rows
+    assert mixed > 5
 
 
 @pytest.mark.parametrize("name", ["simple", "qwen2", "smolvlm"])

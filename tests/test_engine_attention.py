@@ -33,7 +33,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.ancestry import ancestors
 from mmspec.decoder import Decoder
-from mmspec.engine.attention import NAME, attend, tree_attention, unread_mask
+from mmspec.engine.attention import NAME, attend, tree_attention
 from mmspec.engine.slots import TreeSlots, ancestor_words
 from mmspec.errors import UnsupportedError
 
@@ -98,6 +98,15 @@ def built(name: str) -> PreTrainedModel:
 def slots_of(lengths: list[int], parents: Tensor = TREE, front: int = FRONT) -> TreeSlots:
     above = ancestors(parents)
     return TreeSlots(parents.shape[1], front, torch.tensor(lengths), above, above.sum(-1) - 1)
+
+
+def unread_mask(tree: TreeSlots, by_layer_type: bool = False) -> Tensor | dict[str, Tensor]:
+    """What to pass as `attention_mask` beside a tree: four dimensions, which models pass on without building masks.
+
+    Args: by_layer_type: for models that take one mask per layer type.
+    """
+    mask = tree.ancestors.new_ones(1, 1, 1, 1)
+    return {"full_attention": mask, "sliding_attention": mask} if by_layer_type else mask
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from mmspec.acceptance.exact import Exact
 from mmspec.cache import RowCache
 from mmspec.decode import decode
 from mmspec.drafters.none import NoDrafter
-from mmspec.engine.cache import FRONT, Slabs, StaticRows, rounded
+from mmspec.engine.cache import FRONT, Form, Slab, Slabs, StaticRows, rounded
 from mmspec.engine.engine import Engine
 from mmspec.errors import UnsupportedError
 from mmspec.sampling import Sampler, Sampling
@@ -154,6 +154,22 @@ def test_requests_share_buffers_one_after_the_other_and_never_at_once() -> None:
     assert got == want * 2
     gc.collect()
     assert len(set(map(id, engine.slabs.free))) == 2
+
+
+def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:
+    """As the garbage collector does it, in the thread that is looking."""
+
+    class Interrupting(Form):
+        def __eq__(self, other: object) -> bool:
+            for slab in given:
+                slabs.give(slab)
+            return True
+
+    slabs, form = Slabs(), (1, 1, 1, 1, torch.float32, CPU)
+    wanted, *given = (Slab(Form(*form), 8, 248) for _ in range(3))
+    slabs.give(wanted)
+    assert slabs.take(Interrupting(*form), 8, 200) is wanted
+    assert wanted not in slabs.free
 
 
 def test_what_a_broken_request_left_behind_harms_no_later_one() -> None:

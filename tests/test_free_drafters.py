@@ -28,7 +28,7 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.checkpoints import save_drafter
 from mmspec.contract import Draft, Shape, State
-from mmspec.control import Fixed
+from mmspec.control import OWN, Auto, Fixed, control_for
 from mmspec.drafters.datastore import SEPARATOR, Datastore, suffix_order
 from mmspec.drafters.datastore_cli import build
 from mmspec.drafters.eagle import Eagle
@@ -573,6 +573,11 @@ def test_a_hybrid_takes_what_its_other_drafter_can_but_no_sampled_children() -> 
     plain = Hybrid()
     plain.bind(target)
     assert isinstance(plain.other, Recycling)
+    assert isinstance(control_for("auto", plain), Auto)
+    plain.other.reuses = True
+    again = Hybrid(plain.other)
+    again.bind(target)
+    assert control_for("auto", again) == OWN
 
 
 # The small VLM ------------------------------------------------------------------------------------------------------
@@ -870,3 +875,6 @@ def test_a_hybrid_takes_the_trained_drafter_that_lies_beside_the_model(folder: P
     drafter: Any = pipe.drafter
     assert isinstance(drafter.other, Independent)
     assert isinstance(pipe.with_drafter(Hybrid("recycling")).drafter.other, Recycling)  # type: ignore[attr-defined]
+    (place / "drafters" / "spd").rename(place / "drafters" / "mine")  # none of the preferred methods
+    drafter = pipe.with_drafter("hybrid").drafter
+    assert isinstance(drafter.other, Independent)

@@ -20,7 +20,7 @@ from transformers import (
 
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError
-from mmspec.sampling import Sampler, Sampling, path_tokens, penalise, warp
+from mmspec.sampling import COLDEST, Sampler, Sampling, path_tokens, penalise, warp
 from mmspec.targets import CausalTarget
 from mmspec.tree import chain
 
@@ -131,8 +131,13 @@ def test_any_whole_number_is_a_seed(seed: int) -> None:
     assert Sampler(Sampling(seed=seed), 2, CPU).seeds.shape == (2,)
 
 
+def test_the_coldest_temperature_leaves_scores_finite() -> None:
+    assert warp(torch.tensor([-7e4, 7e4, 6e4]), Sampling(temperature=COLDEST)).isfinite().all()
+
+
 BAD = [
     {"temperature": -0.1},
+    {"temperature": 1e-38},
     {"temperature": float("nan")},
     {"temperature": float("inf")},
     {"temperature": "hot"},

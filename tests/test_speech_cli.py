@@ -8,6 +8,7 @@ import tiny
 import tiny_speech
 from typer.testing import CliRunner
 
+import mmspec
 from mmspec.cli import app
 from mmspec.errors import InputError, UnknownNameError
 from mmspec.speech.audio import read_audio
@@ -52,3 +53,18 @@ def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
     assert isinstance(done.exception, InputError)
     assert "no sound" in str(done.exception)
     assert isinstance(run("hello", "--model", silent, "--voice", "low").exception, InputError)
+
+
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mmspec.Pipeline, "stream", None)
+    silent = tiny.tiny_llama(tmp_path / "llama")
+    for model, file, message in (
+        (folder, "speech.mp3", "has the ending '.mp3': speech is written as .wav"),
+        (folder, "no/such/speech.wav", "there is no folder"),
+        (silent, "speech.wav", "no picture and no sound to write"),
+    ):
+        done = run("one", "--model", model, "--out", tmp_path / file)
+        assert isinstance(done.exception, InputError)
+        assert message in str(done.exception)

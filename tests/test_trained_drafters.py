@@ -5,6 +5,7 @@ what the target says alone, whether their drafts are rejected, kept in part or k
 import copy
 import itertools
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from mmspec.drafters.dflash import spread_taps
 from mmspec.drafters.eagle3 import usual_taps
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots
-from mmspec.drafters.static import TYPICAL, Node, best_tree, checked, expected_tokens
+from mmspec.drafters.static import TYPICAL, Node, best_tree, checked
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
@@ -271,6 +272,14 @@ def test_without_what_makes_the_method_less_is_accepted(method: str) -> None:
 
 
 # Static trees
+
+
+def expected_tokens(shares: Any, tree: Any) -> float:
+    """Tokens per round that a tree emits if the shares hold, the target's own included."""
+    weights = [1.0]
+    for node in tree:
+        weights.append(weights[node.parent] * shares[min(node.level, len(shares)) - 1][node.rank])
+    return math.fsum(weights)
 
 
 def most_tokens(shares: Any, nodes: int, depth: int, level: int = 0) -> float:

@@ -101,9 +101,7 @@ def test_best_keeps_the_highest_scores_and_never_orphans_a_node(data: st.DataObj
         scores.append(loss[node] + (scores[above] if above >= 0 else 0.0))
         depth.append(1 + (depth[above] if above >= 0 else 0))
     tokens = list(range(100, 100 + count))
-    draft, place = best(
-        *(torch.tensor([x]) for x in (tokens, parents, scores, depth)), torch.tensor([7]), total, "point"
-    )
+    draft = best(*(torch.tensor([x]) for x in (tokens, parents, scores, depth)), torch.tensor([7]), total, "point")
     kept = [token - 100 for token in draft.tokens[0, 1:].tolist()]
     assert draft.tokens[0, 0] == 7
     assert len(kept) == min(count, total - 1)
@@ -114,8 +112,6 @@ def test_best_keeps_the_highest_scores_and_never_orphans_a_node(data: st.DataObj
         assert (kept[above - 1] if above else -1) == parents[node]
         assert above < position
         assert draft.depth[0, position] == depth[node]
-    want = [kept.index(node) + 1 if node in kept else 0 for node in range(count)]
-    assert place[0].tolist() == [*want, 0]
 
 
 @given(st.integers(1, 3), st.integers(1, 7))

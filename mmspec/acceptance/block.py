@@ -36,7 +36,8 @@ class Block:
             return follow(draft, scores.argmax(-1))
         check_chain(draft)
         p = scores.softmax(-1)
-        q = torch.zeros_like(p) if draft.q is None else draft.q
+        # a law that overflowed gives no token any chance: the chain ends before what was drawn from it
+        q = torch.zeros_like(p) if draft.q is None else draft.q.nan_to_num(0.0)
         batch, size = draft.tokens.shape
         rows, nodes = torch.arange(batch, device=p.device), torch.arange(size, device=p.device)
         length = torch.full_like(rows, size - 1) if draft.valid is None else draft.valid.sum(-1) - 1

@@ -21,13 +21,11 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.growing import Choice
 from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.slots import Slots, joined
+from mmspec.drafters.slots import Slots
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
-
-__all__ = ["Eagle", "Eagle1", "EagleHead", "Hass", "OneLayer", "Unrolling", "joined"]
 
 
 class OneLayer(HeadNet):
@@ -127,7 +125,7 @@ class Eagle1(Eagle):
 
 
 class Hass(Eagle):
-    """EAGLE-2 whose head was trained on its own estimates; see `mmspec.training.hass`."""
+    """EAGLE-2 whose head was trained on its own estimates; see `mmspec.training.eagle`."""
 
     method = "hass"
     source = "HASS, arXiv 2408.15766"

@@ -60,7 +60,8 @@ class Choice:
         elif self.kind == "coupled" and not self.sampler.greedy:
             raced = (scores + self.sampler.target_noise(emitted[:, None] + level, vocabulary)) * self.sharpness
         confidence, token = raced.log_softmax(-1).topk(min(k, vocabulary), dim=-1)
-        return token, confidence, scores
+        # sorting puts NaN first, and a node must not stand before its parent
+        return token, confidence.masked_fill(confidence.isnan(), -torch.inf), scores
 
 
 def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
@@ -91,7 +92,7 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
         above = torch.cat([above[rows, origin], itself], -1)
         tokens = token.gather(1, chosen)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
-    return best(found, parents, scores, depth, pending, shape.total, choice.kind)[0]
+    return best(found, parents, scores, depth, pending, shape.total, choice.kind)
 
 
 def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:

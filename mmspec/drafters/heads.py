@@ -22,7 +22,7 @@ from mmspec.control import TREES
 from mmspec.drafters.growing import Choice, Expand, fill, grow
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
-from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 
 DRAFT_IDS = "draft_ids"
@@ -147,9 +147,6 @@ class HeadDrafter(ABC):
         if words is not None:
             check_words(words, target.vocab_size, folder)
             net.draft_ids = words.to(target.model.device)
-        for name, weight in weights.items():
-            if not weight.isfinite().all():
-                raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
         net.load_state_dict(weights)
         return cls(net, **description["options"])
 

@@ -44,21 +44,24 @@ class Hybrid:
         self.kinds: frozenset[Kind] = frozenset({"point"})
         self.needs = Needs()
         self.shapes: tuple[Shape, ...] = ()
+        self.reuses = False
 
     def bind(self, target: Any) -> None:
         """Find the other drafter, and take over what it needs and can."""
         from mmspec.checkpoints import drafters_of
-        from mmspec.loading import find_drafter
+        from mmspec.loading import PREFERRED, find_drafter
 
         place = getattr(getattr(target, "model", None), "name_or_path", "")
         folder = Path(place) if place and Path(place).is_dir() else None
         wanted = self.given
-        if wanted is None and not (folder and drafters_of(folder)):
-            wanted = "recycling"
+        if wanted is None:
+            beside = drafters_of(folder) if folder else {}
+            wanted = next((name for name in (*PREFERRED, *beside) if name in beside), "recycling")
         self.other = find_drafter(wanted, target, folder)
         self.copier.bind(target)
         self.kinds = self.other.kinds - {"sampled"}
         self.needs, self.shapes = self.other.needs, getattr(self.other, "shapes", ())
+        self.reuses = getattr(self.other, "reuses", False)
 
     @property
     def net(self) -> nn.Module | None:

@@ -9,7 +9,6 @@ best node that hangs from those taken is optimal; it finds what Sequoia's dynami
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -61,11 +60,3 @@ def best_tree(shares: Shares, total: int, depth: int, width: int) -> tuple[Node,
     chosen.sort(key=lambda path: (len(path), path))
     place = {path: node for node, path in enumerate(chosen)}
     return tuple(Node(place[path[:-1]], path[-1], len(path)) for path in chosen[1:])
-
-
-def expected_tokens(shares: Shares, tree: Sequence[Node]) -> float:
-    """Tokens per round that a tree emits if the shares hold, the target's own included."""
-    weights = [1.0]
-    for node in tree:
-        weights.append(weights[node.parent] * shares[min(node.level, len(shares)) - 1][node.rank])
-    return math.fsum(weights)

@@ -107,14 +107,5 @@ def attend(
     return out.reshape(batch, heads, nodes, size).transpose(1, 2)
 
 
-def unread_mask(tree: TreeSlots, by_layer_type: bool = False) -> Tensor | dict[str, Tensor]:
-    """What to pass as `attention_mask` beside a tree: four dimensions, which models pass on without building masks.
-
-    Args: by_layer_type: for models that take one mask per layer type.
-    """
-    mask = tree.ancestors.new_ones(1, 1, 1, 1)
-    return {"full_attention": mask, "sliding_attention": mask} if by_layer_type else mask
-
-
 ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

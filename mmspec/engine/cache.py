@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -158,20 +159,24 @@ class Slabs:
 
     def __init__(self) -> None:
         self.free: list[Slab] = []
+        self._lock = RLock()  # the garbage collector may give one back while the same thread takes one
 
     def take(self, form: Form, front: int, room: int) -> Slab:
         """An empty buffer for `room` committed tokens at least."""
         room = rounded(front + room) - front
-        for slab in self.free:
-            if (slab.form, slab.front, slab.room) == (form, front, room):
-                self.free.remove(slab)
-                slab.clear()
-                return slab
-        return Slab(form, front, room)
+        with self._lock:
+            fits = (slab for slab in self.free if (slab.form, slab.front, slab.room) == (form, front, room))
+            found = next(fits, None)
+            self.free = [slab for slab in self.free if slab is not found]
+        if found is None:
+            return Slab(form, front, room)
+        found.clear()
+        return found
 
     def give(self, slab: Slab) -> None:
         """Take one back."""
-        self.free = [*self.free, slab][-self.kept :]
+        with self._lock:
+            self.free = [*self.free, slab][-self.kept :]
 
 
 def rounded(slots: int) -> int:
