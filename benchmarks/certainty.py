@@ -7,26 +7,31 @@ gauge of how predictable a task is, for every modality.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.acceptance.exact import Exact
 from mmspec.contract import Accepted, Draft
 from mmspec.sampling import Sampler
 
 
-class Watching(Exact):
-    """The exact rule, which notes the largest probability at node 0 of every round. tops: of all rounds."""
+@dataclass
+class Watching:
+    """A rule that notes the largest probability at node 0 of every round, for columns that of every code; everything
+    else is the rule's own. tops: of all rounds."""
 
-    def __init__(self) -> None:
-        self.tops: list[float] = []
+    rule: Any
+    tops: list[float] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
-        """See `Exact`."""
-        self.tops += scores[:, 0].softmax(-1).amax(-1).tolist()
-        return super().__call__(draft, scores, sampler, emitted)
+        """See `mmspec.contract.Rule`."""
+        self.tops += scores[:, 0].softmax(-1).amax(-1).flatten().tolist()
+        return self.rule(draft, scores, sampler, emitted)
 
 
 def mean_top(pipe: Pipeline, requests: Sequence[dict[str, Any]]) -> float | None:
@@ -34,8 +39,8 @@ def mean_top(pipe: Pipeline, requests: Sequence[dict[str, Any]]) -> float | None
 
     At temperature 0 it is taken under the plain softmax, as there is no other law.
     """
-    rule = Watching()
-    watched = pipe.with_drafter("none", acceptance=rule)
+    watched = pipe.with_drafter("none", acceptance="exact")  # the one that is exact for what this target emits
+    watched.rule = rule = Watching(watched.rule)
     for request in requests:
         watched(**request)
     return sum(rule.tops) / len(rule.tops) if rule.tops else None

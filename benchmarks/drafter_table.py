@@ -22,6 +22,7 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import (
     BASELINES,
+    LEAST_UNITS,
     OURS,
     Figures,
     baseline,
@@ -38,7 +39,7 @@ from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.start import loaded
-from mmspec.benchmarks.tables import NAMED, number
+from mmspec.benchmarks.tables import NAMED, number, span
 from mmspec.benchmarks.world_tasks import TASKS
 from mmspec.errors import Error, InputError, one_line, unknown_name
 
@@ -103,9 +104,9 @@ class DrafterTable:
         """Everything, in Markdown."""
         least = self.settings.speed.min_tokens
         parts = [
-            f"S (with its 95 % interval), tau, S / tau and the measured cap of S, on replies of {least} tokens or "
-            "more. `average` takes all tasks together. In every block S is against the faster of our autoregressive "
-            "loop and HF `generate`."
+            f"S (with its 95 % interval, where there are {LEAST_UNITS} prompts or more), tau, S / tau and the measured "
+            f"cap of S, on replies of {least} tokens or more. `average` takes all tasks together. In every block S is "
+            "against the faster of our autoregressive loop and HF `generate`."
         ]
         for family in dict.fromkeys(one.family for one in self.rows):
             for temperature in dict.fromkeys(one.temperature for one in self.rows if one.family == family):
@@ -133,9 +134,9 @@ def cell(line: Row) -> str:
     found = line.figures
     if found.method in BASELINES:
         return f"{number(found.speedup)}"
-    span = "" if found.speedup is None else f" ({found.speedup_low:.2f}-{found.speedup_high:.2f})"
     rest = f"tau {number(found.tau)}, eff {number(found.efficiency)}, cap {number(line.cap)}"
-    return f"{number(found.speedup)}{span}, {rest}"
+    around = "" if found.speedup is None else f" ({span(found.speedup_low, found.speedup_high)})"
+    return f"{number(found.speedup)}{around}, {rest}"
 
 
 def run_table(settings: TableSettings, folder: Path) -> DrafterTable:

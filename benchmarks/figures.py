@@ -2,8 +2,8 @@
 
 tau = tokens emitted per target verification, prefill excluded. S = autoregressive seconds per token / the method's,
 ratio of summed time over summed tokens; autoregressive means the faster of our own loop and HF `generate`, so both must
-have run on the same samples, or no S is given. Efficiency = S / tau. The first token belongs to the prefill, so n
-tokens are n - 1 decoding steps.
+have run on the same samples, or no S is given; our own loop alone where a run has no HF `generate` for its model.
+Efficiency = S / tau. The first token belongs to the prefill, so n tokens are n - 1 decoding steps.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ OURS, HF = "none", "hf"
 BASELINES = (OURS, HF)
 TOLERANCE = 1.02
 RESAMPLES = 2000
+LEAST_UNITS = 4
+"""Prompts (in batches: requests) that an interval needs. The bootstrap of two is their range, which misses the truth in
+every second run."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +142,13 @@ def seconds_per_token(runs: Sequence[Run]) -> float | None:
 
 
 def baseline(samples: Sequence[Sample]) -> str | None:
-    """The faster of our AR loop and HF `generate`; None unless both ran on every sample."""
-    if not all(name in sample.runs for sample in samples for name in BASELINES):
+    """The faster of our AR loop and HF `generate`, or our loop where no sample has the other; None unless they ran on
+    every sample."""
+    names = BASELINES if any(HF in sample.runs for sample in samples) else (OURS,)
+    if not all(name in sample.runs for sample in samples for name in names):
         return None
-    rates = {name: seconds_per_token([sample.runs[name] for sample in samples]) for name in BASELINES}
-    return min(BASELINES, key=lambda name: rates[name] or 0.0) if all(rates.values()) else None
+    rates = {name: seconds_per_token([sample.runs[name] for sample in samples]) for name in names}
+    return min(names, key=lambda name: rates[name] or 0.0) if all(rates.values()) else None
 
 
 def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> float:
@@ -151,9 +156,16 @@ def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run
     return float(_speedups(_costs(samples, base, method, cost).sum(0)))
 
 
-def interval(samples: Sequence[Sample], base: str, method: str, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together)."""
+def interval(
+    samples: Sequence[Sample], base: str, method: str, level: float = 0.95
+) -> tuple[float, float] | tuple[None, None]:
+    """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together).
+
+    There is none below LEAST_UNITS prompts.
+    """
     questions = sorted({sample.question for sample in samples})
+    if len(questions) < LEAST_UNITS:
+        return None, None
     costs = np.stack(
         [
             _costs([sample for sample in samples if sample.question == question], base, method, decode_cost).sum(0)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmspec.benchmarks.accuracy import Judged, score, scores
-from mmspec.benchmarks.figures import HF, OURS, Figures
+from mmspec.benchmarks.figures import HF, LEAST_UNITS, OURS, Figures
 from mmspec.benchmarks.gauges import LIMITS, Gauges
 
 MISSING = "-"
 REFUSED = (
-    "S is not given: our AR loop (drafter 'none') and HF generate must run on the same prompts; add none to --drafters."
+    "S is not given: our AR loop (drafter 'none') and, where it serves the model, HF generate must run on the same "
+    "prompts; add none to the methods."
 )
+ALONE = "S is against our AR loop alone: HF generate is not run on this model."
+FEW = f"No 95 % intervals: they take {LEAST_UNITS} prompts or more (where prompts are batched: as many batches)."
 SHARED = (
     "Several workers answered at once: where they shared a machine they slowed each other down, so times and S are no "
     "speeds. Replies, tau and scores are those of a run on one worker."
@@ -44,6 +47,11 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.0f}%"
 
 
+def span(low: float | None, high: float | None) -> str:
+    """An interval, or a dash for one that is not known."""
+    return MISSING if low is None or high is None else f"{low:.2f}-{high:.2f}"
+
+
 def named(figures: Figures) -> str:
     """The method, and whether it is lossy."""
     return figures.method + ("" if figures.lossless else " (lossy)")
@@ -54,7 +62,7 @@ def speed_cells(figures: Figures) -> list[str]:
     return [
         number(figures.tau),
         number(figures.speedup) + ("!" if figures.suspicious else ""),
-        MISSING if figures.speedup is None else f"{figures.speedup_low:.2f}-{figures.speedup_high:.2f}",
+        span(figures.speedup_low, figures.speedup_high),
         number(figures.end_to_end),
         number(figures.efficiency),
         percent(figures.draft),
@@ -66,15 +74,25 @@ def speed_cells(figures: Figures) -> list[str]:
 
 
 def speed_notes(found: Sequence[Figures]) -> list[str]:
-    """Lines under a block of methods: what S is against, and which S cannot be true."""
-    baseline = found[0].baseline
-    notes = [REFUSED if baseline is None else f"S is against {NAMED[baseline]}, the faster AR decoding."]
+    """Lines under a block of methods: what S is against, why it has no interval, and which S cannot be true."""
+    notes = [against(found)]
+    if any(each.speedup is not None and each.speedup_low is None for each in found):
+        notes.append(FEW)
     return notes + [
         f"! {each.method}: S {each.speedup:.2f} is above tau * t_AR / t_verify = {each.bound:.2f}: an error of "
         "measurement, repeat it on a quiet machine"
         for each in found
         if each.suspicious
     ]
+
+
+def against(found: Sequence[Figures]) -> str:
+    """What S is against."""
+    baseline = found[0].baseline
+    if baseline is None:
+        return REFUSED
+    both = any(each.method == HF for each in found)
+    return f"S is against {NAMED[baseline]}, the faster AR decoding." if both else ALONE
 
 
 def speed_table(found: Sequence[Figures], peaks: dict[str, int], baseline_peak: int | None) -> str:

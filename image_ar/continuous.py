@@ -8,6 +8,7 @@ proposal, where the unknown normaliser cancels. The rules differ in what p is gi
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
+
+logger = logging.getLogger(__name__)
 
 LANES = 16
 """Draws from the residual that are tried at once."""
@@ -97,7 +100,7 @@ class Continuous:
     Law, with more steps: S is the ratio of the densities of two different walks, while what both share is their noise,
     whose density is the same; so the rule is biased, even for a token alone. `Conditioned` has neither flaw.
 
-    Args: tries: most draws from a residual. Where none is accepted, p itself is drawn from.
+    Args: tries: most draws from a residual. Where none is accepted, p itself is drawn from; a lossless rule then warns.
     capped: for how many tokens that happened, since the rule was made.
     """
 
@@ -140,6 +143,13 @@ class Continuous:
         p, q = target.at(index), draft.law.at(index)
         drawn, missed = self.residual(p, q, sampler.seeds[index[0]], draft.places[index])
         self.capped += missed
+        if missed and self.lossless:
+            logger.warning(
+                "%d tokens were drawn from the target's own law instead of the residual, since none of %d tries was "
+                "accepted: they are not exact, nor is this picture",
+                missed,
+                self.tries,
+            )
         return values.index_put(index, drawn)
 
     def residual(self, p: Walk, q: Walk, seeds: Tensor, places: Tensor) -> tuple[Tensor, int]:

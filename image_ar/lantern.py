@@ -2,8 +2,7 @@
 
 The neighbours n_1, n_2, ... of x lend to it as long as they lend no more than a bound in all: delta (LANTERN), or
 (lambda - 1) p(x) (LANTERN++), so that a token that the target rules out stays ruled out. The bound holds for every x by
-itself, not for what is emitted (see `mmspec.image_ar.relaxed.drift`). At temperature 0 a code is kept if, with what it
-borrows, it is the best.
+itself, not for what is emitted. At temperature 0 a code is kept if, with what it borrows, it is the best.
 """
 
 from __future__ import annotations

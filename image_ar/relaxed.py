@@ -3,7 +3,7 @@
 At its neutral knob each rule is the ratio rule, bit for bit: what is granted is then p(x), and nothing else differs.
 After a rejection all go on with norm(max(p - q, 0)), as the ratio rule; `residual="optimal"` takes what is closest to
 the target's law for the acceptance at hand, norm(max(p - q f, 0)), f(x) being the chance to keep x (Cool-SD, arXiv
-2601.09212). No bound on what is granted to a token bounds what a rule emits, so `emitted` and `drift` compute that.
+2601.09212). No bound on what is granted to a token bounds what a rule emits.
 """
 
 from __future__ import annotations
@@ -53,15 +53,3 @@ class Relaxed(Ratio):
     def rest(self, law: Tensor, q: Tensor, depth: Tensor) -> Tensor:
         """See `Ratio.rest`."""
         return residual(law, q if self.residual == "plain" else self.kept(law, q, depth))
-
-
-def emitted(rule: Relaxed, p: Tensor, q: Tensor, depth: int = 0) -> Tensor:
-    """[B, V] the law of the token that a rule emits where one token is drafted from q [B, V] and p [B, V] is right."""
-    depths = torch.full((len(p),), depth, device=p.device)
-    kept = rule.kept(p, q, depths)
-    return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * rule.rest(p, q, depths)
-
-
-def drift(rule: Relaxed, p: Tensor, q: Tensor, depth: int = 0) -> Tensor:
-    """[B] total variation distance of that law from p."""
-    return (emitted(rule, p, q, depth) - p).abs().sum(-1) / 2

@@ -14,6 +14,8 @@ Cells that the pattern forces have one token of probability one, so they change 
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,10 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 
+logger = logging.getLogger(__name__)
+
 LANES, MOST = 8, 4096
-"""Columns that are tried at once after a joint rejection, and at most: what is left then has no mass but rounding."""
+"""Columns that are tried at once after a joint rejection, and at most: what is left then has next to no mass."""
 
 
 class ColumnSampler(Sampler):
@@ -157,7 +161,8 @@ def chances(draft: Draft, p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def thin(p: Tensor, q: Tensor, seeds: Tensor, place: Tensor) -> Tensor:
-    """A column [B, K] from norm(max(prod p - prod q, 0)), by acceptance-rejection with p as proposal.
+    """A column [B, K] from norm(max(prod p - prod q, 0)), by acceptance-rejection with p as proposal; from p, with a
+    warning, where no try is accepted.
 
     Args: p, q: [B, K, V]. seeds: [B]. place: [B] its index among the emitted columns.
     """
@@ -175,6 +180,13 @@ def thin(p: Tensor, q: Tensor, seeds: Tensor, place: Tensor) -> Tensor:
         left = left[~keep.any(1)]
         if not len(left):
             break
+    else:
+        logger.warning(
+            "%d columns were drawn from the target's own law instead of the residual, since none of %d tries was "
+            "accepted: they are not exact",
+            len(left),
+            MOST,
+        )
     return found
 
 

@@ -136,7 +136,7 @@ class Csm(Speaking):
         )
 
     def verify(self, state: State, draft: Draft) -> Verified:
-        """For every row a pass of the depth decoder over the chain, or one of the backbone."""
+        """For every row that goes on a pass of the depth decoder over the chain, or one of the backbone."""
         assert isinstance(state, CsmState)
         if not torch.equal(
             draft.parents, torch.arange(-1, draft.size - 1, device=draft.parents.device).expand_as(draft.parents)
@@ -146,8 +146,12 @@ class Csm(Speaking):
             )
         logits, taps, state.heard = [], [], []
         width = self.model.depth_decoder.config.hidden_size
-        for frame, tokens in zip(state.frames, draft.tokens, strict=True):
-            if len(frame.codes) == self.codebooks - 1:
+        for frame, tokens, done in zip(state.frames, draft.tokens, state.done, strict=True):
+            if done:
+                state.heard.append(frame.hidden)
+                taps.append(frame.hidden.new_zeros(draft.size, width))
+                logits.append(frame.hidden.new_zeros(draft.size, self.model.config.vocab_size))
+            elif len(frame.codes) == self.codebooks - 1:
                 codes = torch.tensor([[[*frame.codes, int(tokens[0])]]], device=tokens.device)
                 heard, hidden = self._backbone(codes, frame.backbone)
                 state.heard.append(hidden)
@@ -168,6 +172,8 @@ class Csm(Speaking):
         assert isinstance(state, CsmState)
         rooms = []
         for row, frame in enumerate(state.frames):
+            if state.done[row]:
+                continue
             path = accepted.paths[row]
             if len(frame.codes) == self.codebooks - 1:
                 state.frames[row] = frame = Frame(frame.backbone, state.heard[row])
@@ -175,8 +181,7 @@ class Csm(Speaking):
                 frame.codes += draft.tokens[row, path].tolist()
                 if draft.size > len(path):
                     frame.depth.crop(len(path) - draft.size)
-            if not state.done[row]:
-                rooms.append(max(0, self.codebooks - 2 - len(frame.codes)))
+            rooms.append(max(0, self.codebooks - 2 - len(frame.codes)))
         state.pending, state.emitted = accepted.next, state.emitted + accepted.count
         state.room = min(rooms, default=0)
 

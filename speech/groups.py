@@ -10,15 +10,17 @@ which sums to 1. Stored as two padded tables instead of a V x V matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mmspec.errors import InputError
 
-CHUNK = 1024  # rows of the cosine table that are in memory at once
+CHUNK = 256  # rows of the cosine table that are in memory at once
+STEPS = 2**20  # thresholds between 0 and 1: a power of 2, so that cosines are compared with them without rounding
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Groups:
     members: Tensor
     owners: Tensor
 
-    @property
+    @cached_property
     def shares(self) -> Tensor:
         """[V] number of owners of each token, |S(t)|."""
         return (self.owners < len(self.owners)).sum(-1)
@@ -60,43 +62,67 @@ class Groups:
 
 def alike(embeddings: Tensor, theta: float, alone: Sequence[int] = ()) -> Groups:
     """Groups by the cosine of embeddings [V, H] above `theta`; tokens in `alone` are groups of their own."""
-    directions = torch.nn.functional.normalize(embeddings.float(), dim=-1)
-    count = len(directions)
-    lonely = torch.zeros(count, dtype=torch.bool, device=directions.device)
-    lonely[list(alone)] = True
-    rows = []
-    for start in range(0, count, CHUNK):
-        near = directions[start : start + CHUNK] @ directions.T > theta
-        near &= ~lonely & ~lonely[start : start + CHUNK, None]
-        near[torch.arange(len(near)), torch.arange(start, start + len(near))] = True
-        rows.append(near.nonzero() + torch.tensor([start, 0], device=near.device))
-    pairs = torch.cat(rows)  # [E, 2] group, member
-    return Groups(_table(pairs, count), _table(pairs.flip(1), count))
+    count = len(embeddings)
+    ids = in_company(embeddings, alone)
+    itself = torch.arange(count, device=ids.device)
+    pairs = [itself[:, None].expand(-1, 2)]
+    for start, cosines in blocks(embeddings[ids]):
+        pairs.append(ids[(cosines > theta).nonzero() + torch.tensor([start, 0], device=ids.device)])
+    found = torch.cat(pairs)  # [E, 2] group, member
+    return Groups(_table(found, count), _table(found.flip(1), count))
 
 
 def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Groups:
-    """Groups with about `size` tokens on average: theta is searched for, since its scale differs between models.
+    """Groups with about `size` tokens on average, no more: theta follows from it, as its scale differs between models.
 
     Raises: InputError: a size below 1, or above the number of tokens that may have company.
     """
-    free = len(embeddings) - len(set(alone))
+    ids = in_company(embeddings, alone)
+    free = len(ids)
     if not 1 <= size <= max(free, 1):
         raise InputError(f"groups of {size} tokens on average cannot be made of {free} tokens: give 1 to {free}")
     if size == 1:
         return alike(embeddings, 2.0, alone)
-    low, high = -1.0, 1.0
-    for _ in range(24):
-        theta = (low + high) / 2
-        low, high = (theta, high) if alike(embeddings, theta, alone).mean_size > size else (low, theta)
-    return alike(embeddings, high, alone)
+    return alike(embeddings, threshold(embeddings[ids], (size - 1) * len(embeddings)), alone)
+
+
+def threshold(embeddings: Tensor, most: float) -> float:
+    """The lowest theta, in steps, that the cosines of at most `most` pairs of different embeddings exceed."""
+    counts = torch.zeros(2 * STEPS + 1, dtype=torch.long, device=embeddings.device)
+    for _, cosines in blocks(embeddings):
+        steps = (cosines * STEPS).ceil().clamp(-STEPS, STEPS).long()  # above a step exactly if the cosine is
+        counts += torch.bincount(steps.flatten() + STEPS, minlength=len(counts))
+    above = counts.flip(0).cumsum(0).flip(0) - counts
+    return (int((above > most).sum()) - STEPS) / STEPS  # `above` falls
+
+
+def in_company(embeddings: Tensor, alone: Sequence[int]) -> Tensor:
+    """The tokens that are not in `alone`."""
+    free = torch.ones(len(embeddings), dtype=torch.bool, device=embeddings.device)
+    free[list(alone)] = False
+    return free.nonzero()[:, 0]
+
+
+def blocks(embeddings: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Some rows of the table of cosines at a time, with the number of the first one; nothing is like itself (-inf)."""
+    directions = torch.nn.functional.normalize(embeddings.float(), dim=-1)
+    for start in range(0, len(directions), CHUNK):
+        cosines = directions[start : start + CHUNK] @ directions.T
+        own = torch.arange(len(cosines), device=cosines.device)
+        cosines[own, start + own] = -torch.inf
+        yield start, cosines
+
+
+def places_in_rows(rows: Tensor, count: int) -> Tensor:
+    """[E] ascending numbers of rows, below `count` -> [E] the place of each entry in its row."""
+    sizes = torch.bincount(rows, minlength=count)
+    return torch.arange(len(rows), device=rows.device) - (sizes.cumsum(0) - sizes)[rows]
 
 
 def _table(pairs: Tensor, count: int) -> Tensor:
     """[E, 2] pairs of row and entry -> [count, most] the entries of each row, padded with `count`."""
-    pairs = pairs[pairs[:, 0].sort(stable=True).indices]
-    sizes = torch.bincount(pairs[:, 0], minlength=count)
-    starts = sizes.cumsum(0) - sizes
-    place = torch.arange(len(pairs), device=pairs.device) - starts[pairs[:, 0]]
-    table = torch.full((count, int(sizes.max())), count, device=pairs.device)
+    pairs = pairs[(pairs[:, 0] * count + pairs[:, 1]).argsort()]
+    place = places_in_rows(pairs[:, 0], count)
+    table = torch.full((count, int(place.max()) + 1), count, device=pairs.device)
     table[pairs[:, 0], place] = pairs[:, 1]
     return table

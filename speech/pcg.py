@@ -76,7 +76,8 @@ class PCG:
                 group = owner_of(self.groups, token, coins[:, node - 1, 1])
                 ahead, drafted = self.groups.mass(own, group), self.groups.mass(q, group)
                 accept = real & (q[rows, token] > 0) & (coins[:, node - 1, 0] * drafted < ahead)
-                law = torch.where((real & ~accept)[:, None], rest(self.groups, own, q), law)
+                refused = real & ~accept  # seldom all rows, and the rest is dear
+                law = law.index_put((refused,), rest(self.groups, own[refused], q[refused]))
                 law = torch.where(accept[:, None], p[:, node], law)
                 last, walking = torch.where(accept, node, last), accept
         token = sampler.draw(law.log()[:, None], (emitted + last)[:, None])[:, 0]

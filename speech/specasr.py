@@ -109,7 +109,12 @@ class Aligning(Speaking):
 
 
 def aligned(drafted: list[int], place: int, correction: int, reach: int) -> list[int]:
-    """What follows the correction in a draft that was rejected at `place`: the nearest one within `reach` places."""
+    """What follows the correction in a draft that was rejected at `place`: the nearest one within `reach` places.
+
+    Nothing, where nothing was rejected: what is emitted after a whole draft corrects none of it.
+    """
+    if place == len(drafted):
+        return []
     near = sorted(range(max(0, place - reach + 1), min(len(drafted), place + reach)), key=lambda i: abs(i - place))
     for found in near:
         if drafted[found] == correction:

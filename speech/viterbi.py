@@ -26,9 +26,12 @@ from mmspec.drafters.medusa import Guessing, Medusa, MedusaHeads
 from mmspec.drafters.slots import Last
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
+from mmspec.speech.groups import places_in_rows
 from mmspec.tree import chain
 
 SMOOTHING = 0.1
+NOBODY = -1
+"""Where a token has fewer successors than the table has room for."""
 
 
 class PairedHeads(MedusaHeads):
@@ -50,24 +53,43 @@ class PairedHeads(MedusaHeads):
         self.register_buffer("others", torch.full((vocab_size,), -math.log(vocab_size)))
 
     def count(self, texts: list[list[int]]) -> None:
-        """Fill the table from token sequences: counts of pairs, smoothed by adding SMOOTHING to every pair."""
-        vocabulary = len(self.others)
-        counts = torch.full((vocabulary, vocabulary), SMOOTHING)
-        for text in texts:
-            ids = torch.tensor(text)
-            counts.index_put_((ids[:-1], ids[1:]), torch.ones(len(text) - 1), accumulate=True)
-        law = counts / counts.sum(-1, keepdim=True)
-        best = law.topk(self.successors.shape[1], dim=-1)
-        left = vocabulary - best.indices.shape[1]
-        self.successors.copy_(best.indices)
-        self.known.copy_(best.values.log())
-        self.others.copy_(((1 - best.values.sum(-1)).clamp(min=1e-9) / max(left, 1)).log())
+        """Fill the table from token sequences: counts of pairs, smoothed by adding SMOOTHING to every pair.
+
+        Only pairs that occur are held, so nothing has the size of V x V.
+        """
+        vocabulary, kept = self.successors.shape
+        before, after, times = counted_pairs(texts, vocabulary)
+        totals = torch.bincount(before, weights=times, minlength=vocabulary) + SMOOTHING * vocabulary
+        place = places_in_rows(before, vocabulary)
+        best = place < kept
+        before, after, place = before[best], after[best], place[best]
+        share = (times[best] + SMOOTHING) / totals[before]
+        told = torch.zeros(vocabulary, dtype=torch.double).index_add(0, before, share)
+        left = vocabulary - torch.bincount(before, minlength=vocabulary)
+        successors = torch.full((vocabulary, kept), NOBODY)
+        successors[before, place] = after
+        known = torch.zeros(vocabulary, kept)
+        known[before, place] = share.log().float()
+        self.successors.copy_(successors)
+        self.known.copy_(known)
+        self.others.copy_(((1 - told).clamp(min=1e-9) / left.clamp(min=1)).log())
 
     def pairs(self, before: Tensor, after: Tensor) -> Tensor:
         """log A: [B, K] and [B, L] tokens -> [B, K, L]."""
         found = self.successors[before][:, :, None, :] == after[:, None, :, None]  # [B, K, L, kept]
         known = torch.where(found, self.known[before][:, :, None, :], -math.inf).amax(-1)
         return torch.where(found.any(-1), known, self.others[before][:, :, None]).float()
+
+
+def counted_pairs(texts: list[list[int]], vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The pairs of tokens that occur: first tokens, ascending; second ones, of each first one the most frequent ahead;
+    and how often, as float64."""
+    ids = [torch.tensor(text, dtype=torch.long) for text in texts]
+    keys = torch.cat([torch.zeros(0, dtype=torch.long), *(one[:-1] * vocabulary + one[1:] for one in ids)])
+    pairs, times = keys.unique(return_counts=True)
+    order = times.argsort(descending=True)
+    order = order[(pairs[order] // vocabulary).argsort(stable=True)]
+    return pairs[order] // vocabulary, pairs[order] % vocabulary, times[order].double()
 
 
 class Viterbi(Medusa):

@@ -88,6 +88,19 @@ def test_no_speedup_without_both_baselines(two_samples: list[Sample], absent: st
     assert "S is not given" in tables.speed_table([found], {}, None)
 
 
+def test_speedup_is_against_our_loop_where_nothing_else_can_run(two_samples: list[Sample]) -> None:
+    """HF generate does not serve every model; then it is in no sample, and the table says so."""
+    both = tables.speed_table(fig.figures(two_samples), {}, None)
+    assert "our AR loop, the faster AR decoding" in both
+    for sample in two_samples:
+        del sample.runs["hf"]
+    none, eagle = fig.figures(two_samples)
+    assert (none.speedup, eagle.speedup, eagle.baseline) == (1, pytest.approx(60 / 24), "none")
+    text = tables.speed_table([none, eagle], {}, None)
+    assert "our AR loop alone: HF generate is not run on this model" in text
+    assert "faster" not in text
+
+
 def test_speedup_is_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
     samples = [
         sample_with(0, none=run_of(2, 1.0), hf=run_of(2, 9.0), x=run_of(2, 0.1)),
@@ -126,14 +139,32 @@ def test_interval_contains_the_estimate_and_grows_with_disagreement() -> None:
 
 
 def test_interval_resamples_prompts_not_replies() -> None:
-    """Repetitions of one prompt are no new evidence: with a single prompt there is nothing to resample."""
+    """Repetitions of one prompt are no new evidence: with prompts that are all alike there is nothing to resample."""
     samples = [
-        Sample(0, 0.0, i, {"none": run_of(11, 10.0), "hf": run_of(11, 20.0), "x": run_of(11, 2.0 + i)})
+        Sample(question, 0.0, i, {"none": run_of(11, 10.0), "hf": run_of(11, 20.0), "x": run_of(11, 2.0 + i)})
+        for question in range(4)
         for i in range(6)
     ]
     found = fig.method_figures(samples, "x")
     assert found.speedup_low == pytest.approx(found.speedup)
     assert found.speedup_high == pytest.approx(found.speedup)
+
+
+@pytest.mark.parametrize("prompts", [2, 3, 4])
+def test_few_prompts_have_no_interval(prompts: int) -> None:
+    """The bootstrap of two is their range, which is no 95 % interval."""
+    samples = [
+        Sample(question, 0.0, i, {"none": run_of(11, 10.0), "hf": run_of(11, 20.0), "x": run_of(11, 2.0 + question)})
+        for question in range(prompts)
+        for i in range(3)
+    ]
+    found = fig.figures(samples)
+    (x,) = [one for one in found if one.method == "x"]
+    assert x.speedup is not None
+    assert (x.speedup_low is None) == (x.speedup_high is None) == (prompts < 4)
+    text = tables.speed_table(found, {}, None)
+    assert ("No 95 % intervals: they take 4 prompts or more" in text) == (prompts < 4)
+    assert tables.speed_cells(x)[2] == "-" or prompts == 4
 
 
 @pytest.mark.filterwarnings("error")
@@ -143,6 +174,7 @@ def test_a_reply_that_the_prefill_gave_whole_leaves_the_interval_a_number() -> N
         sample_with(0, **baselines, x=run_of(11, 5.0)),
         sample_with(1, **baselines, x=run_of(1, 0.0)),
         sample_with(2, none=run_of(1, 0.0), hf=run_of(1, 0.0), x=run_of(1, 0.0)),
+        sample_with(3, none=run_of(1, 0.0), hf=run_of(1, 0.0), x=run_of(1, 0.0)),
     ]
     found = fig.method_figures(samples, "x")
     assert found.speedup == pytest.approx(2)  # 10 steps in 5 s, against 20 in 20 s

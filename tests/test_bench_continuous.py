@@ -16,8 +16,10 @@ from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.drawing import canvas_run
 from mmspec.benchmarks.drawing.canvas_run import Counting, steps_of
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH
+from mmspec.benchmarks.drawing.run import ImageSettings
 from mmspec.benchmarks.drawing.tokenizers import through_latents
 from mmspec.benchmarks.records import sample_of
+from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
 from mmspec.image_ar.judge import Judge
@@ -83,7 +85,11 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     assert plain["speedup"] == pytest.approx(1)
     assert plain["alpha"] is None
     assert 0 < mar["alpha"] < 1
-    assert [each["lossless"] for each in (plain, fewer, mar, released)] == [True, True, True, False]
+    assert [each["lossless"] for each in (plain, fewer, mar, released)] == [True, False, True, False]
+    assert [each["lossless"] for each in summary["quality"][2:]] == [True, False, True, False]
+    table = (tmp_path / "table.txt").read_text()
+    assert table.count("none:steps=2 (lossy)") == 3  # two batch sizes, quality
+    assert "No 95 % intervals" in table
     assert [each["row"] for each in summary["quality"]] == [REAL, THROUGH, *rows.split(",")]
     assert all(each["fidelity"]["questions"] == 3 for each in summary["quality"])
     first = [sample_of(json.loads(line)) for line in (tmp_path / "batch-2" / "samples.jsonl").read_text().splitlines()]
@@ -94,6 +100,30 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     (tmp_path / "pictures" / "samples.jsonl").write_text("")
     with pytest.raises(TypeError):
         bench(folder, tmp_path, "--methods", rows)
+
+
+def test_a_row_is_lossless_in_the_models_own_steps_alone(folder: Path) -> None:
+    pipe = mmspec.load(folder, "none")
+    rows = ("none", f"none:steps={STEPS}", "none:steps=2", "mar:steps=7")
+    assert [canvas_run.drawing(pipe, text, None).own_steps for text in rows] == [True, True, False, False]
+
+
+def test_pictures_of_one_run_are_not_taken_for_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie by the place of their row, so a run with other rows, or in another dtype, needs another folder."""
+    monkeypatch.setattr(canvas_run, "_paint", lambda *given: (2, 1))
+    monkeypatch.setattr(canvas_run, "_read", lambda path: path.parent.name)
+
+    def painted(*drafters: str, **changes: Any) -> Any:
+        speed = SpeedSettings("m", drafters, temperatures=(1.0,), **changes)
+        return canvas_run.paint_all(None, ImageSettings(speed, captions=2), tmp_path)  # type: ignore[arg-type]
+
+    assert painted("none", "mar").pictures == {"none": ["row-0"] * 2, "mar": ["row-1"] * 2}
+    assert painted("none", "mar").rates == {"none": 0.5, "mar": 0.5}
+    for other, changes in ((("mar", "none"), {}), (("none", "mar"), {"dtype": "bfloat16"})):
+        with pytest.raises(InputError, match="choose another folder"):
+            painted(*other, **changes)
 
 
 def test_real_pictures_go_through_the_vae(folder: Path) -> None:

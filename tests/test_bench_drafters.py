@@ -164,10 +164,10 @@ def test_the_average_takes_every_question_of_every_task(
 ) -> None:
     speed = SpeedSettings(str(family), ("prompt-lookup",), temperatures=(0.0,), questions=2, min_tokens=1)
     monkeypatch.setattr(dt, "measured", lambda pipe, here, task, *others: two_samples[: 1 + (task == "chart")])
-    table = dt.run_table(dt.TableSettings(speed, (str(family),), ("chart", "scene")), tmp_path)
+    table = dt.run_table(dt.TableSettings(speed, (str(family),), ("chart", "scene", "text")), tmp_path)
     (row,) = [one for one in table.rows if one.task == dt.AVERAGE and one.figures.method == "eagle2"]
-    assert row.figures.replies == 3
-    assert row.figures.speedup == pytest.approx((20 + 40 + 20) / (8 + 16 + 8))
+    assert row.figures.replies == 4
+    assert row.figures.speedup == pytest.approx((20 + 40 + 20 + 20) / (8 + 16 + 8 + 8))
     assert row.figures.speedup_low is not None
     assert row.figures.speedup_low <= 2.5 <= row.figures.speedup_high  # type: ignore[operator]
 

@@ -22,6 +22,7 @@ from mmspec.benchmarks import figures as fig
 from mmspec.benchmarks.accuracy import score
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.commands import speed
+from mmspec.benchmarks.commands.images import IMAGES
 from mmspec.benchmarks.drawing import measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
@@ -201,6 +202,8 @@ def test_rows_split_into_drafter_rule_and_knob(pipe: mmspec.Pipeline) -> None:
         knob = rows.split(text)[2]
         assert knob is not None
         assert not rows.row(pipe, text).rule.lossless
+    grouped = [rows.row(pipe, text).rule for text in (*curve_rows(), *IMAGES.split(",")) if "gsd" in text]
+    assert [rule.distance for rule in grouped] == [None] * 6  # type: ignore[attr-defined]
 
 
 # methods
@@ -453,6 +456,19 @@ def test_mistakes_are_named_before_anything_is_drawn(folder: Path, arguments: tu
     done = bench("images", "--model", folder, *arguments)
     assert isinstance(done.exception, mmspec.Error), done.output
     assert message in str(done.exception)
+
+
+def test_a_picture_is_as_long_as_its_layout(caplog: pytest.LogCaptureFixture) -> None:
+    """Where a request decides on the size, the budget is the model's context."""
+    from test_image_glm import glm_model
+
+    settings = ImageSettings(SpeedSettings("m", ("none",), temperatures=(1.0,)))
+    pipe = mmspec.load(tiny_images.emu3_model().float(), drafter="none")
+    pipe.target.layout = pipe.target._layout(2, 3)
+    told = fitted(pipe, settings).speed
+    assert told.max_new_tokens == told.min_tokens == 2 * (3 + 1) + 3 < pipe.target.budget
+    with pytest.raises(mmspec.Error, match="no picture is made here of the codes of this GlmImage"):
+        fitted(mmspec.load(glm_model().float(), drafter="none"), settings)
 
 
 def test_models_that_write_are_refused(tmp_path: Path) -> None:

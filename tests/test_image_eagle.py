@@ -327,7 +327,7 @@ def test_the_check_finds_another_q_than_the_one_drawn_from(name: str, monkeypatc
         return made
 
     monkeypatch.setattr(type(drafter), "begin", wrong)
-    assert p_value(drafter, Sampling(temperature=1.0, seed=100), 4000) < FALSE_ALARM
+    assert p_value(drafter, Sampling(temperature=1.0, seed=100)) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("name", LAWS)

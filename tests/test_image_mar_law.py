@@ -99,6 +99,15 @@ def test_tries_that_do_not_suffice_are_counted_and_end_in_the_targets_own_law() 
         Released(softness=0)
 
 
+def test_a_lossless_rule_warns_where_no_try_was_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    p, q = walk([0.2], [1.0]), walk([0.8], [1.0])
+    judged(Conditioned(), p, q, 500)
+    judged(Continuous(tries=1), p, q, 500)  # keeps no law anyway
+    assert not caplog.text
+    judged(Conditioned(tries=1), p, q, 500)
+    assert "the target's own law instead of the residual, since none of 1 tries was accepted" in caplog.text
+
+
 def test_ratios_are_those_of_the_paper_and_of_its_code() -> None:
     p, q = walk([0.3, -0.2], [0.5, 0.8], -1.3), walk([0.1, 0.4], [0.7, 0.6], -0.9)
     x = torch.tensor([[0.2, 0.1]]).double()

@@ -21,7 +21,6 @@ from mmspec.image_ar.janus import Janus
 from mmspec.image_ar.lantern import Lantern, LanternPlus
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pac import Proactive
-from mmspec.image_ar.relaxed import drift, emitted
 from mmspec.sampling import Sampler, Sampling
 from mmspec.tree import chain
 
@@ -70,6 +69,18 @@ def laws(count: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
     p, q = (spread * torch.randn(2, count, VOCAB, generator=generator)).softmax(-1)
     p[0, :4], q[1, 3:7] = 0.0, 0.0
     return p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+
+
+def emitted(rule: Any, p: Tensor, q: Tensor) -> Tensor:
+    """[B, V] the law of the token that a rule emits where one token is drafted from q [B, V] and p [B, V] is right."""
+    depth = torch.zeros(len(p), dtype=torch.long)
+    kept = rule.kept(p, q, depth)
+    return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * rule.rest(p, q, depth)
+
+
+def drift(rule: Any, p: Tensor, q: Tensor) -> Tensor:
+    """[B] total variation distance of that law from p."""
+    return (emitted(rule, p, q) - p).abs().sum(-1) / 2
 
 
 @pytest.mark.parametrize("residual", ["plain", "optimal"])

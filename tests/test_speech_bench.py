@@ -11,6 +11,7 @@ import pytest
 import tiny
 import tiny_speech
 import torch
+from tiny_musicgen import musicgen, tokenizer
 from typer.testing import CliRunner
 
 import mmspec
@@ -21,8 +22,9 @@ from mmspec.benchmarks.figures import figures
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, rule_of, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
-from mmspec.benchmarks.speaking.report import draw_curve
-from mmspec.benchmarks.speaking.run import curve_rows
+from mmspec.benchmarks.speaking.report import draw_curve, speech_report
+from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech
+from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.errors import Error, InputError, UnknownNameError
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio
@@ -93,11 +95,24 @@ def test_a_run_measures_speed_words_and_voices_and_goes_on_where_it_stopped(fold
     assert figures["prompt-lookup"]["equal_ours"] == 1
     assert figures["prompt-lookup@tolerance=3"]["lossless"] is False
     assert figures["none"]["speedup"] is not None
+    for name in ("none", "hf"):  # every token is a forward, that of the prefill as well
+        assert spoken[name]["nfe"] * spoken[name]["audio_seconds"] == pytest.approx(figures[name]["new_tokens"])
     lines = (out / "samples.jsonl").read_bytes()
     again = bench(*told)
     assert again.exit_code == 0
     assert (out / "samples.jsonl").read_bytes() == lines, "what was measured is not measured again"
     assert json.loads((out / "summary.json").read_text())["spoken"] == summary["spoken"]
+
+
+def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path) -> None:
+    pipe = mmspec.load(musicgen(), "none", processor=tokenizer())
+    speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=1, max_new_tokens=7, min_tokens=2, repeats=1)
+    settings = SpeechSettings(speed)
+    report = speech_report(pipe, run_speech(pipe, settings, tmp_path), settings)
+    assert report.certainty[1.0] is not None
+    assert 0 < report.certainty[1.0] < 1
+    assert report.figures[0].speedup == 1
+    assert "our AR loop alone" in report.text()
 
 
 def test_without_a_listener_the_table_says_so(tmp_path: Path) -> None:
@@ -157,7 +172,7 @@ def test_the_certainty_is_that_of_the_warped_law(pipe: Any) -> None:
 
 def test_watching_changes_no_token(pipe: Any) -> None:
     asked = {"prompt": "two red circles", "seed": 5, "max_new_tokens": 20, "temperature": 1.0}
-    rule = Watching()
+    rule = Watching(Exact())
     watched = pipe.with_drafter("none", acceptance=rule)(**asked)
     assert watched.token_ids == pipe(**asked).token_ids
     assert len(rule.tops) == len(watched.token_ids) - 1

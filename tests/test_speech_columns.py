@@ -127,11 +127,16 @@ def test_thinning_draws_from_what_p_has_above_q() -> None:
     assert float((seen - expected / expected.sum()).abs().sum() / 2) < NOISE
 
 
-def test_thinning_ends_where_nothing_is_left() -> None:
-    p = tables()[0]
+def test_thinning_ends_where_nothing_is_left_and_warns(caplog: pytest.LogCaptureFixture) -> None:
+    p, q = tables()[:2]
+    thin(p[None], q[None], torch.tensor([1]), torch.tensor([1]))
+    assert not caplog.text
     found = thin(p.expand(2, -1, -1), p.expand(2, -1, -1), torch.tensor([1, 2]), torch.tensor([1, 2]))
     assert found.shape == (2, K)
+    assert "2 columns were drawn from the target's own law instead of the residual" in caplog.text
+    caplog.clear()
     assert thin(p[None][:0], p[None][:0], torch.arange(0), torch.arange(0)).shape == (0, K)
+    assert not caplog.text
 
 
 def test_the_coupled_rule_keeps_columns_that_are_the_targets_own() -> None:

@@ -108,6 +108,19 @@ def test_rows_of_a_batch_are_those_of_single_calls(target: Csm) -> None:
         assert toys.answer(target, NoDrafter(), toys.row_of(PROMPTS, row), 30, alone).rows[0] == together.rows[row]
 
 
+def test_a_row_that_has_ended_lets_the_others_go_on(target: Csm) -> None:
+    """The others may draft further than its frame would reach, so it is not read any more."""
+    whole = toys.answer(target, NoDrafter(), PROMPTS, 36, SAMPLED).rows
+    end = next(code for code in whole[0] if code not in whole[1])
+    counting = Counting(target.model)
+    found = toys.answer(counting, Depth(3), PROMPTS, 36, SAMPLED, eos=[end])
+    assert found.rows == [whole[0][: whole[0].index(end) + 1], whole[1]]
+    assert len(found.rows[0]) < 30
+    assert any(r.proposed > 2 and not r.tokens[0] for r in found.rounds)
+    read = sum(bool(tokens) for r in found.rounds[1:] for tokens in r.tokens)
+    assert counting.depth_passes + counting.backbone_passes == len(PROMPTS["input_ids"]) + read
+
+
 def test_greedy_codes_equal_those_of_transformers(target: Csm) -> None:
     inputs = toys.row_of(PROMPTS, 1)
     generated = target.model.generate(

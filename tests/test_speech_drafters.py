@@ -10,16 +10,18 @@ import pytest
 import tiny_speech as tiny
 import torch
 import toys
+from test_drafters import surprise
 
 import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
-from mmspec.acceptance.ratio import Ratio
+from mmspec.acceptance.ratio import Ratio, without
 from mmspec.checkpoints import load_drafter, save_drafter
+from mmspec.contract import Draft
 from mmspec.drafters.medusa import MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError
-from mmspec.sampling import Sampling
+from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.recipes import SsdRecipe, VadusaRecipe, ViterbiRecipe
 from mmspec.speech.ssd import SSD, own_weights, shortened, upper_layers
 from mmspec.speech.unverified import Unverified
@@ -106,11 +108,34 @@ def test_a_draft_model_with_all_of_the_targets_layers_is_always_right(target: An
     assert sum(noise.accepted) < sum(found.accepted)
 
 
-def test_sampled_trees_declare_the_law_they_draw_from(target: Any) -> None:
-    """The ratio rule runs on them; it refuses a draft without a law."""
-    for name in ("vadusa", "ssd noisy"):
-        found = toys.answer(target, MAKE[name](target), inputs_of(target, "two red"), 16, SAMPLED, Ratio())
-        assert len(found.rows[0]) == 16
+def first_draft(target: Any, drafter: Any, rows: int) -> Draft:
+    """The first draft of many rows with the same prompt and different seeds."""
+    drafter.bind(target)
+    sampler = Sampler(Sampling(temperature=1.0, top_k=12, seed=1), rows, torch.device("cpu"))
+    inputs = {name: value.repeat_interleave(rows, 0) for name, value in inputs_of(target, "two").items()}
+    with torch.inference_mode():
+        state = target.prefill({**inputs, "max_new_tokens": 20}, drafter.needs, sampler)
+        for ids, token in zip(state.ids, state.pending.tolist(), strict=True):
+            ids.append(token)
+        state.emitted = torch.ones_like(state.pending)
+        return drafter.begin(state, sampler, "sampled").propose(state)
+
+
+@pytest.mark.parametrize("name", ["vadusa", "ssd noisy"])
+def test_sampled_trees_declare_the_law_they_draw_from(target: Any, name: str) -> None:
+    """600 rows; every child of every node, given those before it; six standard errors. The ratio rule runs on them; it
+    refuses a draft without a law."""
+    found = toys.answer(target, MAKE[name](target), inputs_of(target, "two red"), 16, SAMPLED, Ratio())
+    assert len(found.rows[0]) == 16
+    draft = first_draft(target, MAKE[name](target), 600)
+    assert draft.q is not None
+    for node in range(draft.size):
+        left = draft.q[:, node]
+        for child in (draft.parents[0] == node).nonzero()[:, 0]:
+            assert surprise(draft.tokens[:, child], left) < 6
+            left = without(left, draft.tokens[:, child])
+    flat = draft.q[:, 0].sqrt() / draft.q[:, 0].sqrt().sum(-1, keepdim=True)
+    assert surprise(draft.tokens[:, 1], flat) > 6
     with pytest.raises(MismatchError, match="Ratio takes proposals of kind sampled"):
         toys.answer(target, viterbi(target), inputs_of(target, "two red"), 16, SAMPLED, Ratio())
 
@@ -152,7 +177,10 @@ def test_without_the_table_the_path_is_each_heads_own_choice(target: Any) -> Non
     tokens = [torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9, 3]])]
     gains = [torch.tensor([[0.1, 0.9, 0.2]]), torch.tensor([[0.0, -1.0, 0.5]])]
     assert best_path(torch.tensor([41]), tokens, gains, net, 0.0).tolist() == [[6, 3]]
-    assert len({tuple(best_path(torch.tensor([t]), tokens, gains, net, 50.0)[0].tolist()) for t in range(60)}) >= 1
+    codes = target.code_ids()
+    follow = [torch.tensor([codes[:8]])] * 2
+    even = [torch.zeros(1, 8)] * 2
+    assert len({tuple(best_path(torch.tensor([t]), follow, even, net, 50.0)[0].tolist()) for t in codes[:8]}) > 1
 
 
 def test_the_table_holds_smoothed_counts() -> None:
@@ -165,6 +193,20 @@ def test_the_table_holds_smoothed_counts() -> None:
     want /= want.sum(-1, keepdim=True)
     assert torch.allclose(law, want, atol=1e-6)
     assert torch.allclose(law.sum(-1), torch.ones(6), atol=1e-5)
+
+
+def test_a_table_of_a_large_vocabulary_has_no_cell_for_every_pair() -> None:
+    """A square of this side has 4 x 10^12 cells. Successors that never occurred share what is left."""
+    vocabulary = 2_000_000
+    net = PairedHeads(head_config(mmspec.load(tiny.valle(), drafter="none").target), 1, vocabulary, kept=2)
+    net.count([[5, vocabulary - 1, 5, 7, 5, 7, 5, 6], [3]])
+    law = net.pairs(torch.tensor([[5, 3]]), torch.tensor([[7, 6, vocabulary - 1, 8]]))[0].exp()
+    total = 4 + 0.1 * vocabulary
+    assert law[0, 0] == pytest.approx(2.1 / total, rel=1e-5)
+    assert sorted(law[0, 1:3].tolist())[1] == pytest.approx(1.1 / total, rel=1e-5)
+    rest = 1 - (2.1 + 1.1) / total
+    assert law[0, 3] == pytest.approx(rest / (vocabulary - 2), rel=1e-5)
+    assert law[1].tolist() == pytest.approx([1 / vocabulary] * 4, rel=1e-5)
 
 
 def test_the_unverified_mode_emits_the_path_and_has_no_tau(target: Any) -> None:

@@ -20,6 +20,7 @@ from mmspec.acceptance.ratio import Ratio, residual
 from mmspec.contract import Draft
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
+from mmspec.speech import groups as groups_module
 from mmspec.speech import pcg as pcg_module
 from mmspec.speech.beta import Beta
 from mmspec.speech.groups import Groups, alike, by_size
@@ -297,6 +298,32 @@ def test_groups_are_made_of_the_wanted_size(size: float) -> None:
     groups = by_size(torch.randn(60, 5, generator=torch.Generator().manual_seed(4)), size)
     assert abs(groups.mean_size - size) < 0.15 * size
     assert groups.mean_size == 1 or size > 1
+
+
+def test_only_tokens_that_may_have_company_are_compared_and_pairs_are_listed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Real vocabularies have 10^10 pairs: those below the final theta must never be listed."""
+    listed, compared = [], []
+    make, blocks = groups_module.alike, groups_module.blocks
+    monkeypatch.setattr(groups_module, "alike", lambda *given: listed.append(given) or make(*given))
+    monkeypatch.setattr(groups_module, "blocks", lambda vectors: compared.append(len(vectors)) or blocks(vectors))
+    vectors = torch.randn(600, 5, generator=torch.Generator().manual_seed(4))
+    groups = by_size(vectors, 2.5, alone=range(300))
+    assert (len(listed), compared) == (1, [300, 300])
+    assert 2.49 < groups.mean_size <= 2.5
+    assert (groups.members[:300, 1:] == 600).all()
+    assert groups.shares is groups.shares
+
+
+def test_what_follows_a_rejection_is_computed_for_rejected_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(pcg_module, "rest", lambda groups, p, q: asked.append(len(p)) or rest(groups, p, q))
+    same = draw(PCG(groups=GROUPS), tables.TableDrafter(TABLE, (1,)), budget=3)
+    assert sum(same.accepted) == len(same.accepted)
+    assert sum(asked) == 0
+    other = draw(PCG(groups=GROUPS), ONE, budget=3)
+    assert 0 < max(asked) < len(other.rows)
 
 
 def one_node_laws(*rows: list[float]) -> Tensor:

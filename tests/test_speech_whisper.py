@@ -18,8 +18,8 @@ from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.drafters.recycling import Recycling
 from mmspec.drafters.suffix import Suffix
 from mmspec.errors import InputError, MismatchError
-from mmspec.speech.specasr import SpecASR, aligned, ragged
-from mmspec.speech.whisper import LONGEST_S, Whisper
+from mmspec.speech.specasr import Aligning, SpecASR, aligned, ragged
+from mmspec.speech.whisper import LONGEST_S, HearingDecoder, Whisper
 
 VOCABULARY, FRAMES, MELS, START, END = 97, 20, 8, 90, 91
 
@@ -177,34 +177,43 @@ def test_a_tree_is_verified_as_its_branches_would_be(model: Any) -> None:
             torch.testing.assert_close(both[0, allowed], both[1, allowed])
 
 
-def test_a_rejected_draft_is_used_again(model: Any) -> None:
+def test_a_rejected_draft_is_used_again(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert aligned([1, 2, 3, 4, 5], 1, 3, 3) == [4, 5]  # the draft had a token too many
     assert aligned([1, 2, 3, 4], 2, 2, 3) == [3, 4]  # one too few
     assert aligned([1, 2, 3, 2, 9], 2, 2, 3) in ([3, 2, 9], [9])
     assert aligned([1, 2, 3, 4, 5], 0, 5, 3) == []  # too far away
     assert aligned([1, 2, 3], 1, 2, 0) == []
     assert aligned([1, 2], 2, 7, 3) == []
+    assert aligned([1, 2, 1, 3], 4, 1, 3) == []  # nothing was rejected
     draft = ragged(torch.tensor([8, 9]), [[1, 2], []])
     assert draft.tokens.tolist() == [[8, 1, 2], [9, 0, 0]]
     assert draft.valid is not None
     assert draft.valid.tolist() == [[True, True, True], [True, False, False]]
-    drafter = SpecASR(toys.perturbed(model, 0.1), threshold=0.0, length=8)
-    calls = {"read": 0, "rounds": 0}
-    extend = drafter.decoder.extend
+    calls = {"read": 0, "reused": 0}
+    extend, propose = HearingDecoder.extend, Aligning.propose
 
     def counted(*given: Any, **more: Any) -> Any:
-        calls["read"] += 1
+        calls["read"] += given[0] is drafter.decoder
         return extend(*given, **more)
 
-    drafter.decoder.extend = counted  # type: ignore[method-assign]
-    reused = []
-    for seed in range(6):
+    def watched(drafting: Aligning, state: Any) -> Any:
         before = calls["read"]
-        out = mmspec.load(model, drafter).generate(**inputs_of(speech(seed=seed)), temperature=0, max_new_tokens=40)
-        reused.append(8 * len(out.stats.accept_lengths) - (calls["read"] - before))
-    without = SpecASR(toys.perturbed(model, 0.1), threshold=0.0, length=8, reach=0)
-    assert max(reused) > 8, "in some round the small model was not asked"
-    assert without.reach == 0
+        draft = propose(drafting, state)
+        calls["reused"] += draft.size > 1 and calls["read"] == before
+        return draft
+
+    monkeypatch.setattr(HearingDecoder, "extend", counted)
+    monkeypatch.setattr(Aligning, "propose", watched)
+    reused = []
+    for reach, seeds in ((3, 6), (0, 3)):
+        drafter = SpecASR(toys.perturbed(model, 0.1), threshold=0.0, length=8, reach=reach)
+        calls["reused"] = 0
+        for seed in range(seeds):
+            before = calls["read"]
+            out = mmspec.load(model, drafter).generate(**inputs_of(speech(seed=seed)), temperature=0, max_new_tokens=40)
+            reused.append(8 * len(out.stats.accept_lengths) - (calls["read"] - before))
+        assert (calls["reused"] > 0) == (reach > 0), "in some round the small model was not asked"
+    assert max(reused[:6]) > 8
 
 
 def test_a_sure_threshold_makes_drafts_shorter(model: Any) -> None:

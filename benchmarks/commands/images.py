@@ -25,7 +25,7 @@ from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, sh
 from mmspec.benchmarks.start import loaded
 
 IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
-IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd=14,scd-mc@cool-sd=1.3"
+IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd:size=14:distance=none,scd-mc@cool-sd=1.3"
 
 
 def images(
@@ -56,7 +56,7 @@ def images(
 ) -> None:
     """Pictures: tau, S and forwards of drafters and rules, whether captions are kept, how far codes and pictures drift.
 
-    Example: mmspec bench images --methods none,scd-gs,sjd@gsd=14 --captions 64 --out bench-images
+    Example: mmspec bench images --methods none,scd-gs,scd-mc@lantern --captions 64 --out bench-images
     """
     from mmspec.benchmarks.drawing.report import run_images
     from mmspec.benchmarks.drawing.run import ImageSettings, curve_rows

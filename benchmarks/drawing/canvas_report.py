@@ -17,14 +17,16 @@ from mmspec.benchmarks.drawing.run import ImageSettings, judge_of
 from mmspec.benchmarks.figures import OURS, decode_cost, interval, mean_emitted, ratio, seconds_per_token, time_split
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.tables import MISSING, aligned, number, percent
+from mmspec.benchmarks.tables import FEW, aligned, number, percent, span
 from mmspec.media import save_image
 
 SPEED_HEAD = ["method", "ms/picture", "NFE", "tokens/NFE", "alpha", "S", "95 %", "draft", "verify", "other"]
 NOTE = """\
-NFE: target forwards per picture. alpha: drafted tokens that were accepted. S: against our plain decoding in the model's
-own steps, the only one there is. kept: captions of which everything holds; facts: mean share of what is stated that
-holds; shuffled: kept under other captions. Frechet: distance to real pictures."""
+NFE: target forwards per picture; one that judges drafted groups reads as many canvases as there are groups and one
+more, except under the rules that judge all of them from one canvas. alpha: drafted tokens that were accepted. S:
+against our plain decoding in the model's own steps, the only one there is; other steps draw from another law (lossy).
+kept: captions of which everything holds; facts: mean share of what is stated that holds; shuffled: kept under other
+captions. Frechet: distance to real pictures."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ def speed_block(size: int, found: Sequence[CanvasSpeed]) -> str:
             number(each.tokens_per_forward),
             number(each.alpha),
             number(each.speedup),
-            MISSING if each.low is None else f"{each.low:.2f}-{each.high:.2f}",
+            span(each.low, each.high),
             percent(each.draft),
             percent(each.verify),
             percent(each.other),
         ])  # fmt: skip
-    return f"batch {size}\n{aligned(rows)}"
+    few = [FEW] if any(each.speedup is not None and each.low is None for each in found) else []
+    return "\n".join([f"batch {size}", aligned(rows), *few])
 
 
 def quality_block(found: Sequence[Quality]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mmspec import Pipeline
-from mmspec.benchmarks.drawing.run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch
+from mmspec.benchmarks.drawing.run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch, told_of
 from mmspec.benchmarks.methods import Method
 from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.rows import row
@@ -96,8 +96,7 @@ def paint_all(pipe: Pipeline, settings: ImageSettings, folder: Path) -> Painted:
     """The picture of every caption by every row, as a file each; those that are there already are read."""
     asked = judge_kind().captions(settings.captions, settings.prompts)
     captions = [one.prompt for one in asked]
-    told = {"run": "canvas", "guidance": settings.guidance, "temperature": settings.temperature, "captions": captions}
-    store = Store(folder, {**told, "model": settings.speed.model, "seed": settings.speed.seed})
+    store = Store(folder, told_of(settings, captions) | {"run": "canvas", "captions": len(captions)})
     counts = {name: (0, 0) for name in settings.speed.drafters}
     done = {(record["row"], record["batch"]): (record["drafted"], record["kept"]) for record in store.load()}
     starts = range(0, len(captions), TOGETHER)

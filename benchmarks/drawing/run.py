@@ -38,10 +38,10 @@ LEAST_REQUESTS = 2
 
 CURVE_DRAFTER = "scd-mc"
 CURVE = {
-    "lantern": ("delta", (0.02, 0.05, 0.1, 0.2, 0.4)),
-    "lantern++": ("bound", (1.5, 2, 3, 5)),
-    "gsd": ("size", (4, 8, 14, 30, 50)),
-    "cool-sd": ("delta", (1.1, 1.3, 1.6, 2)),
+    "lantern": ("delta={:g}", (0.02, 0.05, 0.1, 0.2, 0.4)),
+    "lantern++": ("bound={:g}", (1.5, 2, 3, 5)),
+    "gsd": ("size={:g}:distance=none", (4, 8, 14, 30, 50)),  # the published distance is of Lumina-mGPT's embedding
+    "cool-sd": ("delta={:g}", (1.1, 1.3, 1.6, 2)),
 }
 """Every relaxed rule, its knob, and the settings between the exact rule and the loosest one that was published."""
 
@@ -84,7 +84,7 @@ class ImageSettings:
 def curve_rows() -> tuple[str, ...]:
     """The rows of a quality-speed curve."""
     return tuple(
-        f"{CURVE_DRAFTER}@{rule}:{knob}={value:g}" for rule, (knob, values) in CURVE.items() for value in values
+        f"{CURVE_DRAFTER}@{rule}:{knob.format(value)}" for rule, (knob, values) in CURVE.items() for value in values
     )
 
 
@@ -95,6 +95,11 @@ class Drawing:
     pipe: Pipeline
     guidance: float | None = None
     steps: int | None = None
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether pictures are drawn in the model's own steps; fewer ones draw from another law."""
+        return self.steps in (None, getattr(self.pipe.target.model.config, "reveal_steps", None))
 
     def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See `Method`; `inputs` is a list of captions."""
@@ -112,7 +117,7 @@ class Drawing:
             draft_seconds=last.draft_seconds,
             verify_seconds=last.verify_seconds,
             other_seconds=last.other_seconds,
-            lossless=last.lossless,
+            lossless=last.lossless and self.own_steps,
             more={"pictures": len(replies), "forwards": last.target_calls},
         )
 
@@ -177,7 +182,10 @@ def judge_of(pipe: Pipeline, settings: ImageSettings) -> Any:
 
 
 def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
-    """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn."""
+    """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn.
+
+    Raises: UnsupportedError: a model of continuous tokens, or one whose codes become no picture here.
+    """
     if pipe.target.modality != "image":
         raise InputError(f"{type(pipe.target.model).__name__} does not draw: mmspec bench measures it without 'images'")
     if not hasattr(pipe.target, "layout"):
@@ -187,7 +195,12 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     for text in settings.speed.drafters:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
-    length = pipe.target.budget
+    length = pipe.target.layout.length
+    if not pipe.target.product_of({}, 0, [0] * length):
+        raise UnsupportedError(
+            f"no picture is made here of the codes of this {type(pipe.target.model).__name__}: its picture decoder is "
+            "missing, or belongs to another library, and nothing can be judged without pictures"
+        )
     return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
 
 

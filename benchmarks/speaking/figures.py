@@ -1,8 +1,9 @@
 """The figures of speech beside tau and S, as pure functions of samples and marks.
 
 WER: errors over words, each summed first, with a 95 % interval over sentences; what a method adds to the WER of our AR
-loop is paired by sentence. NFE: target forwards per second of sound. LM-RTF: seconds of decoding per second of sound;
-RTF: the whole streamed request, codec included. TTFA: seconds from the request to the first playable chunk, median.
+loop is paired by sentence. NFE: target forwards per second of sound, prefill included. LM-RTF: seconds of decoding per
+second of sound; RTF: the whole streamed request, codec included. TTFA: seconds from the request to the first playable
+chunk, median.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def one_method(found: Sequence[Marked], method: str) -> SpokenFigures:
     usual = sum(marks[OURS]["audio_seconds"] for _, marks in found if OURS in marks)
     wer, low, high = word_error_rate(found, method)
     added, added_low, added_high = (None, None, None) if method == OURS else added_errors(found, method)
-    calls = sum(run.more.get("calls", run.verifications) for run in runs)
+    calls = sum(run.more.get("calls", 1 + run.verifications) for run in runs)  # of `generate`: its prefill is one, too
     requests = [run.more["request_seconds"] for run in runs if "request_seconds" in run.more]
     firsts = [run.more["first_audio_seconds"] for run in runs if "first_audio_seconds" in run.more]
     ended = [run.more["ended"] for run in runs if "ended" in run.more]
