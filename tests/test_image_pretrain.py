@@ -224,7 +224,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert not out.exists()
     train.main(command)
     assert (run / "codes.safetensors").stat().st_mtime_ns == first
-    assert "Held-out losses: picture\ntokenizer" in (out / "README.md").read_text()
+    assert "Held-out losses:\npicture tokenizer" in (out / "README.md").read_text()
     pipe = mmspec.load(out)
     drawn = pipe(prompt="a red circle at the top left", seed=1)
     assert drawn.image.size == (PIXELS, PIXELS)

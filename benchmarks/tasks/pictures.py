@@ -16,7 +16,7 @@ from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 
 REFERENCE = 64
-"""A text of at most so many characters in a picture cell of a TSV file is the index of the row that has the picture."""
+"""A whole number of at most so many digits in a picture cell of a TSV file is the index of the row that has it."""
 Shared = Mapping[str, Row]
 """The rows of a file whose pictures other rows show, by index."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
@@ -79,7 +79,7 @@ def _reference(row: Row, column: str) -> str:
     """The index in a picture cell of a TSV file; "" if it holds something else."""
     found = cells(row, column) if row.file.suffix.lower() == ".tsv" else []
     only = str(found[0]) if len(found) == 1 and isinstance(found[0], str | int) else ""
-    return only if len(only) <= REFERENCE and not only.lower().endswith(ENDINGS) else ""
+    return only if only.isdecimal() and len(only) <= REFERENCE else ""
 
 
 def cells(row: Row, column: str) -> list[Any]:

@@ -93,6 +93,8 @@ def collect(
     Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
     """
     with leader_first():
+        if not any(folder.glob("*.jsonl")):  # an earlier call that made nothing binds nobody to its data
+            (folder / "settings.json").unlink(missing_ok=True)
         claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
