@@ -52,7 +52,7 @@ class Line:
 
     def __post_init__(self) -> None:
         check("sentence", self.text, LONGEST_TEXT, self.temperature, self.seed)
-        check_rule(self, RULES)
+        check_rule(self.rule, self.looseness, RULES)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Booth(Studio):
 
     def say(self, line: Line) -> Iterator[SpokenRace]:
         """Say it one code at a time, then with drafts; yields the growing race, the last time finished."""
-        slow, fast = self.plain, self.loosened(line)
+        slow, fast = self.plain, self.drafting(line.drafter, line.shape, line.rule, line.looseness)
         race = SpokenRace(Trace("none"), Trace(line.drafter))
         race.invariant = line.temperature == 0 or fast.rule.invariant
         recorder: Any = fast.drafter

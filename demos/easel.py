@@ -57,7 +57,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed)
-        check_rule(self, RULES)
+        check_rule(self.rule, self.looseness, RULES)
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Easel(Studio):
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
         if not hasattr(self.plain.target, "layout"):
             raise UnsupportedError(f"{self.model} draws without codes: this page shows pictures of codes")
-        slow, fast = self.plain, self.loosened(wish)
+        slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width
         race.invariant = wish.temperature == 0 or fast.rule.invariant

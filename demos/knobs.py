@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import resolve
@@ -13,36 +13,22 @@ Knob = tuple[str, float, float]
 """The knob of a rule: its name, where the rule keeps the law, and its loosest setting."""
 
 
-class Loosened(Protocol):
-    """What a visitor asks for, where a rule may be relaxed. looseness: 0 (the law is kept) to 1."""
-
-    @property
-    def drafter(self) -> str: ...
-    @property
-    def shape(self) -> str: ...
-    @property
-    def rule(self) -> str: ...
-    @property
-    def looseness(self) -> float: ...
-
-
-def check_rule(asked: Loosened, rules: tuple[str, ...]) -> None:
+def check_rule(rule: str, looseness: float, rules: Sequence[str]) -> None:
     """Raise InputError for a rule or a looseness that there is not."""
-    if asked.rule not in rules:
-        raise unknown_name("rule", asked.rule, rules)
-    if not 0 <= asked.looseness <= 1:
-        raise InputError(f"looseness {asked.looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
+    if rule not in rules:
+        raise unknown_name("rule", rule, rules)
+    if not 0 <= looseness <= 1:
+        raise InputError(f"looseness {looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
 
 
-def relaxed(asked: Loosened, knobs: Mapping[str, Knob], modality: str) -> Any:
-    """The rule with its knob turned; None if it has none."""
-    if asked.rule not in knobs:
+def relaxed(rule: str, looseness: float, knobs: Mapping[str, Knob], modality: str) -> Any:
+    """The rule with its knob turned, looseness being 0 (the law is kept) to 1; None if it has no knob."""
+    if rule not in knobs:
         return None
-    name, neutral, loosest = knobs[asked.rule]
+    name, neutral, loosest = knobs[rule]
     value = neutral
-    if asked.looseness:
+    if looseness:
         start = 1.0 if neutral == math.inf else neutral
-        value = start + asked.looseness * (loosest - start)
-    return cast("Any", resolve("rules", asked.rule, modality))(
-        **{name: round(value) if isinstance(neutral, int) else value}
-    )
+        value = start + looseness * (loosest - start)
+    kind = cast("Any", resolve("rules", rule, modality))
+    return kind(**{name: round(value) if isinstance(neutral, int) else value})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from PIL import Image
 
 from mmspec.control import read_shape
-from mmspec.demos.knobs import Knob, Loosened, relaxed
+from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorder
 from mmspec.demos.trace import Trace, follow
@@ -102,8 +102,9 @@ class Studio:
         """The drafters to choose from."""
         return self._drafters if self._drafters is not None else usable(self.model, self.modality)
 
-    def drafting(self, drafter: str, shape: str, rule: str = "exact") -> Pipeline:
-        """The pipeline with a drafter, a size of drafts, which are recorded, and an acceptance rule."""
+    def drafting(self, drafter: str, shape: str, rule: str = "exact", looseness: float = 0.0) -> Pipeline:
+        """The pipeline with a drafter, a size of drafts, which are recorded, and an acceptance rule, which may have a
+        knob (see `knobs`)."""
         if drafter not in self.drafters:
             raise unknown_name("drafter", drafter, self.drafters)
         if drafter not in self._recorders:
@@ -113,12 +114,8 @@ class Studio:
             self.plain.with_drafter(recorder.drafter, acceptance=rule)  # what does not fit is told by its own name
             pipe = self.plain.with_drafter(recorder, read_shape(shape), rule)
             self._pipes[drafter, shape, rule] = self._warm(pipe)
-        return self._pipes[drafter, shape, rule]
-
-    def loosened(self, asked: Loosened) -> Pipeline:
-        """The same for what a visitor asks, whose rule may have a knob."""
-        pipe, rule = self.drafting(asked.drafter, asked.shape, asked.rule), relaxed(asked, self.knobs, self.modality)
-        return pipe if rule is None else pipe.with_drafter(pipe.drafter, read_shape(asked.shape), rule)
+        pipe, turned = self._pipes[drafter, shape, rule], relaxed(rule, looseness, self.knobs, self.modality)
+        return pipe if turned is None else pipe.with_drafter(pipe.drafter, read_shape(shape), turned)
 
     def race(self, question: Question) -> Iterator[Race]:
         """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""

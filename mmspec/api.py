@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from mmspec.answers import Stream
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, control_for
-from mmspec.decode import choose_kind, decode
+from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, compile_target, find_drafter, find_model, find_rule, read_target
@@ -218,6 +218,7 @@ class Pipeline:
         special = special_options(options, self.target.settings, type(self.target.model).__name__)
         inputs = {**inputs, **special, "max_new_tokens": budget}
         rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
+        rounds = within_memory(rounds, self.target, inputs)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
         product = partial(self.target.product_of, inputs)
         verifies = getattr(self.rule, "verifies", True)

@@ -58,26 +58,7 @@ def decode(
     """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first.
 
     control: chooses how large each draft should be; by default the drafter does.
-    Raises: OutOfMemoryError: nothing of the request is kept, so a smaller one can follow.
     """
-    try:
-        yield from rounds(target, drafter, rule, inputs, sampler, stop, control)
-        return
-    except torch.OutOfMemoryError:
-        pass  # raised below instead: in here our error would keep that one, and with it the request's tensors
-    raise out_of_memory(target, inputs)
-
-
-def rounds(
-    target: Target,
-    drafter: Drafter,
-    rule: Rule,
-    inputs: dict[str, Any],
-    sampler: Sampler,
-    stop: Stop,
-    control: Control,
-) -> Iterator[Round]:
-    """What `decode` yields."""
     clock = time.perf_counter
     kind = choose_kind(rule, drafter)
     started = clock()
@@ -114,10 +95,18 @@ def rounds(
         yield done
 
 
-def out_of_memory(target: Any, inputs: dict[str, Any]) -> OutOfMemoryError:
-    """The error for a request that the target's device has no memory for, with what would make it smaller."""
+def within_memory(rounds: Iterator[Round], target: Any, inputs: dict[str, Any]) -> Iterator[Round]:
+    """The rounds of a request, as `decode` yields them.
+
+    Raises: OutOfMemoryError: too little memory. Nothing of the request is kept, so a smaller one can follow.
+    """
+    try:
+        yield from rounds
+        return
+    except torch.OutOfMemoryError:
+        pass  # raised below instead: in here our error would keep that one, and with it the request's tensors
     model, rows = target.model, len(inputs["input_ids"])
-    return OutOfMemoryError(
+    raise OutOfMemoryError(
         f"{model.device} ran out of memory with a batch of {rows}, max_new_tokens={inputs['max_new_tokens']} and "
         f"{model.dtype}: take a smaller batch, a shorter prompt, fewer tokens, a smaller shape or a smaller dtype"
     )

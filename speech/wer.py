@@ -16,32 +16,39 @@ def audible(text: str) -> str:
     return " ".join(re.sub(r"[^a-z']+", " ", spoken(text)).split())
 
 
-def distance(said: Sequence[object], heard: Sequence[object]) -> int:
-    """The least number of substitutions, deletions and insertions that make one of the other (Levenshtein)."""
-    above = list(range(len(heard) + 1))
+def costs(said: Sequence[object], heard: Sequence[object]) -> list[list[int]]:
+    """The least number of substitutions, deletions and insertions that make the first column words of `heard` of the
+    first row words of `said` (Levenshtein)."""
+    table = [list(range(len(heard) + 1))]
     for row, mine in enumerate(said, 1):
-        here = [row]
+        above, here = table[-1], [row]
         for column, other in enumerate(heard, 1):
             here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (mine != other)))
-        above = here
-    return above[-1]
+        table.append(here)
+    return table
+
+
+def distance(said: Sequence[object], heard: Sequence[object]) -> int:
+    """That number for the whole of both."""
+    return costs(said, heard)[-1][-1]
 
 
 def pairs(said: Sequence[str], heard: Sequence[str]) -> list[tuple[str, str]]:
     """Both texts word by word with the fewest errors; "" where one of them lacks the other's word."""
+    table, row, column = costs(said, heard), len(said), len(heard)
     found: list[tuple[str, str]] = []
-    while said and heard:
-        left = distance(said, heard)
-        if left == distance(said[:-1], heard[:-1]) + (said[-1] != heard[-1]):
-            found.append((said[-1], heard[-1]))
-            said, heard = said[:-1], heard[:-1]
-        elif left == distance(said[:-1], heard) + 1:
-            found.append((said[-1], ""))
-            said = said[:-1]
+    while row or column:
+        here = table[row][column]
+        if row and column and here == table[row - 1][column - 1] + (said[row - 1] != heard[column - 1]):
+            row, column = row - 1, column - 1
+            found.append((said[row], heard[column]))
+        elif row and here == table[row - 1][column] + 1:
+            row -= 1
+            found.append((said[row], ""))
         else:
-            found.append(("", heard[-1]))
-            heard = heard[:-1]
-    return [*((word, "") for word in said), *(("", word) for word in heard), *reversed(found)]
+            column -= 1
+            found.append(("", heard[column]))
+    return found[::-1]
 
 
 def word_errors(said: str, heard: str) -> tuple[int, int]:

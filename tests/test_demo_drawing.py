@@ -75,7 +75,7 @@ def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("rule", LOOSE)
 def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> None:
     knob, neutral, loosest = LOOSE[rule]
-    ends = [relaxed(Wish("a circle", "sjd", rule, looseness=share), LOOSE, "image") for share in (0.0, 1.0)]
+    ends = [relaxed(rule, share, LOOSE, "image") for share in (0.0, 1.0)]
     made = [type(end)(**{knob: value}) for end, value in zip(ends, (neutral, loosest), strict=True)]
     assert [vars(end) for end in ends] == [vars(other) for other in made]
     assert vars(ends[0]) != vars(ends[1])

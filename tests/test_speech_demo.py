@@ -63,10 +63,10 @@ def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
 @pytest.mark.parametrize("rule", LOOSE)
 def test_looseness_turns_the_knob_of_a_relaxed_rule(rule: str) -> None:
     knob, neutral, loosest = LOOSE[rule]
-    ends = [relaxed(Line("one", "suffix", rule, looseness=share), LOOSE, "speech") for share in (0.0, 1.0)]
+    ends = [relaxed(rule, share, LOOSE, "speech") for share in (0.0, 1.0)]
     assert [getattr(end, knob) for end in ends] == [neutral, pytest.approx(loosest)]
     assert [end.lossless for end in ends] == [True, False]
-    assert not relaxed(Line("one", "suffix", rule, looseness=0.1), LOOSE, "speech").lossless
+    assert not relaxed(rule, 0.1, LOOSE, "speech").lossless
 
 
 def test_what_a_listener_hears_stands_below_the_sound(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +42,7 @@ def run_drafters(context: typer.Context, out: Path | None, as_json: bool) -> Non
 
     given = {name: value for name, value in context.params.items() if was_given(context, name)}
     refused = ("data", "config", "style", "judge", "memory", "plot", "shape", "ray", "workers")
-    other = [name for name in refused if name in given]
-    if other:
-        raise InputError(f"--{other[0]} is not for --table drafters: leave it out")
+    refuse(refused, given, "--table drafters")
     numbers_of = ("questions", "max_new_tokens", "min_tokens", "repeats", "seed")
     same = ("acceptance", *numbers_of, "threads", "dtype", "device", "compile")
     families = words(given["model"]) if "model" in given else FAMILIES
@@ -64,9 +63,7 @@ def plan_of(context: typer.Context) -> Plan:
     from mmspec.benchmarks.plan import Plan, read_plan
 
     given = {name: value for name, value in context.params.items() if was_given(context, name)}
-    for name in ("min_tokens", "memory"):
-        if name in given:
-            raise InputError(f"--{name.replace('_', '-')} is not for tasks: leave it out")
+    refuse(("min_tokens", "memory"), given, "tasks")
     settings = read_plan(given["config"]) if "config" in given else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
     readers = {"model": words, "task": words, "drafters": words, "temperature": numbers, "table": table_number}
@@ -92,6 +89,13 @@ def plan_of(context: typer.Context) -> Plan:
         return plan
     paths = {task: given["data"] / task if len(plan.tasks) > 1 else given["data"] for task in plan.tasks}
     return replace(plan, data={**plan.data, **paths})
+
+
+def refuse(names: Iterable[str], given: Container[str], run: str) -> None:
+    """Raise InputError for the first option that was given and that this run does not take."""
+    for name in names:
+        if name in given:
+            raise InputError(f"--{name.replace('_', '-')} is not for {run}: leave it out")
 
 
 def table_number(text: str) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
-from mmspec.benchmarks.tasks.pictures import Picture, Shared, inside, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import Picture, inside, pictured_rows, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import stated
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
@@ -35,13 +35,12 @@ class ChartQA:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            shared = shared_pictures(file)
-            for number, row in enumerate(read_rows(file), 1):
+            for number, row in enumerate(pictured_rows(file), 1):
                 yield Item(
                     id=f"{file.stem}/{number}",
                     question=row.text("query", "question"),
                     answers=row.listed("label", "answer"),
-                    pictures=_pictures(row, shared),
+                    pictures=_pictures(row),
                     groups={"split": _split(row)},
                 )
 
@@ -71,12 +70,12 @@ class ChartQA:
         return folder
 
 
-def _pictures(row: Row, shared: Shared) -> tuple[Picture, ...]:
+def _pictures(row: Row) -> tuple[Picture, ...]:
     root = row.file.parent
     name = row.get("imgname")
     if name is None:
         row.need("image", "imgname")
-        return pictures(row, "image", root, shared)
+        return pictures(row, "image", root)
     try:
         folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
     except InputError as error:

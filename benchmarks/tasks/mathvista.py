@@ -14,8 +14,8 @@ from typing import Any
 
 from mmspec.benchmarks.tasks.choices import explained, letters, named_letter, options
 from mmspec.benchmarks.tasks.extraction import Judge
-from mmspec.benchmarks.tasks.pictures import Shared, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import last_list, last_number
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
@@ -64,9 +64,8 @@ class MathVista:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            shared = shared_pictures(file)
-            for row in read_rows(file):
-                yield _item(row, shared)
+            for row in pictured_rows(file):
+                yield _item(row)
 
     def prompt(self, item: Item, style: Style) -> str:
         """See `Task`."""
@@ -150,7 +149,7 @@ def distance(first: str, second: str) -> int:
     return costs[-1]
 
 
-def _item(row: Row, shared: Shared) -> Item:
+def _item(row: Row) -> Item:
     meta = _literal(row, "metadata", Mapping) or row.values
     choices = tuple(map(str, _literal(row, "choices", Sequence) or ()))
     kind = row.text("answer_type")
@@ -165,12 +164,11 @@ def _item(row: Row, shared: Shared) -> Item:
     if kind == "text" and answer and answer not in choices:
         raise row.error(f"the answer {answer!r} is none of the choices {', '.join(choices)}")
     column = "decoded_image" if row.get("decoded_image") is not None else "image"
-    row.need(column)
     return Item(
         id=row.text("pid", "index", "key"),
         question=row.text("question"),
         answers=(answer,) if answer else (),
-        pictures=pictures(row, column, row.file.parent, shared),
+        pictures=(Picture(row, column, row.need(column), row.file.parent),),
         choices=choices,
         groups={name: str(meta[name]) for name in ("task", "category", "language") if meta.get(name)},
         facts={

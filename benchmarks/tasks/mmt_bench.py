@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image
 
 from mmspec.benchmarks.tasks.choices import bracketed_letter, checked_letter, explained, named_letter, options
-from mmspec.benchmarks.tasks.pictures import Shared, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import pictured_rows, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked
 
@@ -33,9 +33,8 @@ class MMTBench:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            shared = shared_pictures(file)
-            for row in read_rows(file):
-                yield _item(row, shared)
+            for row in pictured_rows(file):
+                yield _item(row)
 
     def prompt(self, item: Item, style: Style) -> str:
         """As lmms-eval's, less the picture mark that it writes into the text: pictures come apart from it."""
@@ -73,7 +72,7 @@ class MMTBench:
         return path
 
 
-def _item(row: Row, shared: Shared) -> Item:
+def _item(row: Row) -> Item:
     choices = tuple(row.note(letter) for letter in LETTERS)
     choices = tuple(choice for choice in choices if choice)
     if len(choices) < 2:
@@ -85,7 +84,7 @@ def _item(row: Row, shared: Shared) -> Item:
         id=row.text("index"),
         question=row.text("question"),
         answers=(checked_letter(row, answer, choices),) if answer else (),
-        pictures=pictures(row, "image", row.file.parent, shared),
+        pictures=pictures(row, "image", row.file.parent),
         choices=choices,
         hint=row.note("hint"),
         groups={name: value for name, value in groups.items() if value},

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
-from mmspec.benchmarks.tasks.pictures import Picture, Shared, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
 from mmspec.miniworld.facts import Chart, Sign
@@ -39,14 +39,13 @@ class OCRBench:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            shared = shared_pictures(file)
-            for number, row in enumerate(read_rows(file), 1):
+            for number, row in enumerate(pictured_rows(file), 1):
                 kind = row.note("type", "question_type", "category") or "other"
                 yield Item(
                     id=row.note("id", "index") or f"{file.stem}/{number}",
                     question=row.text("question"),
                     answers=_answers(row),
-                    pictures=_pictures(row, shared),
+                    pictures=_pictures(row),
                     groups={"type": RECOGNITION if kind in RECOGNISED else kind},
                     facts={"formula": kind == FORMULA or row.note("dataset_name", "dataset") == FORMULAS},
                 )
@@ -87,11 +86,11 @@ def _answers(row: Row) -> tuple[str, ...]:
     return answers
 
 
-def _pictures(row: Row, shared: Shared) -> tuple[Picture, ...]:
+def _pictures(row: Row) -> tuple[Picture, ...]:
     path = row.get("image_path")
     if path is None or row.get("image") is not None:
         row.need("image", "image_path")
-        return pictures(row, "image", row.file.parent, shared)
+        return pictures(row, "image", row.file.parent)
     return (Picture(row, "image_path", path, row.file.parent),)
 
 

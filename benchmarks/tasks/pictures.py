@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from mmspec.benchmarks.tasks.rows import LARGEST_CELL, Row, read_rows
+from mmspec.benchmarks.tasks.rows import LARGEST_CELL, Row, is_table, read_rows
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 
 REFERENCE = 64
 """A whole number of at most so many digits in a picture cell of a TSV file is the index of the row that has it."""
-Shared = Mapping[str, Row]
-"""The rows of a file whose pictures other rows show, by index."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
 
@@ -64,24 +62,6 @@ def inside(root: Path, name: str | Path) -> Path:
     return path
 
 
-def shared_pictures(file: Path) -> Shared:
-    """The rows of a TSV file that others point to. Reads it once or twice, because it may not fit in memory."""
-    if file.suffix.lower() != ".tsv":
-        return {}
-    wanted = {reference for row in read_rows(file) if (reference := _reference(row, "image"))}
-    if not wanted:
-        return {}
-    rows = (row for row in read_rows(file) if row.note("index") in wanted and not _reference(row, "image"))
-    return {row.note("index"): row for row in rows}
-
-
-def _reference(row: Row, column: str) -> str:
-    """The index in a picture cell of a TSV file; "" if it holds something else."""
-    found = cells(row, column) if row.file.suffix.lower() == ".tsv" else []
-    only = str(found[0]) if len(found) == 1 and isinstance(found[0], str | int) else ""
-    return only if only.isdecimal() and len(only) <= REFERENCE else ""
-
-
 def cells(row: Row, column: str) -> list[Any]:
     """The picture cells of a column: none, one, a list, or the text of a list, as in TSV files of several pictures."""
     value = row.get(column)
@@ -90,10 +70,38 @@ def cells(row: Row, column: str) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def pictures(row: Row, column: str, root: Path, shared: Shared) -> tuple[Picture, ...]:
-    """The pictures of a column, which may be those of another row."""
-    reference = _reference(row, column)
-    if reference and reference not in shared:
-        raise row.error(f"the picture is that of row index {reference}, which has none")
-    owner = shared[reference] if reference else row
-    return tuple(Picture(row, column, cell, root) for cell in cells(owner, column))
+def pictures(row: Row, column: str, root: Path) -> tuple[Picture, ...]:
+    """The pictures of a column."""
+    return tuple(Picture(row, column, cell, root) for cell in cells(row, column))
+
+
+def pictured_rows(file: Path, at: str | None = None) -> Iterator[Row]:
+    """The rows of a file, as `read_rows` gives them; of a TSV file a row that points to another one has its picture.
+
+    A TSV file is read once or twice more, because it may not fit in memory.
+    Raises: InputError: as `read_rows`; a row points to one without a picture.
+    """
+    owners = _owners(file) if is_table(file) else {}
+    for row in read_rows(file, at):
+        reference = _reference(row) if is_table(file) else ""
+        if not reference:
+            yield row
+        elif reference in owners:
+            yield replace(row, values={**row.values, "image": owners[reference].values["image"]})
+        else:
+            raise row.error(f"the picture is that of row index {reference}, which has none")
+
+
+def _owners(file: Path) -> dict[str, Row]:
+    """The rows whose pictures others show, by index."""
+    wanted = {reference for row in read_rows(file) if (reference := _reference(row))}
+    if not wanted:
+        return {}
+    return {row.note("index"): row for row in read_rows(file) if row.note("index") in wanted and not _reference(row)}
+
+
+def _reference(row: Row) -> str:
+    """The index that stands in place of a picture; "" if there is none."""
+    found = cells(row, "image")
+    only = str(found[0]) if len(found) == 1 and isinstance(found[0], str | int) else ""
+    return only if only.isdecimal() and len(only) <= REFERENCE else ""

@@ -71,10 +71,10 @@ class Row:
     def listed(self, *columns: str) -> tuple[str, ...]:
         """The same as `texts`, but in TSV files, which keep lists so, also the texts of a list that is written out."""
         value = self.get(*columns)
-        if self.file.suffix.lower() == ".tsv" and isinstance(value, str) and value.startswith("["):
+        if is_table(self.file) and isinstance(value, str) and value.startswith("["):
             try:
-                found = ast.literal_eval(value)
-            except UNREADABLE:  # a text in brackets
+                found = self.literal(columns[0], value)
+            except InputError:  # a text in brackets
                 found = None
             if isinstance(found, list) and found and all(isinstance(item, str) for item in found):
                 return tuple(found)
@@ -87,6 +87,11 @@ class Row:
         if not found or any(isinstance(item, bool) or not isinstance(item, str | int | float) for item in found):
             raise self.error(f"column {columns[0]!r} must hold a text or a list of texts, not {shorten(value)}")
         return tuple(map(str, found))
+
+
+def is_table(file: Path) -> bool:
+    """Whether cells are texts, with lists written out, and pictures as base64 or as the index of another row."""
+    return file.suffix.lower() == ".tsv"
 
 
 def find_files(path: Path, groups: Sequence[Sequence[str]]) -> list[Path]:

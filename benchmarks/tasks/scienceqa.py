@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained, leading_letter, letters, named_letter, options
-from mmspec.benchmarks.tasks.pictures import Picture, Shared, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.errors import InputError
@@ -30,10 +30,9 @@ class ScienceQA:
         """See `Task`."""
         for file in find_files(path, FILES):
             test = _test_ids(file) if file.name == "problems.json" else None
-            shared = shared_pictures(file)
-            for number, row in enumerate(read_rows(file), 1):
+            for number, row in enumerate(pictured_rows(file), 1):
                 if test is None or row.values.get("key") in test:
-                    yield _item(row, number, shared)
+                    yield _item(row, number)
 
     def prompt(self, item: Item, style: Style) -> str:
         """See `Task`."""
@@ -69,7 +68,7 @@ class ScienceQA:
         return folder
 
 
-def _item(row: Row, number: int, shared: Shared) -> Item:
+def _item(row: Row, number: int) -> Item:
     choices = row.texts("choices") if row.get("choices") is not None else _lettered(row)
     answer = row.need("answer")
     if isinstance(answer, str) and answer in [*letters(choices)]:  # TSV files tell the letter
@@ -77,7 +76,7 @@ def _item(row: Row, number: int, shared: Shared) -> Item:
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
         raise row.error(f"the answer {answer!r} is not the index of one of the {len(choices)} choices")
     key = row.note("key", "index", "id") or f"{row.file.stem}/{number}"
-    found = _pictures(row, key, shared)
+    found = _pictures(row, key)
     hint = row.note("hint")
     grade = row.note("grade").removeprefix("grade")
     groups = {"context": "IMG" if found else "TXT" if hint else "NO"}
@@ -98,12 +97,12 @@ def _lettered(row: Row) -> tuple[str, ...]:
     return choices
 
 
-def _pictures(row: Row, key: str, shared: Shared) -> tuple[Picture, ...]:
+def _pictures(row: Row, key: str) -> tuple[Picture, ...]:
     name = row.get("image")
     if isinstance(name, str) and row.file.suffix == ".json":
         path = f"images/{row.note('split') or 'test'}/{key}/{name}"
         return (Picture(row, "image", path, row.file.parent),)
-    return pictures(row, "image", row.file.parent, shared)
+    return pictures(row, "image", row.file.parent)
 
 
 def _test_ids(problems: Path) -> set[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import checked_letter, explained, first_letter, named_letter, options
-from mmspec.benchmarks.tasks.pictures import Picture, Shared, pictures, shared_pictures
-from mmspec.benchmarks.tasks.rows import Row, find_files, read_rows
+from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
+from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 
@@ -36,12 +36,12 @@ class SeedBench2:
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
         for file in find_files(path, FILES):
-            skipped, shared = 0, shared_pictures(file)
-            for row in read_rows(file, at="questions"):
+            skipped = 0
+            for row in pictured_rows(file, at="questions"):
                 if row.note("data_type") in DRAWN:
                     skipped += 1
                 else:
-                    yield _item(row, shared)
+                    yield _item(row)
             if skipped:
                 logger.warning("%s: %d questions whose options are pictures are left out", file, skipped)
 
@@ -79,7 +79,7 @@ class SeedBench2:
         return folder
 
 
-def _item(row: Row, shared: Shared) -> Item:
+def _item(row: Row) -> Item:
     # TSV files name the options A to D
     choices = tuple(row.text(f"choice_{letter.lower()}", letter) for letter in "ABCD")
     kind, dimension = row.note("data_type"), row.note("question_type_id", "category")
@@ -88,15 +88,15 @@ def _item(row: Row, shared: Shared) -> Item:
         id=row.text("question_id", "index"),
         question=row.text("question"),
         answers=(checked_letter(row, row.text("answer"), choices),),
-        pictures=_pictures(row, shared),
+        pictures=_pictures(row),
         choices=choices,
         groups={name: value for name, value in groups.items() if value},
     )
 
 
-def _pictures(row: Row, shared: Shared) -> tuple[Picture, ...]:
+def _pictures(row: Row) -> tuple[Picture, ...]:
     if row.get("image") is not None:
-        return pictures(row, "image", row.file.parent, shared)
+        return pictures(row, "image", row.file.parent)
     names = row.texts("data_id", "image")
     source = row.text("data_source")
     if source not in ROOTS:
