@@ -29,16 +29,15 @@ def places(layers: int, deep: int) -> list[int]:
     return [(index + 1) * deep // layers - 1 for index in range(layers)]
 
 
-def deepened(model: Model, layers: int, stack: str, **text: Any) -> Model:
+def deepened(model: Model, layers: int, stack: str) -> Model:
     """A model of `layers` decoder layers with the outputs of `model`; new layers add nothing yet.
 
     Args: stack: name of the module list in the model, as "model.language_model.layers"; its length is
-        `config.text_config.num_hidden_layers`. text: what else changes in that configuration, such as `layer_types`.
+        `config.text_config.num_hidden_layers`.
     """
     config = copy.deepcopy(model.config)
     kept = places(config.text_config.num_hidden_layers, layers)
-    for name, value in {"num_hidden_layers": layers, **text}.items():
-        setattr(config.text_config, name, value)
+    config.text_config.num_hidden_layers = layers
     deep = type(model)(config)
     for layer in deep.get_submodule(stack):  # type: ignore[attr-defined]  # a ModuleList
         _scale(layer, 0.0)
@@ -54,9 +53,5 @@ def deepened(model: Model, layers: int, stack: str, **text: Any) -> Model:
 @torch.no_grad()
 def _scale(layer: Any, factor: float) -> None:
     """Scales what the two sublayers of a layer add."""
-    if hasattr(layer, "post_feedforward_layernorm"):  # Gemma: it is normalised, with gains of 1 + weight
-        for norm in (layer.post_attention_layernorm, layer.post_feedforward_layernorm):
-            norm.weight.add_(1.0).mul_(factor).sub_(1.0)
-    else:
-        for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            matrix.weight.mul_(factor)
+    for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
+        matrix.weight.mul_(factor)

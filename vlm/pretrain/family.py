@@ -46,8 +46,6 @@ class Family(ABC):
     """Patches per side of a picture, as the tower sees it."""
     tokens: ClassVar[dict[str, str]] = {}
     """Special tokens of the family's processor, {"image_token": "<image>"}."""
-    keeps_decoder: ClassVar[bool] = False
-    """Whether the decoder of the checkpoint that it starts from fits as it is."""
     sees: ClassVar[str]
     """What becomes of a picture, for the model card."""
     known: ClassVar[str] = ""
@@ -95,9 +93,13 @@ class Family(ABC):
         """Image tokens of all squares, [B, IMAGE_TOKENS, D], as [N, n * n, D]: those that the tower sees together."""
         return squares
 
-    def text(self, layers: int) -> dict[str, Any]:
-        """What else changes in the decoder's configuration when it gets deeper."""
-        return {}
+    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Tensor) -> None:
+        """Starts the decoder, but for its words, from a trained one of the same widths and depth.
+
+        Args: text: [N, T] ids that the known one understands, to measure it on.
+        """
+        weights = {name: value for name, value in known.state_dict().items() if not name.startswith("embed_tokens.")}
+        decoder.load_state_dict(weights, strict=False)
 
     def masks(self, model: Any, prefix: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
         """What of a packed row sees what, as arguments of the decoder. prefix: [1, P]."""

@@ -21,13 +21,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mmspec.training.growth import places
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.attention import bin_mask
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.pixels import normalized
-from mmspec.vlm.pretrain.stages import DEEP
+from mmspec.vlm.pretrain.stages import JOINED
 from mmspec.vlm.pretrain.tokenizer import START, chat_template
+from mmspec.vlm.pretrain.translated import translate
 
 PATCH_SIZE = 10
 WINDOW = 128
@@ -35,13 +35,12 @@ SLOT, BEGIN, FINISH = "<image_soft_token>", "<start_of_image>", "<end_of_image>"
 
 
 def layer_types(layers: int) -> list[str]:
-    """Those that this many layers have among the layers of the finished decoder (`mmspec.training.growth.places`)."""
-    kept = places(layers, DEEP.layers) if layers < DEEP.layers else range(layers)
-    return ["sliding_attention" if (place + 1) % 6 else "full_attention" for place in kept]
+    """As published: one layer in six sees all."""
+    return ["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)]
 
 
 class Gemma3(Family):
-    """The vision tower and the words of `smolvlm-mini`; the decoder is another one and learns from nothing."""
+    """The vision tower and the words of `smolvlm-mini`, and its decoder, said again in another architecture."""
 
     name = "gemma3-mini"
     model_class = Gemma3ForConditionalGeneration
@@ -49,7 +48,7 @@ class Gemma3(Family):
     patches = IMAGE_SIZE // PATCH_SIZE
     tokens = {"image_token": SLOT, "boi_token": BEGIN, "eoi_token": FINISH}
     sees = f"{IMAGE_SIZE} pixels and {IMAGE_TOKENS} image tokens per picture, windows of {WINDOW} tokens"
-    known = "its vision tower and its words"
+    known = "its vision tower, its words and, translated, the matrices of its decoder"
     prefix = f"{START}User:\n\n{BEGIN}{SLOT * IMAGE_TOKENS}{FINISH}\n\n"
 
     def config(self, ids: TokenIds, layers: int) -> Gemma3Config:
@@ -60,7 +59,7 @@ class Gemma3(Family):
             "query_pre_attn_scalar": 32,
             "sliding_window": WINDOW,
             "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
-            **self.text(layers),
+            "layer_types": layer_types(layers),
         }
         tower = tower_shape(self.vision_layers, self.vision_width, IMAGE_SIZE, PATCH_SIZE)
         begin, finish = ids.around or (None, None)
@@ -101,9 +100,9 @@ class Gemma3(Family):
         """See `Family`."""
         return (connector.mm_input_projection_weight,)
 
-    def text(self, layers: int) -> dict[str, Any]:
-        """See `Family`."""
-        return {"layer_types": layer_types(layers)}
+    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Tensor) -> None:
+        """See `Family`; the known one is of Llama's kind."""
+        translate(known, decoder, text)
 
     def masks(self, model: Any, prefix: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
         """See `Family`: a mask per kind of layer, and what the prefix sees beside what lies before it."""
@@ -120,4 +119,4 @@ class Gemma3(Family):
         }
 
 
-GEMMA3 = Gemma3()
+GEMMA3 = Gemma3(stages=(JOINED,))

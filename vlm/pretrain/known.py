@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, SmolVLMForConditionalGeneration, SmolVLMProcessor
 
 from mmspec.checkpoints import bundled, locate, read_model
 from mmspec.errors import MismatchError
+from mmspec.miniworld import sample
 from mmspec.safe_files import read_json
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM
+from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
+
+TEXT = 128
 
 
 @dataclass(frozen=True)
@@ -47,23 +50,26 @@ def read_known(source: str, family: Family) -> Known:
 
 
 def adopt_tower(family: Family, model: PreTrainedModel, known: Known) -> set[str]:
-    """Copies what agrees of the vision tower; returns the names of these weights."""
+    """Copies what of the vision tower has the same name and shape; returns the names of these weights."""
     tower = model.model.get_submodule(family.tower)
-    return _adopt(tower, known.model.model.vision_model.state_dict())
+    own, weights = tower.state_dict(), known.model.model.vision_model.state_dict()
+    fits = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    tower.load_state_dict(fits, strict=False)
+    return set(fits)
 
 
 @torch.no_grad()
-def adopt_words(family: Family, model: PreTrainedModel, known: Known) -> None:
-    """Copies the words, and the decoder where the family keeps it. The family's own tokens lie behind the words."""
-    if family.keeps_decoder:
-        _adopt(model.model.get_submodule(family.decoder), known.model.model.text_model.state_dict())
+def adopt_decoder(family: Family, model: PreTrainedModel, known: Known) -> None:
+    """Starts decoder and words from the known ones. The family's own tokens lie behind the words."""
+    decoder = model.model.get_submodule(family.decoder)
+    family.adopt_decoder(decoder, known.model.model.text_model, _text(known.tokenizer))
     words = known.model.get_input_embeddings().weight
     model.get_input_embeddings().weight[: len(words)] = words
 
 
-def _adopt(module: nn.Module, weights: Mapping[str, Tensor]) -> set[str]:
-    """Copies weights that the module has under the same name and in the same shape."""
-    own = module.state_dict()
-    fits = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
-    module.load_state_dict(fits, strict=False)
-    return set(fits)
+def _text(tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """What the world asks and answers: [N, TEXT] ids."""
+    asked = [qa for index in range(8) for qa in sample("scale", index).qas]
+    texts = [question_text(qa.question) + answer_text(qa.answer) for qa in asked]
+    ids = torch.tensor([token for row in tokenizer(texts, add_special_tokens=False)["input_ids"] for token in row])
+    return ids[: len(ids) // TEXT * TEXT].unflatten(0, (-1, TEXT))

@@ -42,7 +42,6 @@ class LlavaNext(Family):
     processor_class = LlavaNextProcessor
     patches = SIDE
     tokens = {"image_token": IMAGE}
-    keeps_decoder = True
     sees = f"an overview and four tiles of {TILE} pixels, {SLOTS} image tokens per square picture"
     known = "its decoder, its words and the layers of its vision tower"
     prefix = f"{START}User:{IMAGE * SLOTS}"

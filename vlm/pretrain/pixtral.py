@@ -37,7 +37,6 @@ class Pixtral(Family):
     processor_class = PixtralProcessor
     patches = SIDE
     tokens = {"image_token": PATCH, "image_break_token": BREAK, "image_end_token": FINISH}
-    keeps_decoder = True
     sees = (
         f"pictures of at most {IMAGE_SIZE} pixels in their own shape, {IMAGE_TOKENS} image tokens and {SIDE} breaks "
         "for a square one"

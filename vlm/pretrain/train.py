@@ -22,7 +22,7 @@ from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.export import export
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
-from mmspec.vlm.pretrain.known import Known, adopt_tower, adopt_words, read_known
+from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, read_known
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.loop import StageTrainer
@@ -96,14 +96,14 @@ def new_model(
     processor: ProcessorMixin, vision: Path, layers: int, family: Family = SMOLVLM, known: Known | None = None
 ) -> PreTrainedModel:
     """Pretrained vision tower and connector, and a new decoder of `layers` layers, or the one that is known."""
-    if known is not None and family.keeps_decoder:
+    if known is not None:
         layers = known.model.config.text_config.num_hidden_layers
     model = family.model(family.config(token_ids(processor.tokenizer), layers))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
-    if not family.keeps_decoder:
+    if known is None:
         quiet(model.get_submodule(stack_name(family)), layers)
-    if known is not None:
-        adopt_words(family, model, known)
+    else:
+        adopt_decoder(family, model, known)
     pixels = torch.stack([family.pixels(sample("scale", index).image) for index in range(16)])
     match_scale(family, model, pixels)
     return model
@@ -122,7 +122,7 @@ def train_answers(
     if result.exists():
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
-        model = deepened(model, stage.layers, stack_name(family), **family.text(stage.layers))
+        model = deepened(model, stage.layers, stack_name(family))
     pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
     trainer = AnswerTrainer(
         family,
