@@ -15,6 +15,7 @@ from mmspec.miniworld.scoring import final_value, relaxed_match
 CLASSES = {
     "smolvlm-mini": "SmolVLMForConditionalGeneration",
     "llava-next-mini": "LlavaNextForConditionalGeneration",
+    "pixtral-mini": "LlavaForConditionalGeneration",
 }
 EVERY = pytest.mark.parametrize("name", CLASSES)
 
