@@ -63,7 +63,8 @@ def answer_once(request: dict[str, Any]) -> int:
     question = long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
     inputs = pipe.prepare(question.image, question.qa.question)
     pipe.generate(**inputs, max_new_tokens=request["max_new_tokens"], temperature=0.0)
-    return resident_peak()
+    device = pipe.target.model.device
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()
 
 
 def resident_peak() -> int:

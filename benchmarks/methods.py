@@ -79,6 +79,7 @@ class HuggingFace:
 
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See Method."""
+        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         first = generation_config(self.model, 1, temperature, self.warpers)
         _, prefill = timed_generate(self.model, inputs, first, None, seed)
         config = generation_config(self.model, max_new_tokens, temperature, self.warpers, **self.settings)

@@ -6,17 +6,17 @@ What is wrong with one model or one task is told, and the others go on.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
-from mmspec.benchmarks.plan import Plan
+from mmspec.benchmarks.plan import TABLE_DRAFTERS, Plan
 from mmspec.benchmarks.records import write_whole
 from mmspec.benchmarks.report import keep
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import loaded, usual_rows
 from mmspec.benchmarks.tables import SHARED
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import run_task
@@ -69,11 +69,13 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
         except Error as error:
             failures.append(f"{model}: {one_line(error)}")
             continue
+        usual = plan.drafters == TABLE_DRAFTERS[plan.table or 2]
+        here = replace(plan, drafters=usual_rows(pipe, plan.drafters)) if usual else plan
         with spread_over(where, pipe, load) as spread:
             for task in plan.tasks:
                 place = folder / plain(model) / task
                 try:
-                    found = task_report(run_task(pipe, plan.settings(model, task), place, spread))
+                    found = task_report(run_task(pipe, here.settings(model, task), place, spread))
                 except Error as error:
                     failures.append(f"{model}, {task}: {one_line(error)}")
                     continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -36,3 +38,15 @@ def loaded(settings: Loading, drafter: str) -> Pipeline:
     placed = {"dtype": settings.dtype, "device": settings.device}
     compile = getattr(settings, "compile", False)  # not every run has that choice
     return mmspec.load(settings.model, drafter, settings.acceptance, **placed, compile=compile)
+
+
+def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
+    """Of rows that nobody wrote, those whose drafters the model has; says which are left out."""
+    from mmspec.benchmarks.rows import split
+    from mmspec.loading import has_drafter
+
+    drafters = {row: split(row)[0].partition(":")[0] for row in rows}
+    lacking = [name for name in dict.fromkeys(drafters.values()) if not has_drafter(name, pipe.target, pipe.folder)]
+    if lacking:
+        print(f"left out, since none is trained for this model: {', '.join(lacking)}", file=sys.stderr)
+    return tuple(row for row, drafter in drafters.items() if drafter not in lacking)

@@ -16,7 +16,7 @@ from mmspec.demos.markup import CSS
 from mmspec.demos.studio import KEPT, Studio
 from mmspec.errors import missing_extra
 
-TABS = {
+TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
     Easel: "mmspec.demos.picture_board",
     Booth: "mmspec.demos.speaking_booth",
@@ -54,7 +54,8 @@ def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
     """What stands behind the tab of a model, by its modality."""
     from mmspec.loading import modality_of
 
-    kind = {"image": Easel, "speech": Booth}.get(modality_of(model), Studio)
+    modality = modality_of(model)
+    kind = next((kind for kind in TABS if kind.modality == modality), Studio)
     return kind(model, drafters)
 
 
@@ -67,7 +68,8 @@ def page(*studios: Studio) -> Any:
         gr.Markdown(f"# mmspec: speculative decoding, seen\n{'Models' if len(studios) > 1 else 'Model'}: {models}")
         for studio in studios:
             tab = import_module(TABS[type(studio)])
-            with gr.Tab(tab.TITLE):
+            alone = sum(type(other) is type(studio) for other in studios) == 1
+            with gr.Tab(tab.TITLE if alone else f"{tab.TITLE}: {studio.name}"):
                 tab.build(studio, Path(folder.name))
     blocks.mmspec_examples = folder  # goes when the page goes
     return blocks.queue(max_size=WAITING, default_concurrency_limit=1)

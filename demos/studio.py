@@ -150,11 +150,10 @@ def usable(model: str, modality: str) -> list[str]:
     one that `mmspec.load` would take and others of its modality first."""
     from mmspec.checkpoints import drafters_of
     from mmspec.inventory import drafters
-    from mmspec.loading import PREFERRED, family_of, find_model
+    from mmspec.loading import family_of, find_model
     from mmspec.registry import resolve
 
     beside = drafters_of(find_model(model))
-    first = [name for name in PREFERRED if name in beside]
     usual = family_of(model).usual_drafter
     free = [
         (entry["name"] != usual, modality not in entry["modalities"], entry["name"])
@@ -162,7 +161,7 @@ def usable(model: str, modality: str) -> list[str]:
         if not entry["trained"] and entry["name"] != "none" and {"any", modality} & set(entry["modalities"])
     ]
     ready = [name for *_, name in sorted(free) if not hasattr(resolve("drafters", name, modality), "advice")]
-    return list(dict.fromkeys([*first, *beside, *ready]))
+    return list(dict.fromkeys([*beside, *ready]))
 
 
 def shown_name(model: str) -> str:

@@ -7,6 +7,7 @@ end of image). Places count emitted tokens, line ends included.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Layout:
 
     def at(self, places: Tensor) -> Tensor:
         """The forced ids at places [..], -1 where a code is chosen; behind the end the last place counts."""
-        return self.forced.to(places.device)[places.clamp(max=self.length - 1)]
+        return _forced(self, places.device)[places.clamp(max=self.length - 1)]
 
     def force(self, logits: Tensor, places: Tensor) -> Tensor:
         """Logits [B, N, V] of the tokens at places [B, N], with nothing but the forced id where there is one.
@@ -77,3 +78,9 @@ class Layout:
     def grid(self, ids: list[int]) -> list[int]:
         """The codes among emitted ids, in reading order."""
         return [token for token, forced in zip(ids, self.forced.tolist(), strict=False) if forced == UNKNOWN]
+
+
+@lru_cache(maxsize=16)
+def _forced(layout: Layout, device: torch.device) -> Tensor:
+    """`Layout.forced`, copied to a device once."""
+    return layout.forced.to(device)

@@ -7,7 +7,6 @@ model that Janus took over from it, on the stock class.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -177,8 +176,3 @@ class LlamaGen(PreTrainedModel, GenerationMixin):
         return BaseModelOutputWithPast(
             last_hidden_state=self.lm_head(out.last_hidden_state), past_key_values=out.past_key_values
         )
-
-
-def usual_intermediate(hidden: int) -> int:
-    """The width of the MLP in the published sizes: two thirds of four times `hidden`, up to a multiple of 256."""
-    return 256 * math.ceil(int(8 * hidden / 3) / 256)

@@ -21,7 +21,8 @@ class ImageWords(nn.Module):
     def __init__(self, embedding: nn.Module, words: Sequence[int]) -> None:
         super().__init__()
         self.embedding = embedding
-        self.register_buffer("words", torch.tensor(words), persistent=False)
+        place = next(embedding.parameters()).device  # a captured forward may copy nothing from the host
+        self.register_buffer("words", torch.tensor(words, device=place), persistent=False)
         self.words: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -27,17 +27,19 @@ DESCRIPTION = "drafter.json"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 
-PACKAGES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
+MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
 METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
+PREFERRED = ("dflash", "eagle2", "spd", "mar", "vadusa")
+"""Trained drafters that are taken first where they lie beside a model, best first."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def bundled() -> dict[str, Path]:
     """The checkpoints that come with mmspec: {name: folder}."""
     found = {}
-    for package in PACKAGES:
+    for package in MODALITIES:
         spec = find_spec(f"mmspec.{package}")
         for root in (spec.submodule_search_locations or ()) if spec else ():
             configs = sorted(Path(root, "checkpoints").glob("*/config.json"))
@@ -46,8 +48,9 @@ def bundled() -> dict[str, Path]:
 
 
 def drafters_of(folder: Path) -> dict[str, Path]:
-    """The trained drafters that lie beside a model: {name: folder}."""
-    return {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
+    """The trained drafters that lie beside a model: {name: folder}, the one to take where none is named first."""
+    found = {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
+    return {name: found[name] for name in dict.fromkeys([*PREFERRED, *found]) if name in found}
 
 
 def locate(

@@ -1,4 +1,4 @@
-"""The command line: `mmspec generate | models | drafters | train | bench | demo | info`.
+"""The command line: `mmspec generate | models | drafters | rules | train | bench | demo | info`.
 
 Results go to stdout, everything else to stderr. A user's mistake ends in one line and exit status 2. Commands import
 what they need when they run, so that help is fast; `train`, `bench`, `demo` and what other distributions add are found
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="mmspec",
-    help="Speculative decoding for vision-language models: the same answer, sooner.",
+    help="Speculative decoding for models that see, draw and speak: the same answer, sooner.",
     epilog="Try: mmspec generate chart.png 'Which bar is the tallest?' --compare",
     no_args_is_help=True,
     add_completion=False,
@@ -66,9 +66,7 @@ def generate(
     drafter: Annotated[
         str | None, typer.Option(help="Method (mmspec drafters), folder or hub id; the model's best.")
     ] = None,
-    acceptance: Annotated[
-        str, typer.Option(help="Acceptance rule: exact, match, ratio, block or typical (lossy).")
-    ] = "exact",
+    acceptance: Annotated[str, typer.Option(help="Acceptance rule (mmspec rules); some are lossy.")] = "exact",
     shape: Annotated[
         str, typer.Option(help="Size of drafts: auto, own, a depth (4), or depth x width x nodes (5x4x16).")
     ] = "auto",
@@ -87,6 +85,10 @@ def generate(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="MAR: in how many steps a picture is revealed.")] = None,
     voice: Annotated[str | None, typer.Option(help="Speech models: a voice's name, or a WAV file of a second.")] = None,
+    device: Annotated[str | None, typer.Option(help="Such as cpu or cuda; a CUDA device if there is one.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the model's weights, such as bfloat16; float32 on a CPU, else as they lie.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File of what was drawn (.png) or said (.wav).")] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Verify with compiled forwards; the first answer waits for them.")
@@ -125,7 +127,14 @@ def generate(
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
     pipe = mmspec.load(
-        model, drafter, acceptance, shape=read_shape(shape), compile=compile, drafter_dtype=drafter_dtype
+        model,
+        drafter,
+        acceptance,
+        shape=read_shape(shape),
+        dtype=dtype,
+        device=device,
+        compile=compile,
+        drafter_dtype=drafter_dtype,
     )
     draws = pipe.target.modality == "image"
     if out is not None:
@@ -263,6 +272,21 @@ def drafters(as_json: AsJson = False) -> None:
     for entry in found:
         kind = "trained" if entry["trained"] else "training-free"
         typer.echo(f"{entry['name']:<16} {kind:<14} {' '.join(entry['modalities']):<8} {entry['source']}")
+
+
+@app.command()
+def rules(as_json: AsJson = False) -> None:
+    """List the acceptance rules, with their settings. Example: mmspec rules --json"""
+    from mmspec import inventory
+
+    found = inventory.rules()
+    if as_json:
+        _print_json(found)
+        return
+    for entry in found:
+        kind = "lossless" if entry["lossless"] else "lossy"
+        settings = " ".join(f"{name}={value}" for name, value in entry["settings"].items())
+        typer.echo(f"{entry['name']:<22} {kind:<9} {' '.join(entry['modalities']):<7} {settings}".rstrip())
 
 
 @app.command()

@@ -10,6 +10,7 @@ from mmspec.api import Pipeline
 from mmspec.options import Options, sampling_for
 
 REPEATS = 3
+EXACT = ("float32", "float64")
 
 
 @dataclass
@@ -17,11 +18,13 @@ class Comparison:
     """The fastest of `REPEATS` answers of each kind.
 
     must_agree: both are bound to be equal, token by token; a rule that draws with other noise agrees only in law.
+    dtype: of the model. In half precision sums of one and of several rows round differently, which decides close calls.
     """
 
     autoregressive: Generation
     speculative: Generation
     must_agree: bool
+    dtype: str
 
     @property
     def agree(self) -> bool:
@@ -35,6 +38,8 @@ class Comparison:
             return f"Both decodings agree on all {self.speculative.stats.new_tokens} tokens."
         if self.must_agree:
             return "The decodings DIFFER, which must not happen with this rule."
+        if self.dtype not in EXACT:
+            return f"The decodings differ, as they may in {self.dtype}: close calls depend on rounding."
         if not self.speculative.stats.lossless:
             return "The decodings differ, as they may: this rule is lossy."
         return "The decodings differ, as they may: this rule draws with noise of its own."
@@ -70,7 +75,8 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
     answers = [(plain(image, prompt, **options), pipe(image, prompt, **options)) for _ in range(1 + REPEATS)][1:]
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
     greedy = sampling_for(options, pipe.target.model.generation_config).temperature == 0
-    return Comparison(slow, fast, must_agree=greedy or pipe.rule.invariant)
+    dtype = str(pipe.target.model.dtype).removeprefix("torch.")
+    return Comparison(slow, fast, dtype in EXACT and (greedy or pipe.rule.invariant), dtype)
 
 
 def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor, nn
 
     from mmspec.sampling import Sampler
@@ -240,7 +242,11 @@ class Target(Protocol):
 
 
 class TextTarget(Target, Protocol):
-    """A causal target over discrete tokens, as drafters see it."""
+    """A causal target over discrete tokens, as drafters see it.
+
+    What else `mmspec.load` and `Pipeline` ask (budget, stopping, the tokenizer, what ids make beside text, ...) has its
+    defaults in `mmspec.targets.CausalTarget`, from which every target derives, also one that decodes otherwise.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -284,8 +290,31 @@ class Drafter(Protocol):
         """Start on a request that was just prefilled; `kind` is one of `kinds`."""
 
 
+class TrainedDrafter(Drafter, Protocol):
+    """A drafter with weights, as `mmspec.checkpoints` saves and loads it.
+
+    Further attributes are optional: `source`, the paper, for lists; `kin`, the methods whose weights serve it, too;
+    `lossless = False`, where it is meant for a lossy rule.
+    """
+
+    trained: bool
+    """True; `drafter=` then looks for a folder instead of making one without arguments."""
+    method: str
+    """Its name, which is written down with the weights."""
+    fits: tuple[str, ...]
+    """What of the target's `fingerprint` must be as it was in training."""
+    net: nn.Module
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write safetensors; returns what else `load` needs, as JSON."""
+
+    @classmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> TrainedDrafter:
+        """The drafter that `save` wrote, on the target's device and in its dtype."""
+
+
 class Rule(Protocol):
-    """An acceptance rule on plain tensors."""
+    """An acceptance rule on plain tensors. Made without arguments where it is named; its first setting is its knob."""
 
     lossless: bool
     invariant: bool
@@ -294,7 +323,8 @@ class Rule(Protocol):
     """Kinds of proposal under which the rule keeps its law, best first.
 
     A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`. One that has to
-    know the target (a codebook, an embedding) offers `bind(target)`, as drafters do.
+    know the target (a codebook, an embedding) offers `bind(target)`, as drafters do. One that keeps tokens unjudged,
+    so that there is no tau, says `verifies = False`.
     """
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

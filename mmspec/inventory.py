@@ -1,17 +1,18 @@
-"""What is there: checkpoints, drafters, versions. Data for `mmspec models`, `drafters` and `info`."""
+"""What is there: checkpoints, drafters, rules, versions. Data for `mmspec models`, `drafters`, `rules` and `info`."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import mmspec
-from mmspec.checkpoints import PACKAGES as MODALITIES
-from mmspec.checkpoints import bundled, drafters_of
-from mmspec.registry import entries, modalities, resolve
+from mmspec.checkpoints import MODALITIES, bundled, drafters_of
+from mmspec.registry import entries, importable, modalities
 from mmspec.safe_files import read_json
 
 PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "pillow")
@@ -43,17 +44,37 @@ def models() -> list[dict[str, Any]]:
 def drafters() -> list[dict[str, Any]]:
     """The drafting methods: name, modalities served, whether trained, whether lossless, source."""
     table = entries("drafters")
-    found = []
-    for name, serves in modalities("drafters").items():
-        method = resolve("drafters", name, serves[0])
-        found.append({
+    return [
+        {
             "name": name,
             "modalities": serves,
             "trained": getattr(method, "trained", False),
             "lossless": getattr(method, "lossless", True),  # under the default rule, which is
             "source": getattr(method, "source", table[f"{serves[0]}/{name}"]),
-        })  # fmt: skip
-    return found
+        }
+        for name, serves, method in _usable("drafters")
+    ]
+
+
+def rules() -> list[dict[str, Any]]:
+    """The acceptance rules: name, modalities served, whether lossless, settings; both as they are unless told."""
+    return [
+        {
+            "name": name,
+            "modalities": serves,
+            "lossless": rule().lossless,
+            "settings": {each.name: each.default for each in signature(rule).parameters.values()},
+        }
+        for name, serves, rule in _usable("rules")
+    ]
+
+
+def _usable(kind: str) -> Iterator[tuple[str, list[str], Any]]:
+    """Name, modalities and what it stands for, of all names of a kind that can be imported."""
+    found = {name: thing for _, name, thing in importable(kind, reversed(sorted(entries(kind))))}
+    for name, serves in modalities(kind).items():
+        if name in found:
+            yield name, serves, found[name]
 
 
 def info() -> dict[str, Any]:

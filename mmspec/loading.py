@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,15 +14,13 @@ from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
 from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
-from mmspec.registry import entries, modalities, names, resolve
+from mmspec.registry import entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
 
 if TYPE_CHECKING:
     from PIL import Image
 
-PREFERRED = ("dflash", "eagle2", "spd", "mar", "vadusa")
-"""Trained drafters that `drafter=None` takes where they lie beside the model, best first."""
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager", "mmspec_tree")
 
@@ -54,7 +53,14 @@ class Family(Protocol):
 def find_model(name: str | os.PathLike[str]) -> Path:
     """The folder of a bundled name, a local folder or a hub id."""
     known = bundled()
-    return known[name] if isinstance(name, str) and name in known else locate("model", name, sorted(known))
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, str) and name in names("trainers") and not os.path.isdir(name):
+        raise CheckpointError(
+            f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
+            f"target {name} --out {name}, and pass its folder"
+        )
+    return locate("model", name, sorted(known))
 
 
 def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:
@@ -103,10 +109,9 @@ def build_target(family: Family, model: PreTrainedModel, processor: Any) -> Caus
 def find_family(config: PreTrainedConfig) -> Family:
     """The target class that serves a configuration; those of a modality are asked before those of any."""
     table = sorted(entries("targets"), key=lambda key: key.startswith("any/"))
-    for modality, _, name in (key.partition("/") for key in table):
-        family = cast("Family", resolve("targets", name, modality))
+    for _, _, family in importable("targets", table):
         if family.serves(config):
-            return family
+            return cast("Family", family)
     kind = (config.architectures or [config.model_type])[0]
     known = ", ".join(key.partition("/")[2] for key in table)
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
@@ -140,7 +145,7 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype:
 def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
-        drafter = next((name for name in PREFERRED if name in beside), target.usual_drafter)
+        drafter = next(iter(beside), target.usual_drafter)
     if not isinstance(drafter, str | os.PathLike):
         if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
             raise InputError(f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}")
@@ -155,7 +160,7 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     if hasattr(kind, "advice"):
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
     if getattr(kind, "trained", False):
-        kin = next((name for name in getattr(kind, "kin", ()) if name in beside), None)
+        kin = _kin(kind, beside)
         if kin:
             return load_drafter(beside[kin], target, str(drafter))
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
@@ -166,6 +171,20 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     made = kind()
     made.bind(target)
     return made
+
+
+def has_drafter(name: str, target: CausalTarget, folder: Path | None) -> bool:
+    """Whether a model has what a method's name stands for: it needs no training, or weights lie beside the model."""
+    beside = drafters_of(folder) if folder else {}
+    if name in beside or name not in names("drafters", target.modality):
+        return name in beside
+    kind: Any = resolve("drafters", name, target.modality)
+    return not hasattr(kind, "advice") and (not getattr(kind, "trained", False) or _kin(kind, beside) is not None)
+
+
+def _kin(kind: Any, beside: Container[str]) -> str | None:
+    """The drafter beside a model whose weights serve a method of another name, too."""
+    return next((name for name in getattr(kind, "kin", ()) if name in beside), None)
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:

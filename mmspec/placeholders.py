@@ -5,6 +5,7 @@ be accepted, and a drafter that reads text alone does not read the slots of a pr
 """
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,7 +15,14 @@ def forbid(logits: Tensor, placeholders: Collection[int]) -> Tensor:
     """A drafter's logits [.., V] with the placeholders ruled out, before any law is made of them."""
     if not placeholders:
         return logits
-    return logits.index_fill(-1, torch.tensor(list(placeholders), device=logits.device), -torch.inf)
+    return logits.index_fill(-1, _ids(tuple(placeholders), logits.device), -torch.inf)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # serves requests and trainings
+def _ids(placeholders: tuple[int, ...], device: torch.device) -> Tensor:
+    """They are copied to a device once, not in every level of every draft."""
+    return torch.tensor(placeholders, device=device)
 
 
 def before(run: list[int], placeholders: Collection[int]) -> list[int]:

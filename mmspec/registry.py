@@ -2,17 +2,19 @@
 
 A table per kind maps "modality/name" to "package.module:attribute"; the modality "any" serves all of them. Strings
 instead of classes: nothing is imported before it is asked for, and the core can name modality packages without
-importing them. Other distributions add entries by entry points of the same form in the groups `mmspec.targets`,
-`mmspec.drafters`, `mmspec.rules` and `mmspec.commands`:
+importing them. Other distributions add entries by entry points of the same form, in groups called `mmspec.KIND` after
+the kinds of BUILTIN:
 
     [project.entry-points."mmspec.drafters"]
     "vlm/mine" = "my_package.drafter:Mine"
 """
 
 import logging
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 from mmspec.errors import UnsupportedError, unknown_name
 
@@ -129,6 +131,16 @@ BUILTIN: dict[str, dict[str, str]] = {
         "vlm/dream": "mmspec.vlm.drafters.layouts:DreamLayout",
     },
     "recipes": {
+        "any/eagle": "mmspec.training.eagle:Eagle1Recipe",
+        "any/eagle2": "mmspec.training.eagle:EagleRecipe",
+        "any/hass": "mmspec.training.eagle:HassRecipe",
+        "any/eagle3": "mmspec.training.eagle3:Eagle3Recipe",
+        "any/medusa": "mmspec.training.medusa:MedusaRecipe",
+        "any/hydra": "mmspec.training.medusa:HydraRecipe",
+        "any/hydra++": "mmspec.training.medusa:HydraPlusRecipe",
+        "any/kangaroo": "mmspec.training.kangaroo:KangarooRecipe",
+        "any/dflash": "mmspec.training.dflash:DFlashRecipe",
+        "any/spd": "mmspec.training.spd:SpdRecipe",
         "vlm/msd": "mmspec.vlm.drafters.recipes:MsdRecipe",
         "vlm/vispec": "mmspec.vlm.drafters.recipes:ViSpecRecipe",
         "vlm/dream": "mmspec.vlm.drafters.dream_recipe:DreamRecipe",
@@ -226,6 +238,21 @@ def resolve(kind: str, name: str, modality: str = ANY) -> object:
         raise UnsupportedError(f"{what}, which cannot be imported: {error}") from error
 
 
+def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, str, Any]]:
+    """Modality, name and what it stands for, of each of the keys "modality/name".
+
+    What another distribution registered and cannot be imported is left out, with a warning in the log.
+    """
+    for key in keys:
+        modality, _, name = key.partition("/")
+        try:
+            yield modality, name, resolve(kind, name, modality)
+        except UnsupportedError as error:
+            if key in BUILTIN[kind]:
+                raise
+            logger.warning("left out: %s", error)
+
+
 def list_drafters(modality: str | None = None) -> list[str]:
-    """The names that `drafter=` takes, for one modality or for all."""
+    """The names of the drafting methods, for one modality or for all. Some take files: pass `drafter=` their folder."""
     return names("drafters", modality)

@@ -1,4 +1,4 @@
-"""What a request cost and what drafting gained, per row. Words and definitions are those of the README's table."""
+"""What a request cost and what drafting gained, per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Stats:
     accept_lengths: drafted tokens accepted in each round, without the bonus token.
     lossless: whether the acceptance rule keeps the target's law. verifies: whether it looks at that law at all.
     prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
-    verify_seconds: target forwards. other_seconds: everything else in a round.
+    verify_seconds: target forwards. other_seconds: everything else in a round. On CUDA, where the host runs ahead,
+    their sum is right, but not the parts: work counts where the host waits for it (`bench gpu` waits everywhere).
     first: tokens that the prefill emitted: 1, but 0 for targets that begin with an empty canvas.
     """
 

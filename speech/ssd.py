@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.drafters.independent import Independent
+from mmspec.drafters.precision import placed
 from mmspec.errors import CheckpointError, InputError
 
 
@@ -79,7 +80,7 @@ def shortened(speaker: LlamaForCausalLM, own: int, shared: Sequence[int]) -> Lla
     config = LlamaConfig.from_dict(values)
     config.own_layers, config.shared_layers = own, list(shared)
     config._attn_implementation = "sdpa"
-    model = LlamaForCausalLM(config).to(speaker.device, speaker.dtype).eval()
+    model = placed(LlamaForCausalLM(config), speaker.device, speaker.dtype).eval()
     borrowed = [(model.model.embed_tokens, speaker.model.embed_tokens), (model.model.norm, speaker.model.norm)]
     borrowed += [(model.model.layers[own + i], speaker.model.layers[j]) for i, j in enumerate(shared)]
     for mine, theirs in borrowed:

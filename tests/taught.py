@@ -10,15 +10,16 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.registry import modalities, resolve
 from mmspec.targets import CausalTarget
 from mmspec.training.answers import Answered
 from mmspec.training.dflash import block_mask
-from mmspec.training.drafter import RECIPES
 from mmspec.training.features import Features
 from mmspec.training.muon import build_optimizer
 from mmspec.training.steps import HeadRecipe
 
-RECIPE_OF: dict[str, Any] = {name: recipe for name, recipe in RECIPES.items() if issubclass(recipe, HeadRecipe)}
+ALL = {name: resolve("recipes", name) for name, serves in modalities("recipes").items() if "any" in serves}
+RECIPE_OF: dict[str, Any] = {name: recipe for name, recipe in ALL.items() if issubclass(recipe, HeadRecipe)}
 METHODS = list(RECIPE_OF)
 SIZES: dict[str, dict[str, Any]] = {"dflash": {"block": 6, "anchors": 8}}
 

@@ -432,6 +432,16 @@ def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path
     assert isinstance(refused.exception, InputError)
 
 
+def test_usual_drafters_that_a_model_lacks_are_left_out_and_named(model: Path, tmp_path: Path) -> None:
+    done = bench("--temperature", "0", "--out", str(tmp_path), model=model)
+    succeeded(done)
+    assert "left out, since none is trained for this model: spd, eagle2, dflash" in done.stderr
+    kept = json.loads((tmp_path / "summary.json").read_text())["settings"]["drafters"]
+    assert kept == ["none", "prompt-lookup"]
+    asked = bench("--drafters", "none,spd", model=model)
+    assert "there is no such one for this model" in str(asked.exception)  # what is named is not left out
+
+
 def test_speed_is_refused_without_an_autoregressive_baseline(model: Path) -> None:
     text = succeeded(bench("--drafters", "prompt-lookup", "--temperature", "0", model=model))
     assert "S is not given" in text

@@ -1,6 +1,7 @@
 """Drafters on disk: saved whole or not at all, loaded only for the target that they were trained for."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import CheckpointError, InputError, MismatchError, UnknownNameError
+from mmspec.loading import has_drafter
 from mmspec.targets import CausalTarget
 
 RED = Image.new("RGB", (50, 40), "red")
@@ -242,6 +244,34 @@ def test_bundled_checkpoints_are_folders_with_a_configuration() -> None:
     for name, folder in bundled().items():
         assert (folder / "config.json").is_file()
         assert folder.name == name
+
+
+def test_a_wheel_has_one_checkpoint_per_modality_and_fits_where_wheels_are_put() -> None:
+    root = Path(__file__).parents[1]
+    carried = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    globs = {package.removeprefix("mmspec."): [each for each in patterns if "checkpoints" in each]
+             for package, patterns in carried.items()}  # fmt: skip
+    files = [file for package, each in globs.items() for one in each for file in (root / package).glob(f"{one}/*")]
+    assert all(len(globs[package]) == 1 for package in checkpoints.MODALITIES)
+    assert {file.name for file in files} >= {"config.json", "model.safetensors", "drafter.json"}
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 90e6
+
+
+def test_a_checkpoint_that_is_not_installed_is_no_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.loading.bundled", lambda: {"smolvlm-mini": Path("x")})
+    with pytest.raises(CheckpointError, match="valle-mini is not in this installation, which has smolvlm-mini: train"):
+        mmspec.load("valle-mini")
+
+
+def test_any_trained_drafter_beside_a_model_is_taken_and_the_best_first(target: CausalTarget, tmp_path: Path) -> None:
+    for name in ("medusa", "spd", "eagle3"):
+        folder = tmp_path / "drafters" / name
+        folder.mkdir(parents=True)
+        (folder / "drafter.json").write_text("{}")
+    assert list(checkpoints.drafters_of(tmp_path)) == ["spd", "eagle3", "medusa"]
+    for name, there in {"spd": True, "tabed": False, "dflash": False, "suffix": True, "retrieval": False}.items():
+        assert has_drafter(name, target, tmp_path) is there
+        assert has_drafter(name, target, None) is (name == "suffix")
 
 
 def test_a_hub_that_cannot_be_reached_is_one_error(target: CausalTarget) -> None:

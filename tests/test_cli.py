@@ -124,6 +124,14 @@ def test_compare_fails_if_a_rule_breaks_its_word(run: Run, model: Path, monkeypa
     assert "The decodings DIFFER" in out
 
 
+def test_compare_blames_rounding_where_it_may_be_that(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.compare.Comparison.agree", False)
+    status, out, _ = generate(run, model, "--compare", "--dtype", "bfloat16")
+    assert status == 0
+    assert "The decodings differ, as they may in bfloat16" in out
+    assert generate(run, model, "--compare", "--dtype", "float32")[0] == 1
+
+
 def test_compare_lets_a_rule_with_its_own_noise_differ(run: Run, model: Path) -> None:
     status, out, _ = generate(run, model, "--compare", "--acceptance", "ratio", "--temperature", 1.5)
     assert status == 0
@@ -154,6 +162,25 @@ def test_drafters_lists_the_methods(run: Run) -> None:
     assert found["none"]["trained"] is False
     assert "2406.16858" in found["eagle2"]["source"]
     assert "eagle2" in run("drafters")[1]
+
+
+def test_rules_lists_the_rules_with_their_settings(run: Run) -> None:
+    found = {entry["name"]: entry for entry in json.loads(run("rules", "--json")[1])}
+    assert {name for name, entry in found.items() if "any" in entry["modalities"]} == {
+        "block", "exact", "match", "ratio", "typical",
+    }  # fmt: skip
+    assert found["exact"]["lossless"] is True
+    assert found["lantern"]["lossless"] is False
+    assert {"k", "delta"} <= set(found["lantern"]["settings"])
+    line = next(line for line in run("rules")[1].splitlines() if line.startswith("lantern "))
+    assert "lossy" in line
+    assert f"k={found['lantern']['settings']['k']}" in line
+
+
+def test_device_and_dtype_are_handed_on(run: Run, model: Path) -> None:
+    assert generate(run, model, "--dtype", "bfloat16", "--device", "cpu")[0] == 0
+    assert "dtype='small' is not valid" in generate(run, model, "--dtype", "small")[2]
+    assert "device='moon' cannot be used" in generate(run, model, "--device", "moon")[2]
 
 
 def test_info_names_versions_device_and_threads(run: Run) -> None:

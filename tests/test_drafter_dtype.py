@@ -462,6 +462,15 @@ def test_a_bfloat16_target_gets_an_int8_drafter(folder: Path) -> None:
     assert pipe.drafter.net.fc.scale.dtype == torch.float32
 
 
+def test_rotary_frequencies_stay_exact_in_half_precision(folder: Path) -> None:
+    exact, half = (mmspec.load(folder, "eagle2", dtype=dtype).drafter.net for dtype in ("float32", "bfloat16"))
+    assert half.fc.weight.dtype == torch.bfloat16
+    found = [name for name, _ in exact.named_buffers() if name.endswith("inv_freq")]
+    assert found
+    for name in found:
+        assert torch.equal(half.get_buffer(name), exact.get_buffer(name))
+
+
 def test_what_does_not_fit_is_one_clear_error(folder: Path) -> None:
     for wrong in ("int4", torch.int16, 8, True, ""):
         with pytest.raises(InputError, match="drafter_dtype=.* is not valid: int8, bfloat16, float16, float32"):

@@ -1,6 +1,8 @@
 """The static cache by itself: the same numbers in the same rows as the dynamic one, whatever is committed."""
 
 import gc
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -170,6 +172,21 @@ def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:
     slabs.give(wanted)
     assert slabs.take(Interrupting(*form), 8, 200) is wanted
     assert wanted not in slabs.free
+
+
+def test_a_buffer_that_is_not_kept_is_gone_at_once() -> None:
+    gc.collect()
+    gc.disable()  # what refers to itself would stay
+    try:
+        slabs, form = Slabs(), Form(1, 1, 1, 1, torch.float32, CPU)
+        made = [Slab(form, 8, 248) for _ in range(3)]
+        made[0].lanes[1] = partial(print, made[0])  # as a captured forward does
+        left = [weakref.ref(slab) for slab in made]
+        while made:
+            slabs.give(made.pop(0))
+        assert [slab() is None for slab in left] == [True, False, False]
+    finally:
+        gc.enable()
 
 
 def test_what_a_broken_request_left_behind_harms_no_later_one() -> None:

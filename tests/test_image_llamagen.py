@@ -13,7 +13,7 @@ from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
 from mmspec.image_ar.jacobi import GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.llamagen import LlamaGenTarget, convert
-from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotate, rotations, usual_intermediate
+from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotate, rotations
 from mmspec.image_ar.pac import Proactive
 from mmspec.sampling import Sampling
 
@@ -99,7 +99,6 @@ def test_rotations_depend_on_the_distance_in_rows_and_in_columns_alone() -> None
 
     assert score((0, 0), (1, 2)) == pytest.approx(score((2, 1), (3, 3)), abs=1e-5)
     assert score((0, 0), (1, 2)) != pytest.approx(score((0, 0), (2, 1)), abs=1e-3)
-    assert [usual_intermediate(size) for size in (768, 1024, 1280)] == [2048, 2816, 3584]
 
 
 def published(made: LlamaGen) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
 import pytest
+from transformers import LlamaConfig
 
 import mmspec
-from mmspec import registry
+from mmspec import inventory, registry
 from mmspec.errors import Error, UnknownNameError, UnsupportedError, missing_extra, unknown_name
+from mmspec.loading import find_family
 
 
 @pytest.fixture
@@ -93,6 +95,21 @@ def test_entry_points_do_not_replace_built_in_names(
     with caplog.at_level(logging.WARNING):
         assert registry.entries("rules")["any/exact"] == "mmspec.acceptance.exact:Exact"
     assert "fractions:Fraction" in caplog.text
+
+
+def test_what_another_distribution_broke_stops_nobody(
+    plugins: list[EntryPoint], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins.append(EntryPoint("vlm/aa-broken", "no_such_module:Thing", "mmspec.targets"))
+    plugins.append(EntryPoint("any/aa-broken", "no_such_module:Thing", "mmspec.drafters"))
+    with caplog.at_level(logging.WARNING):
+        assert find_family(LlamaConfig()).__name__ == "CausalLM"
+        assert "spd" in {entry["name"] for entry in inventory.drafters()}
+    assert caplog.text.count("aa-broken") == 2
+    monkeypatch.setitem(registry.BUILTIN["drafters"], "any/bb-broken", "no_such_module:Thing")
+    registry.entries.cache_clear()
+    with pytest.raises(UnsupportedError, match="bb-broken"):
+        inventory.drafters()
 
 
 def test_nothing_is_imported_before_it_is_resolved(plugins: list[EntryPoint]) -> None:

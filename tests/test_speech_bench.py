@@ -18,6 +18,8 @@ import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.benchmarks.certainty import Watching, mean_top
 from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.commands.reading import words
+from mmspec.benchmarks.commands.speech import SPEECH
 from mmspec.benchmarks.figures import figures
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, rule_of, split
@@ -25,6 +27,7 @@ from mmspec.benchmarks.speaking.figures import spoken_figures
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
 from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech
 from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio
@@ -223,6 +226,15 @@ def test_the_curve_leads_from_the_exact_rule_along_the_knob() -> None:
         [7.75 / 3.75, 7.75 / 2.75, 7.75 / 1.75]
     )  # without prefill
     assert [text.get_text() for text in panel.texts] == ["0.2", "0.4"]
+
+
+def test_usual_rows_are_those_whose_drafters_are_there(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert usual_rows(pipe, words(SPEECH)) == ("none", "prompt-lookup")
+    assert "left out, since none is trained for this model: vadusa, mtp-viterbi, ssd" in capsys.readouterr().err
+    bundled = mmspec.load("valle-mini", "none")
+    for row_ in (*usual_rows(bundled, words(SPEECH)), *usual_rows(bundled, curve_rows())):
+        assert row(bundled, row_)
+    assert "vadusa@tolerance=4" in usual_rows(bundled, words(SPEECH))
 
 
 def test_every_tolerant_rule_with_a_knob_is_on_the_curve() -> None:

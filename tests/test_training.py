@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from one_drafter import train_drafter
 from PIL import Image
 from torch import Tensor, nn
 
@@ -21,13 +22,13 @@ from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import State
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import InputError, MismatchError, MissingExtraError
+from mmspec.errors import InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
 from mmspec.training.dflash import DFlashRecipe
-from mmspec.training.drafter import train_drafter, weights_digest
+from mmspec.training.drafter import weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
@@ -36,7 +37,7 @@ from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.questions import Question
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import sources, take_over
+from mmspec.training.start import begin, take_over
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
@@ -474,8 +475,12 @@ def test_training_helps(text_pipe: Any, tmp_path: Path) -> None:
     begun = replace(course, start=str(tmp_path / "b"))
     again = train_drafter(pipe, EagleRecipe(steps=1, batch=4), begun, tmp_path / "c", tmp_path / "run-a", "tiny")
     assert again["tau_t0"] > small["tau_t0"] + 1
-    with pytest.raises(MismatchError, match="cannot start with the drafter .*missing"):
+    with pytest.raises(MismatchError, match="of medusa cannot start with that drafter: .*missing"):
         train_drafter(pipe, MedusaRecipe(steps=1, batch=4), begun, tmp_path / "d", tmp_path / "run-a", "tiny")
+    nowhere = replace(course, start=str(tmp_path / "nowhere"))
+    with pytest.raises(UnknownNameError, match="nowhere"):  # before anything is answered
+        train_drafter(pipe, EagleRecipe(steps=1, batch=4), nowhere, tmp_path / "e", tmp_path / "run-e", "tiny")
+    assert not list((tmp_path / "run-e").rglob("*.jsonl"))
 
 
 def test_training_begins_with_a_drafter_of_another_target_of_the_same_shape(
@@ -486,11 +491,14 @@ def test_training_begins_with_a_drafter_of_another_target_of_the_same_shape(
     save_drafter(recipe.drafter(net), tmp_path / "eagle2", pipe.target)
     with pytest.raises(MismatchError, match="another target"):
         load_drafter(tmp_path / "eagle2", text_pipe.target)
-    place = sources(str(tmp_path), ["eagle2", "medusa"])
-    assert place == {method: str(tmp_path / method) for method in ("eagle2", "medusa")}
+    medusa = MedusaRecipe(steps=1, batch=1)
+    save_drafter(medusa.drafter(medusa.build(pipe.target)), tmp_path / "medusa", pipe.target)
+    found = begin(str(tmp_path), ["eagle2", "medusa"], text_pipe.target)
+    assert list(found) == ["eagle2", "medusa"]
+    assert len(begin(str(tmp_path / "medusa"), ["medusa"], text_pipe.target)) == 1
     new = EagleRecipe(steps=1, batch=1, seed=5).build(text_pipe.target)
     assert not torch.equal(new.fc.weight, net.fc.weight)
-    take_over(new, place["eagle2"], text_pipe.target)
+    take_over(new, found["eagle2"], "eagle2")
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in new.state_dict().items())
 
 
@@ -498,10 +506,11 @@ def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pip
     recipe = DFlashRecipe(steps=1, batch=1)
     net = recipe.build(pipe.target)
     save_drafter(recipe.drafter(net), tmp_path, pipe.target)
-    take_over(net, str(tmp_path), pipe.target)
+    (begun,) = begin(str(tmp_path), ["dflash"], pipe.target).values()
+    take_over(net, begun, "dflash")
     net.settings["taps"] = [0, 1]
-    with pytest.raises(MismatchError, match=r"its taps is .*, and \[0, 1\] in the new one"):
-        take_over(net, str(tmp_path), pipe.target)
+    with pytest.raises(MismatchError, match=r"of dflash .* its taps is .*, in the new one \[0, 1\]"):
+        take_over(net, begun, "dflash")
 
 
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(

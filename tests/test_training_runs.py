@@ -18,6 +18,7 @@ import tiny
 import torch
 import toys
 import two_processes
+from one_drafter import train_drafter
 from PIL import Image
 from safetensors.torch import load_file
 from taught import METHODS
@@ -31,7 +32,7 @@ from mmspec.training import drafter as training
 from mmspec.training import hub, processes, updates
 from mmspec.training.answers import own_answer
 from mmspec.training.data import Lines, open_data, warm_up_data
-from mmspec.training.drafter import train_drafter, train_drafters
+from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
 from mmspec.training.questions import Question

@@ -11,6 +11,7 @@ import sights
 import test_training
 import tiny
 import torch
+from one_drafter import train_drafter
 from test_training import COURSE
 from torch import Tensor
 
@@ -18,7 +19,7 @@ import mmspec
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
-from mmspec.training.drafter import find_recipe, train_drafter, train_drafters
+from mmspec.training.drafter import find_recipe, train_drafters
 from mmspec.training.features import Features
 from mmspec.vlm.drafters.dream_recipe import Insights, Sharpness, early
 from mmspec.vlm.drafters.ensemble import pooled

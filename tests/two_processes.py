@@ -13,12 +13,12 @@ from typing import Any
 
 import tiny
 import torch
+from one_drafter import train_drafter
 from safetensors.torch import save_file
 
 import mmspec
 from mmspec.training.answers import AnswerOptions
 from mmspec.training.course import Course
-from mmspec.training.drafter import train_drafter
 from mmspec.training.medusa import MedusaRecipe
 
 ANSWERS = AnswerOptions(max_new_tokens=8, batch=2, sampled=0)

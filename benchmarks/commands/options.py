@@ -14,6 +14,7 @@ DATA = (
     "Official files of the task, or a data set of the hub (owner/name); of several tasks a folder with one folder "
     "each. Default: stand-ins of the miniworld."
 )
+ONCE = "Folder for summary and table (and plot, where there is one). Default: nothing is kept."
 METHODS = "Rows DRAFTER, DRAFTER@RULE or DRAFTER@RULE=KNOB, separated by commas; none is our AR loop."
 
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model.")]
@@ -37,6 +38,7 @@ Stock = Annotated[bool, typer.Option("--stock", help="Compare each reply with th
 Memory = Annotated[bool, typer.Option(help="Measure peak memory, each drafter in a process of its own.")]
 Plot = Annotated[bool, typer.Option(help="Draw plot.png into --out (needs the extra `bench`).")]
 Out = Annotated[Path | None, typer.Option(help=OUT)]
+OutOnce = Annotated[Path | None, typer.Option(help=ONCE)]
 Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves torch's choice.")]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of the weights, such as float32. Default: as `load` chooses.")]
 Device = Annotated[str | None, typer.Option(help="Device, such as cpu or cuda. Default: as `load` chooses.")]

@@ -19,17 +19,19 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Comma-separated numbers."""
+def numbers(text: str, noun: str = "temperature", example: str = "0,1") -> tuple[float, ...]:
+    """Comma-separated numbers. noun, example: of what, for the message."""
     try:
         return tuple(map(float, words(text)))
     except ValueError as error:
-        raise InputError(f"temperature {text!r} is not valid: give numbers separated by commas, such as 0,1") from error
+        raise InputError(
+            f"{noun} {text!r} is not valid: give numbers separated by commas, such as {example}"
+        ) from error
 
 
 def batch_sizes(text: str) -> tuple[int, ...]:
     """Comma-separated batch sizes; 0, which the settings refuse, for what is no whole number."""
-    return tuple(int(size) if size.is_integer() else 0 for size in numbers(text))
+    return tuple(int(size) if size.is_integer() else 0 for size in numbers(text, "batch size", "1,8"))
 
 
 def was_given(context: typer.Context, name: str) -> bool:

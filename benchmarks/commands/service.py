@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmspec.benchmarks.commands.options import (
-    Json,
-    MaxNewTokens,
-    Model,
-)
+from mmspec.benchmarks.commands.options import Json, MaxNewTokens, Model, OutOnce
 from mmspec.benchmarks.commands.reading import kept_in, show
 
 
@@ -21,7 +16,7 @@ def stores(
     max_tokens: Annotated[int, typer.Option(help="Room of the store, and of the datastore, in tokens.")] = 1 << 16,
     points: Annotated[int, typer.Option(help="Lines of the table, for each store.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the questions.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for summary and table. Default: nothing is kept.")] = None,
+    out: OutOnce = None,
     as_json: Json = False,
 ) -> None:
     """Memory of the stores that suffix decoding and retrieval copy from, over many requests, against their bound.
@@ -47,7 +42,7 @@ def load(
     requests: Annotated[int, typer.Option(help="Requests one after the other, 4 or more.")] = 200,
     max_new_tokens: MaxNewTokens = 32,
     patience: Annotated[float, typer.Option(help="Seconds that the start, or one answer, may take.")] = 600.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for summary and table. Default: nothing is kept.")] = None,
+    out: OutOnce = None,
     as_json: Json = False,
 ) -> None:
     """What `mmspec demo` stands, on this computer: a crowd in its queue, then many requests, with its memory watched.

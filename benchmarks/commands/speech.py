@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import loaded, usual_rows
 
 SPEECH = "none,prompt-lookup,vadusa,mtp-viterbi,ssd,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified"
 
@@ -62,10 +63,9 @@ def speech(
     from mmspec.benchmarks.speaking.sounds import draw_sounds, sounds, write_sounds
     from mmspec.benchmarks.speed import SpeedSettings
 
-    rows = words(methods)
     speed = SpeedSettings(
         model=model,
-        drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
+        drafters=words(methods),
         temperatures=numbers(temperature),
         questions=questions,
         max_new_tokens=max_new_tokens,
@@ -77,11 +77,13 @@ def speech(
         device=device,
         compile=compile,
     )
-    settings = SpeechSettings(speed, texts, listener)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
         pipe = loaded(speed, "none")
+        rows = usual_rows(pipe, speed.drafters) if methods == SPEECH else speed.drafters
+        more = usual_rows(pipe, curve_rows()) if curve else ()
+        settings = SpeechSettings(replace(speed, drafters=tuple(dict.fromkeys([*rows, *more]))), texts, listener)
         found = run_speech(pipe, settings, folder)
         report = speech_report(pipe, found, settings)
         summary, text = keep(folder, report)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -66,7 +66,13 @@ def plan_of(context: typer.Context) -> Plan:
     refuse(("min_tokens", "memory"), given, "tasks")
     settings = read_plan(given["config"]) if "config" in given else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
-    readers = {"model": words, "task": words, "drafters": words, "temperature": numbers, "table": table_number}
+    readers: dict[str, Callable[[str], Any]] = {
+        "model": words,
+        "task": words,
+        "drafters": words,
+        "temperature": numbers,
+        "table": table_number,
+    }
     same = (
         "acceptance",
         "questions",

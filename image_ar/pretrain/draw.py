@@ -98,7 +98,7 @@ class Painter(nn.Module):
         """Mean probability of the best code under the guided law, teacher-forced: the gauge of a world that is not
         trivially predictable."""
         ids, mask = self.prompts(captions)
-        codes = self.codes(pixels)
+        codes = self.codes(pixels.to(ids.device))
         told, free = self.logits(ids, mask, codes), self.logits(self.hidden(ids), mask, codes)
         return float((free + guidance * (told - free)).softmax(-1).amax(-1).mean())
 

@@ -42,7 +42,7 @@ class Compressor(nn.Module):
     def spread(self) -> tuple[float, float]:
         """Standard deviation of latents, and what share of it is noise."""
         scenes = Scenes("codes", MEASURED)
-        pixels = collate([scenes[index] for index in range(MEASURED)])["pixels"]
+        pixels = collate([scenes[index] for index in range(MEASURED)])["pixels"].to(self.vae.device)
         law = self.vae.eval().encode(normalized(pixels)).latent_dist
         noise = float(law.var.mean())
         whole = float((law.var + law.mean.square()).mean() - law.mean.mean().square())

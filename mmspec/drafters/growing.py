@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -95,35 +96,64 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
     return best(found, parents, scores, depth, pending, shape.total, choice.kind)
 
 
+@dataclass(frozen=True)
+class Level:
+    """A level of a static tree, on a device.
+
+    inner: [F] the nodes that have children here; origin: [F] the place of each one's parent among those of the level
+    before; above: [F, M] bool, as for `Expand`. picks, ranks: [n] of each child its parent's place in `inner` and its
+    rank; most: the number of ranks.
+    """
+
+    inner: Tensor
+    origin: Tensor
+    above: Tensor
+    picks: Tensor
+    ranks: Tensor
+    most: int
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Tensor]:
+    """The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]. Copied to a device once."""
+
+    def placed(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    found, parents = [], {node.parent for node in tree}
+    inner, origin = [0], [0]
+    above = torch.zeros(1, 0, dtype=torch.bool, device=device)
+    for level in range(1, 1 + max((node.level for node in tree), default=0)):
+        here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level]
+        picks, ranks = [inner.index(node.parent) for _, node in here], [node.rank for _, node in here]
+        found.append(Level(placed(inner), placed(origin), above, placed(picks), placed(ranks), 1 + max(ranks)))
+        below = [(index, lane) for (index, _), lane in zip(here, picks, strict=True) if index in parents]
+        inner, origin = [index for index, _ in below], [lane for _, lane in below]
+        itself = torch.eye(len(inner), dtype=torch.bool, device=device)
+        above = torch.cat([above[placed(origin)], itself], -1)
+    return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
+
+
 def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:
     """A static tree: the same nodes for every row and round, whatever the confidence.
 
     Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
     """
-    batch, device = len(pending), pending.device
-    tokens = pending[:, None]
-    inner, origin = [0], [0]  # the nodes of the level that have children, and the place of each one's parent
-    above = torch.zeros(1, 0, dtype=torch.bool, device=device)
-    laws: list[tuple[list[int], Tensor]] = []
-    for level in range(max((node.level for node in tree), default=0)):
-        lanes = torch.tensor(origin, device=device).expand(batch, -1)
-        logits = expand(level, tokens[:, inner], lanes, above.expand(batch, -1, -1))
-        here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level + 1]
-        ranks = [node.rank for _, node in here]
-        children, _, scores = choice.children(logits, emitted, level, 1 + max(ranks))
-        tokens = torch.cat([tokens, children[:, [inner.index(node.parent) for _, node in here], ranks]], 1)
+    batch, tokens = len(pending), pending[:, None]
+    parts, layout = levels(tuple(tree), pending.device)
+    laws: list[tuple[Tensor, Tensor]] = []
+    for level, part in enumerate(parts):
+        origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
+        logits = expand(level, tokens[:, part.inner], origin, above)
+        children, _, scores = choice.children(logits, emitted, level, part.most)
+        tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
-            laws.append((inner, scores.softmax(-1)))
-        parents = {node.parent for node in tree}
-        below = [(index, inner.index(node.parent)) for index, node in here if index in parents]
-        inner, origin = [index for index, _ in below], [lane for _, lane in below]
-        itself = torch.eye(len(inner), dtype=torch.bool, device=device)
-        above = torch.cat([above[origin], itself], -1)
-    layout = torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
-    above_each, depth = layout.expand(batch, -1, -1).unbind(2)
-    draft = Draft(tokens, above_each, depth, choice.kind)
+            laws.append((part.inner, scores.softmax(-1)))
+    parents, depth = layout.expand(batch, -1, -1).unbind(2)
+    draft = Draft(tokens, parents, depth, choice.kind)
     if laws:
-        draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=device)
+        draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=pending.device)
         for nodes, law in laws:
             draft.q[:, nodes] = law
     return draft

@@ -20,6 +20,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
 from mmspec.drafters.growing import Choice, Expand, fill, grow
+from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
 from mmspec.errors import InputError, MismatchError
@@ -141,7 +142,7 @@ class HeadDrafter(ABC):
         """The counterpart of `save`, on the device and in the dtype of `target`."""
         kind = cls.net_class
         net = kind(kind.config_class.from_dict(description["config"]), **description.get("settings", {}))
-        net = net.to(target.model.device, target.model.dtype)
+        net = placed(net, target.model.device, target.model.dtype)
         weights = load_file(folder / "model.safetensors")
         words = weights.pop(DRAFT_IDS, None)
         if words is not None:

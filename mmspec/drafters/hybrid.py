@@ -49,14 +49,14 @@ class Hybrid:
     def bind(self, target: Any) -> None:
         """Find the other drafter, and take over what it needs and can."""
         from mmspec.checkpoints import drafters_of
-        from mmspec.loading import PREFERRED, find_drafter
+        from mmspec.loading import find_drafter
 
         place = getattr(getattr(target, "model", None), "name_or_path", "")
         folder = Path(place) if place and Path(place).is_dir() else None
         wanted = self.given
         if wanted is None:
             beside = drafters_of(folder) if folder else {}
-            wanted = next((name for name in (*PREFERRED, *beside) if name in beside), "recycling")
+            wanted = next(iter(beside), "recycling")
         self.other = find_drafter(wanted, target, folder)
         self.copier.bind(target)
         self.kinds = self.other.kinds - {"sampled"}

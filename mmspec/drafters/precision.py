@@ -10,7 +10,7 @@ dtype: norms, attention and its cache, and the embeddings and the output head th
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ FORMATS = {
     "float16": torch.float16,
     "float32": torch.float32,
 }
+Net = TypeVar("Net", bound=nn.Module)
 MOST = 127
 """The largest number of a row of int8 weights; -128 is not used."""
 
@@ -65,6 +66,15 @@ class CastLinear(nn.Module):
         """[.., I] -> [.., O]."""
         out = linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
         return out if self.bias is None else out + self.bias
+
+
+def placed(net: Net, device: torch.device, dtype: torch.dtype) -> Net:
+    """A network on a device, with its parameters in a dtype. Buffers keep theirs: rotary frequencies in half precision
+    would turn far positions by whole radians.
+    """
+    for parameter in net.to(device).parameters():
+        parameter.data = parameter.data.to(dtype)
+    return net
 
 
 def read_format(dtype: Any) -> torch.dtype | None:

@@ -4,7 +4,7 @@
 Verification computes a law at every node and keeps one path; the top-k of all of them, rejected nodes included, are
 worth keeping as guesses for the next time that the same token comes up. The tree is filled level by level from the
 pending token. Its shape is chosen once, best first, by how likely a child of each rank is the accepted one (as in
-Sequoia, arXiv 2402.12374). Nothing is decided on the host, and no noise is looked at.
+Sequoia, arXiv 2402.12374). The host only looks whether anything is known, and nobody at noise.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Recycled:
     def propose(self, state: State) -> Draft:
         """A static tree filled from the pending tokens; nodes below an unknown successor are invalid."""
         assert state.pending is not None
-        assert self.drafter.successors is not None
-        levels, own = state.levels(self.drafter.depth), self.drafter
+        own = self.drafter
+        assert own.successors is not None
+        levels = state.levels(own.depth)
         width = own.width if state.shape is None else min(own.width, state.shape.width)
         nodes = best_tree((SHARES,), state.nodes(own.total), levels, width)
         shape = torch.tensor([(-1, 0, 0), *nodes], device=state.pending.device)  # [N, 3]
@@ -89,8 +90,10 @@ class Recycled:
             size = sum(node.level == level for node in nodes)
             parents, ranks, _ = shape[tokens.shape[1] : tokens.shape[1] + size].unbind(1)
             above = tokens[:, parents]  # [B, nodes of the level]
-            found = self.drafter.successors[above.clamp(min=0), ranks].long()
+            found = own.successors[above.clamp(min=0), ranks].long()
             tokens = torch.cat([tokens, torch.where(above < 0, UNKNOWN, found)], 1)
+            if level == 1 and not bool((found != UNKNOWN).any()):  # a tree of nothing would be verified all the same
+                return state.undrafted()
         parents, _, depth = shape.expand(len(tokens), -1, -1).unbind(2)  # [B, N]
         return Draft(tokens.clamp(min=0), parents, depth, valid=tokens >= 0)
 

@@ -145,6 +145,11 @@ class Slab:
         gap = tree.new_zeros(()).expand(*tree.shape[:2], self.front - nodes)
         return additive(torch.cat([tree, gap, past], -1), dtype)
 
+    def drop(self) -> None:
+        """Let go of what points back here, so that the memory is free at once and not when Python looks for cycles."""
+        self.lanes.clear()
+        self.hf = Cache(layers=[])
+
     def clear(self) -> None:
         """Forget everything. What a mask hides may not be NaN, which damaged or overflowing layers leave behind."""
         self.kv.zero_()
@@ -176,7 +181,10 @@ class Slabs:
     def give(self, slab: Slab) -> None:
         """Take one back."""
         with self._lock:
-            self.free = [*self.free, slab][-self.kept :]
+            every = [*self.free, slab]
+            self.free = every[-self.kept :]
+        for dropped in every[: -self.kept]:
+            dropped.drop()
 
 
 def rounded(slots: int) -> int:

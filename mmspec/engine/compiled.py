@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class Compiled:
         if backend is not None:
             self.function = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
         self._pool: Any = None
+        self._lock = Lock()
 
     def graph(self, device: torch.device, *arguments: Any) -> Graph:
         """What calls the function on these arguments, tensors at addresses that stay; compiled now, if it has to be.
@@ -32,7 +34,7 @@ class Compiled:
             self._compile(arguments)
         if device.type == "cuda" and self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        return Graph(lambda: self.function(*arguments), device, self._pool)
+        return Graph(lambda: self.function(*arguments), device, self._pool, self._lock)
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         try:

@@ -224,37 +224,38 @@ def tree_attention(
     out = torch.empty(batch, nodes, heads, size, dtype=query.dtype, device=query.device)
     log2e = math.log2(math.e)
     shape = {"NODES": nodes, "GROUP": heads // kv_heads, "SIZE": size, "WIDE": wide}
-    _parts[(pairs, tiles, parts)](
-        query,
-        key,
-        value,
-        words,
-        depth,
-        lengths,
-        tops,
-        totals,
-        mixes,
-        *query.stride()[:3],
-        *key.stride()[:3],
-        *value.stride()[:3],
-        kv_heads,
-        parts,
-        front,
-        window,
-        scaling / softcap if softcap else scaling * log2e,
-        softcap * log2e,
-        **shape,
-        WORDS=words.shape[-1],
-        ROWS=rows,
-        SLOTS=tile,
-        WINDOWED=window > 0,
-        CAPPED=softcap > 0,
-        num_warps=8 if wide > 128 else 4,
-        num_stages=3 if wide * query.element_size() <= 512 else 2,  # as many tiles as shared memory holds
-    )
-    _join[(pairs, items)](
-        tops, totals, mixes, out, kv_heads, parts, **shape, PARTS=triton.next_power_of_2(parts), num_warps=2
-    )
+    with torch.cuda.device_of(query):  # Triton launches on the current device
+        _parts[(pairs, tiles, parts)](
+            query,
+            key,
+            value,
+            words,
+            depth,
+            lengths,
+            tops,
+            totals,
+            mixes,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            kv_heads,
+            parts,
+            front,
+            window,
+            scaling / softcap if softcap else scaling * log2e,
+            softcap * log2e,
+            **shape,
+            WORDS=words.shape[-1],
+            ROWS=rows,
+            SLOTS=tile,
+            WINDOWED=window > 0,
+            CAPPED=softcap > 0,
+            num_warps=8 if wide > 128 else 4,
+            num_stages=3 if wide * query.element_size() <= 512 else 2,  # as many tiles as shared memory holds
+        )
+        _join[(pairs, items)](
+            tops, totals, mixes, out, kv_heads, parts, **shape, PARTS=triton.next_power_of_2(parts), num_warps=2
+        )
     return out
 
 

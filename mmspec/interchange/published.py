@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
 
 from mmspec.contract import Drafter
+from mmspec.drafters.precision import placed
 from mmspec.errors import CheckpointError, MismatchError, one_line, shorten
 from mmspec.registry import entries, resolve
 from mmspec.safe_files import check_weights, read_json
@@ -69,7 +70,7 @@ class Published:
         Args: names: pairs of the published name and the network's, of every weight. zero: the network's names of biases
             that are zero where nothing is published for them.
         """
-        net = net.to(target.model.device, target.model.dtype)
+        net = placed(net, target.model.device, target.model.dtype)
         own = net.state_dict()
         weights = {}
         for theirs, ours in names:

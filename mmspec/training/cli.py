@@ -1,6 +1,6 @@
-"""`mmspec train`: drafters for a target, and the bundled target itself.
+"""`mmspec train`: drafters for a target, and the bundled targets themselves.
 
-The options of the command are read from the recipes' own defaults; what is not given stays as the recipe has it.
+What is not given stays as the recipe has it; an option that the recipe does not know is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Train drafters, and the bundled target again.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Train drafters, and the bundled models again.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()

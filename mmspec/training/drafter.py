@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from mmspec.checkpoints import fingerprint
+from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, unknown_name
-from mmspec.registry import modalities, resolve
+from mmspec.registry import ANY, modalities, resolve
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
@@ -30,54 +31,27 @@ from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
 from mmspec.training.data import open_data, warm_up_data
-from mmspec.training.dflash import DFlashRecipe
-from mmspec.training.eagle import Eagle1Recipe, EagleRecipe, HassRecipe
-from mmspec.training.eagle3 import Eagle3Recipe
 from mmspec.training.features import Features
 from mmspec.training.folders import run_folder, write_whole
-from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.learner import Learner
-from mmspec.training.medusa import HydraPlusRecipe, HydraRecipe, MedusaRecipe
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.recipe import Recipe
-from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import sources, take_over
+from mmspec.training.start import begin, take_over
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept, states_size
 from mmspec.training.updates import Best, frozen, share, train
 from mmspec.training.validation import Validation, best_step, measure
 
-ALL: tuple[type[Recipe], ...] = (
-    EagleRecipe,
-    Eagle1Recipe,
-    Eagle3Recipe,
-    HassRecipe,
-    MedusaRecipe,
-    HydraRecipe,
-    HydraPlusRecipe,
-    KangarooRecipe,
-    DFlashRecipe,
-    SpdRecipe,
-)
-RECIPES: dict[str, type[Recipe]] = {recipe.method: recipe for recipe in ALL}
-
 
 def find_recipe(method: str, modality: str | None = None) -> type[Recipe]:
-    """The recipe of a method: that of the target's modality if it has its own, else one of those here or another
+    """The recipe of a method: that of the target's modality if it has its own, else the one for any, else another
     modality's. Raises UnknownNameError for one that is not trained."""
-    own = modalities("recipes")
-    serving = own.get(method, [])
-    if method in RECIPES and modality not in serving:
-        return RECIPES[method]
-    if not serving:
-        raise unknown_name("trainable drafter", method, {*RECIPES, *own})
-    found: Any = resolve("recipes", method, modality if modality in serving else serving[0])
+    known = modalities("recipes")
+    if method not in known:
+        raise unknown_name("trainable drafter", method, known)
+    serving = next(each for each in (modality, ANY, *known[method]) if each in known[method])
+    found: Any = resolve("recipes", method, serving)
     return found
-
-
-def train_drafter(pipe: Any, recipe: Recipe, course: Course, out: Path, run: Path, name: str) -> dict[str, Any]:
-    """`train_drafters` for a single one."""
-    return train_drafters(pipe, [recipe], course, [out], run, name)[recipe.method]
 
 
 def train_drafters(
@@ -114,14 +88,14 @@ def train_drafters(
     with leader_first():
         home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how, **begun})
 
+    starts = {} if course.start is None else begin(course.start, [recipe.method for recipe in recipes], target)
     with spread or Here(pipe) as workers:
         rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks, workers)
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
     nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
-    if course.start is not None:
-        for method, source in sources(course.start, list(nets)).items():
-            take_over(nets[method], source, target)
+    for method, start in starts.items():
+        take_over(nets[method], start, method)
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
@@ -129,7 +103,7 @@ def train_drafters(
     most = course.answers.max_new_tokens
 
     def drafting(recipe: Recipe) -> tuple[Any, Any]:
-        net = copy.deepcopy(nets[recipe.method]).to(model.dtype)
+        net = placed(copy.deepcopy(nets[recipe.method]), model.device, model.dtype)
         return recipe.serving(pipe, net), recipe.drafter(net)
 
     def figures() -> list[dict[str, Any]]:

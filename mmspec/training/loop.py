@@ -131,6 +131,7 @@ def stage_arguments(
         "dataloader_num_workers": 1,
         "dataloader_prefetch_factor": 8,
         "dataloader_persistent_workers": True,
+        "use_cpu": not torch.cuda.is_available(),
     }
     return training_arguments(
         folder,
@@ -138,7 +139,6 @@ def stage_arguments(
         batch=batch,
         rate=rate,
         seed=seed,
-        use_cpu=not torch.cuda.is_available(),
         **{**values, **more},
     )
 

@@ -12,25 +12,29 @@ from mmspec.checkpoints import load_drafter
 from mmspec.errors import MismatchError
 
 
-def sources(start: str, methods: Sequence[str]) -> dict[str, str]:
-    """Where each method begins: at `start` itself, or of several methods at the folders in it that bear their names."""
-    return {methods[0]: start} if len(methods) == 1 else {method: str(Path(start, method)) for method in methods}
+def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, nn.Module]:
+    """The network with which each method begins: that in `start` itself, or of several methods those in its folders of
+    their names. They may have been trained for another target.
 
-
-def take_over(net: nn.Module, source: str, target: Any) -> None:
-    """Put the weights of the drafter `source` into a network that is about to be trained for `target`.
-
-    It may have been trained for another target, as long as every weight has the same name and shape and means the same:
-    it listens to the same layers and drafts as many tokens.
-    Raises: MismatchError: it has not. Others as `mmspec.checkpoints.load_drafter`.
+    Raises: as `mmspec.checkpoints.load_drafter`.
     """
-    begun = load_drafter(source, target, own=False).net
+    folders = {methods[0]: start} if len(methods) == 1 else {method: str(Path(start, method)) for method in methods}
+    return {method: load_drafter(folder, target, own=False).net for method, folder in folders.items()}
+
+
+def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
+    """Put the weights of another network into one that is about to be trained.
+
+    Every weight must have the same name and shape and mean the same: both listen to the same layers and draft as many
+    tokens.
+    Raises: MismatchError: something differs.
+    """
     there, here = _form(begun), _form(net)
     for name in sorted(here.keys() | there.keys()):
         found, needed = there.get(name, "missing"), here.get(name, "missing")
         if found != needed:
             raise MismatchError(
-                f"training cannot start with the drafter {source}: its {name} is {found}, and {needed} in the new one"
+                f"training of {method} cannot start with that drafter: its {name} is {found}, in the new one {needed}"
             )
     net.load_state_dict(begun.state_dict())
 

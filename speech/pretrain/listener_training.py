@@ -151,11 +151,10 @@ def fit(
     listener: Listener, samples: list[Utterance], folder: Path, options: argparse.Namespace, steps: int, rate: float
 ) -> None:
     """Train in place on `samples`, from where `folder` left off."""
-    here = not torch.cuda.is_available()
     trainer = LossTrainer(
         ListenerLoss(listener),
         model=listener,
-        args=training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=here),
+        args=training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=True),
         train_dataset=Epochs(samples, steps * options.batch, options.seed),
         data_collator=collate,
     )

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Llam
 
 from mmspec.checkpoints import read_model
 from mmspec.contract import Needs, State
+from mmspec.drafters.precision import placed
 from mmspec.errors import MismatchError
 from mmspec.loading import build_target, find_family
 
@@ -136,6 +137,6 @@ def load_eyes(folder: Path, eyes: str, target: Any) -> Eyes:
         return OwnEyes(read_model(AutoModelForImageTextToText, folder, dtype).to(device))
     model = read_model(AutoModelForCausalLM, folder, dtype)
     weights = load_file(folder / PROJECTOR)
-    net = Grafted(model, weights["0.weight"].shape[1]).to(device, dtype)
+    net = placed(Grafted(model, weights["0.weight"].shape[1]), device, dtype)
     net.projector.load_state_dict(weights)
     return net

@@ -38,9 +38,10 @@ and questions that the world does not ask are beyond it, and it will answer them
 
 ## Recipe
 
-`mmspec train target {target} --out FOLDER` trains one like it. {known}Vision tower: dense labels of every patch.
-Then, with cross-entropy on answers (words that only the picture determines count more) and on what every image slot
-shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand:
+`mmspec train target {target} --out FOLDER {options}` trains one like it.
+{known}Vision tower: dense labels of every patch. Then, with
+cross-entropy on answers (words that only the picture determines count more) and on what every image slot shows and
+where it lies; a few attention heads are taught to look at the slots that show the word at hand:
 
 {stages}
 
@@ -55,9 +56,18 @@ Teacher-forced on held-out pictures: {validation}
 
 
 def export(
-    family: Family, trained: Path, out: Path, stages: Sequence[Stage], run: Path, known: Known | None = None
+    family: Family,
+    trained: Path,
+    out: Path,
+    stages: Sequence[Stage],
+    run: Path,
+    known: Known | None = None,
+    options: str = "",
 ) -> None:
-    """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run."""
+    """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run.
+
+    options: those of the command that trains one like it.
+    """
     model = family.model_class.from_pretrained(trained, dtype=torch.bfloat16)
     processor = family.processor_class.from_pretrained(trained)
     ids = token_ids(processor.tokenizer)
@@ -75,6 +85,7 @@ def export(
         model_class=family.model_class.__name__,
         sees=family.sees,
         target=family.name,
+        options=options,
         known=""
         if known is None
         else f"It starts from {known.name} ({known.digest}): it has {family.known} from there. ",

@@ -194,7 +194,10 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     claim(options.run, {**settings, "vision_steps": options.vision_steps, "stages": [*map(str, stages)]})
     vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
     trained = train_language(options.run, vision, stages, options.seed, family, known)
-    export(family, trained, options.out, stages, options.run, known)
+    told = {"--vision-steps": options.vision_steps, **{STEPS[stage.name]: stage.steps for stage in stages}}
+    told |= {"--seed": options.seed} if options.seed else {}
+    asked = " ".join(f"{name} {value}" for name, value in told.items())
+    export(family, trained, options.out, stages, options.run, known, asked)
 
 
 main = partial(train, SMOLVLM)
