@@ -20,12 +20,12 @@ from mmspec.errors import Error, UnsupportedError
 
 
 def peaks(settings: SpeedSettings) -> dict[str, int]:
-    """Peak resident bytes of our loop with every drafter, answering one question."""
+    """Peak bytes of our loop with every drafter, answering one question: resident, on CUDA allocated."""
     return {name: peak(settings, name) for name in settings.drafters}
 
 
 def peak(settings: SpeedSettings, drafter: str) -> int:
-    """Peak resident bytes of one method in a fresh process."""
+    """Those of one method, in a fresh process."""
     names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile")
     request = {"drafter": drafter, **{name: getattr(settings, name) for name in names}}
     command = [sys.executable, "-m", "mmspec.benchmarks.memory"]

@@ -36,6 +36,7 @@ class Plan:
     """Everything that a run of tasks depends on; the names are those of the options and of the file.
 
     table: 1 or 2 prints the survey's layout and chooses tasks, drafters and temperatures where they are not given.
+    drafters: none named are those of the table that the model has.
     data: task -> official files; a task that is not named gets its stand-in. judge: a text model that finds answers in
     replies, for tasks that take one.
     """
@@ -65,7 +66,7 @@ class Plan:
         if self.style not in STYLES:
             raise unknown_name("style", self.style, STYLES)
         table = self.table or 2
-        for name, usual in (("tasks", TABLE_TASKS), ("drafters", TABLE_DRAFTERS), ("temperatures", TABLE_TEMPERATURES)):
+        for name, usual in (("tasks", TABLE_TASKS), ("temperatures", TABLE_TEMPERATURES)):
             object.__setattr__(self, name, getattr(self, name) or usual[table])
         for name in ("models", "tasks"):
             given = getattr(self, name)
@@ -77,11 +78,16 @@ class Plan:
             raise InputError(f"judge={self.judge!r}: no task of the run takes one, mathvista does")
         self.settings(self.models[0], self.tasks[0])  # what is wrong with a number is said now
 
+    @property
+    def usual_drafters(self) -> tuple[str, ...]:
+        """The drafters where none are named."""
+        return TABLE_DRAFTERS[self.table or 2]
+
     def settings(self, model: str, task: str) -> TaskSettings:
         """The settings of one model on one task."""
         speed = SpeedSettings(
             model=model,
-            drafters=self.drafters,
+            drafters=self.drafters or self.usual_drafters,
             acceptance=self.acceptance,
             temperatures=self.temperatures,
             questions=self.questions,

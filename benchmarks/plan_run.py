@@ -13,7 +13,7 @@ from typing import Any
 
 from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
-from mmspec.benchmarks.plan import TABLE_DRAFTERS, Plan
+from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.records import write_whole
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.start import loaded, usual_rows
@@ -69,8 +69,7 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
         except Error as error:
             failures.append(f"{model}: {one_line(error)}")
             continue
-        usual = plan.drafters == TABLE_DRAFTERS[plan.table or 2]
-        here = replace(plan, drafters=usual_rows(pipe, plan.drafters)) if usual else plan
+        here = plan if plan.drafters else replace(plan, drafters=usual_rows(pipe, plan.usual_drafters))
         with spread_over(where, pipe, load) as spread:
             for task in plan.tasks:
                 place = folder / plain(model) / task

@@ -24,8 +24,8 @@ from mmspec.errors import InputError
 class SpeedReport:
     """What a speed run says. samples: how many were taken, kept: how many had a reply that is long enough.
 
-    peaks: method -> peak resident bytes. weights: method -> bytes of its drafter's own network. shared: whether workers
-    shared a machine, so that timings are no speeds.
+    peaks: method -> peak bytes, see `mmspec.benchmarks.memory`. weights: method -> bytes of its drafter's own network.
+    shared: whether workers shared a machine, so that timings are no speeds.
     """
 
     settings: SpeedSettings

@@ -55,12 +55,18 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     known = bundled()
     if isinstance(name, str) and name in known:
         return known[name]
-    if isinstance(name, str) and name in names("trainers") and not os.path.isdir(name):
+    if isinstance(name, str) and name in _models() and not os.path.isdir(name):
         raise CheckpointError(
             f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
             f"target {name} --out {name}, and pass its folder"
         )
     return locate("model", name, sorted(known))
+
+
+def _models() -> set[str]:
+    """The names of models that can be trained; what else can be is for the judges of their products."""
+    judges = tuple(f"-{name}" for name in names("judges"))  # janus-reader, valle-listener
+    return {name for name in names("trainers") if not name.endswith(judges)}
 
 
 def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:

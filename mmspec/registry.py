@@ -233,7 +233,7 @@ def resolve(kind: str, name: str, modality: str = ANY) -> object:
     module, _, attribute = location.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001  others' modules may raise anything when they are imported
         what = f"{kind.removesuffix('s')} {name!r} is registered as {location!r}"
         raise UnsupportedError(f"{what}, which cannot be imported: {error}") from error
 

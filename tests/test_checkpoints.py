@@ -261,6 +261,8 @@ def test_a_checkpoint_that_is_not_installed_is_no_unknown_name(monkeypatch: pyte
     monkeypatch.setattr("mmspec.loading.bundled", lambda: {"smolvlm-mini": Path("x")})
     with pytest.raises(CheckpointError, match="valle-mini is not in this installation, which has smolvlm-mini: train"):
         mmspec.load("valle-mini")
+    with pytest.raises(UnknownNameError, match="valle-listener"):  # no model
+        mmspec.load("valle-listener")
 
 
 def test_any_trained_drafter_beside_a_model_is_taken_and_the_best_first(target: CausalTarget, tmp_path: Path) -> None:

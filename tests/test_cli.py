@@ -130,6 +130,8 @@ def test_compare_blames_rounding_where_it_may_be_that(run: Run, model: Path, mon
     assert status == 0
     assert "The decodings differ, as they may in bfloat16" in out
     assert generate(run, model, "--compare", "--dtype", "float32")[0] == 1
+    lossy = generate(run, model, "--compare", "--dtype", "bfloat16", "--acceptance", "typical", "--temperature", 1)
+    assert "this rule is lossy" in lossy[1]
 
 
 def test_compare_lets_a_rule_with_its_own_noise_differ(run: Run, model: Path) -> None:

@@ -35,7 +35,7 @@ from mmspec.drafters.kangaroo import Adapter, Kangaroo
 from mmspec.drafters.none import NoDrafter
 from mmspec.engine import attention
 from mmspec.engine.engine import Engine
-from mmspec.engine.graphs import Graph
+from mmspec.engine.graphs import Graph, Place
 from mmspec.engine.steps import WIDTHS
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.jacobi import GumbelSharing
@@ -394,7 +394,7 @@ def test_without_cuda_a_graph_is_a_call() -> None:
         calls.append(1)
         return len(calls)
 
-    graph = Graph(run, CPU)
+    graph = Graph(run, Place(CPU))
     assert not calls
     assert [graph(), graph()] == [1, 2]
 

@@ -258,6 +258,7 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
 
     card = (out / "README.md").read_text()
     if family.known:
+        assert f"--source {source}`" in card
         digest = read_known(str(source), family).digest
         assert f"It starts from little ({digest}): it has {family.known} from there" in card
     assert f"- {last}: 2 updates" in card
@@ -293,6 +294,9 @@ def said(folder: Path) -> list[float]:
 
 
 def test_what_cannot_be_started_from_is_refused(source: Path, tmp_path: Path) -> None:
+    deep = replace(FAMILIES["gemma3"], stages=(replace(ONE, layers=8),))
+    with pytest.raises(MismatchError, match="has 4 layers: it needs 8"):
+        read_known(str(source), deep)
     with pytest.raises(MismatchError, match="of hidden size 160"):
         read_known(str(source), PIXTRAL)
     shutil.copytree(source, tmp_path / "other")

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from transformers import LlamaConfig
@@ -98,10 +99,12 @@ def test_entry_points_do_not_replace_built_in_names(
 
 
 def test_what_another_distribution_broke_stops_nobody(
-    plugins: list[EntryPoint], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    plugins: list[EntryPoint], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plugins.append(EntryPoint("vlm/aa-broken", "no_such_module:Thing", "mmspec.targets"))
-    plugins.append(EntryPoint("any/aa-broken", "no_such_module:Thing", "mmspec.drafters"))
+    (tmp_path / "module_that_raises.py").write_text("raise RuntimeError('no such card')")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.append(EntryPoint("any/aa-broken", "module_that_raises:Thing", "mmspec.drafters"))
     with caplog.at_level(logging.WARNING):
         assert find_family(LlamaConfig()).__name__ == "CausalLM"
         assert "spd" in {entry["name"] for entry in inventory.drafters()}

@@ -32,7 +32,7 @@ SPEECH = "none,prompt-lookup,vadusa,mtp-viterbi,ssd,vadusa@tolerance=4,ssd@beta=
 
 def speech(
     model: Model = "valle-mini",
-    methods: Annotated[str, typer.Option(help=METHODS)] = SPEECH,
+    methods: Annotated[str | None, typer.Option(help=f"{METHODS} Default: of {SPEECH} what the model has.")] = None,
     temperature: Temperature = "1",
     questions: Annotated[int, typer.Option("--sentences", "--questions", help="How many sentences are said.")] = 24,
     max_new_tokens: MaxNewTokens = 320,
@@ -65,7 +65,7 @@ def speech(
 
     speed = SpeedSettings(
         model=model,
-        drafters=words(methods),
+        drafters=words(SPEECH if methods is None else methods),
         temperatures=numbers(temperature),
         questions=questions,
         max_new_tokens=max_new_tokens,
@@ -81,7 +81,7 @@ def speech(
         require_matplotlib()
     with kept_in(out) as folder:
         pipe = loaded(speed, "none")
-        rows = usual_rows(pipe, speed.drafters) if methods == SPEECH else speed.drafters
+        rows = usual_rows(pipe, speed.drafters) if methods is None else speed.drafters
         more = usual_rows(pipe, curve_rows()) if curve else ()
         settings = SpeechSettings(replace(speed, drafters=tuple(dict.fromkeys([*rows, *more]))), texts, listener)
         found = run_speech(pipe, settings, folder)

@@ -131,13 +131,13 @@ def speed(
     load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         pipe = load()
-        if drafters == DRAFTERS:
+        if not was_given(context, "drafters"):
             settings = replace(settings, drafters=usual_rows(pipe, settings.drafters))
         store = Store(folder, {"run": "speed", **asdict(settings), **({"shared": True} if where else {})})
         with spread_over(where, pipe, load) as spread:
             samples = run_speed(pipe, settings, store, spread)
-        resident = peaks(settings) if memory else {}
-        report = speed_report(pipe, samples, settings, resident, spread.shared, draft_weights(pipe, settings.drafters))
+        found = peaks(settings) if memory else {}
+        report = speed_report(pipe, samples, settings, found, spread.shared, draft_weights(pipe, settings.drafters))
         summary, text = keep(folder, report)
         if plot and out is not None:
             report.draw(folder / "plot.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
@@ -30,7 +30,9 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import loaded, usual_rows
+
+CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
 
 
 def auto(
@@ -166,8 +168,11 @@ def gauges(
 def classes(
     model: Model = "smolvlm-mini",
     drafters: Annotated[
-        str, typer.Option(help="Separated by commas; the others are compared with the first one.")
-    ] = "spd,eagle2",
+        str | None,
+        typer.Option(
+            help=f"Separated by commas; the first is held against the others. Default: of {CLASSES} what the model has."
+        ),
+    ] = None,
     questions: Questions = 32,
     shape: FixedShape = "own",
     plot: Plot = True,
@@ -185,11 +190,13 @@ def classes(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings, run_told
 
-    settings = ToldSettings(model, words(drafters), questions, threads, dtype, device, shape=shape)
+    settings = ToldSettings(model, words(drafters or CLASSES), questions, threads, dtype, device, shape=shape)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
-        report = run_told(loaded(settings, "none"), settings)
+        pipe = loaded(settings, "none")
+        settings = settings if drafters else replace(settings, drafters=usual_rows(pipe, settings.drafters))
+        report = run_told(pipe, settings)
         summary, text = keep(folder, report)
         if plot and out is not None:
             panel = partial(draw_classes, found=report.panel())
@@ -199,7 +206,9 @@ def classes(
 
 def ablations(
     model: Model = "smolvlm-mini",
-    drafters: Annotated[str, typer.Option(help="Trained drafters, separated by commas.")] = "vispec,dream",
+    drafters: Annotated[
+        str | None, typer.Option(help=f"Trained ones, separated by commas. Default: of {ABLATED} what the model has.")
+    ] = None,
     questions: Questions = 32,
     shape: FixedShape = "own",
     out: OutOnce = None,
@@ -216,7 +225,9 @@ def ablations(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings
 
-    settings = ToldSettings(model, words(drafters), questions, threads, dtype, device, shape=shape)
+    settings = ToldSettings(model, words(drafters or ABLATED), questions, threads, dtype, device, shape=shape)
     with kept_in(out) as folder:
-        summary, text = keep(folder, run_ablations(loaded(settings, "none"), settings))
+        pipe = loaded(settings, "none")
+        settings = settings if drafters else replace(settings, drafters=usual_rows(pipe, settings.drafters))
+        summary, text = keep(folder, run_ablations(pipe, settings))
     show(summary, text, as_json)

@@ -118,7 +118,7 @@ class Level:
 def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Tensor]:
     """The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]. Copied to a device once."""
 
-    def placed(values: Sequence[int]) -> Tensor:
+    def listed(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
     found, parents = [], {node.parent for node in tree}
@@ -127,11 +127,11 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     for level in range(1, 1 + max((node.level for node in tree), default=0)):
         here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level]
         picks, ranks = [inner.index(node.parent) for _, node in here], [node.rank for _, node in here]
-        found.append(Level(placed(inner), placed(origin), above, placed(picks), placed(ranks), 1 + max(ranks)))
+        found.append(Level(listed(inner), listed(origin), above, listed(picks), listed(ranks), 1 + max(ranks)))
         below = [(index, lane) for (index, _), lane in zip(here, picks, strict=True) if index in parents]
         inner, origin = [index for index, _ in below], [lane for _, lane in below]
         itself = torch.eye(len(inner), dtype=torch.bool, device=device)
-        above = torch.cat([above[placed(origin)], itself], -1)
+        above = torch.cat([above[listed(origin)], itself], -1)
     return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
 
 

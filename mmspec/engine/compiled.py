@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Any
 
 import torch
 
-from mmspec.engine.graphs import Graph
+from mmspec.engine.graphs import Graph, Place
 from mmspec.errors import UnsupportedError, one_line
 
 
@@ -22,8 +21,7 @@ class Compiled:
         self.name, self.function, self.backend = name, function, backend
         if backend is not None:
             self.function = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
-        self._pool: Any = None
-        self._lock = Lock()
+        self._places: dict[torch.device, Place] = {}
 
     def graph(self, device: torch.device, *arguments: Any) -> Graph:
         """What calls the function on these arguments, tensors at addresses that stay; compiled now, if it has to be.
@@ -32,9 +30,8 @@ class Compiled:
         """
         if self.backend is not None:
             self._compile(arguments)
-        if device.type == "cuda" and self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        return Graph(lambda: self.function(*arguments), device, self._pool, self._lock)
+        place = self._places.get(device) or self._places.setdefault(device, Place(device))
+        return Graph(lambda: self.function(*arguments), place)
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         try:

@@ -16,38 +16,48 @@ WARM = 3
 """Calls before the capture: kernels are compiled and chosen, workspaces allocated."""
 
 
+class Place:
+    """Where graphs are captured that share the memory of their results, since they never run at the same time.
+
+    lock: held while one of them is captured, or runs until its results are copied. pool, stream: of all captures;
+    memory is shared only by those of one stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.lock = device, Lock()
+        self.cuda = device.type == "cuda"
+        self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
+        self.stream: Any = torch.cuda.Stream(device) if self.cuda else None
+
+
 class Graph:
     """Runs `run()` again and again. What it reads, the caller has written into the same tensors as ever.
 
-    Args: run: gives tensors, or tuples of them; may change tensors in place, but a repetition must do no harm. device:
-        where. pool: what `torch.cuda.graph_pool_handle()` gave, for graphs whose results share memory; lock: held while
-        one of these is captured, or runs until its results are copied.
+    Args: run: gives tensors, or tuples of them; may change tensors in place, but a repetition must do no harm.
     """
 
-    def __init__(
-        self, run: Callable[[], Any], device: torch.device, pool: Any = None, lock: Lock | None = None
-    ) -> None:
-        self.run, self.lock = run, lock or Lock()
+    def __init__(self, run: Callable[[], Any], place: Place) -> None:
+        self.run, self.place = run, place
         self.captured: torch.cuda.CUDAGraph | None = None
-        if device.type == "cuda":
-            with self.lock, torch.cuda.device(device):  # streams and captures are those of the current device
-                self._capture(device, pool)
+        if place.cuda:
+            with place.lock, torch.cuda.device(place.device):  # streams and captures are those of the current device
+                self._capture()
 
-    def _capture(self, device: torch.device, pool: Any) -> None:
-        aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
+    def _capture(self) -> None:
+        place, here = self.place, torch.cuda.current_stream()
+        place.stream.wait_stream(here)
+        with torch.cuda.stream(place.stream):
             for _ in range(WARM):
                 self.run()
-        torch.cuda.current_stream(device).wait_stream(aside)
+        here.wait_stream(place.stream)
         self.captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.captured, pool=pool, stream=aside):
+        with torch.cuda.graph(self.captured, pool=place.pool, stream=place.stream):
             self.results = self.run()
 
     def __call__(self) -> Any:
         """What `run()` gives. It is the caller's own: the next replay does not change it."""
         if self.captured is None:
             return self.run()
-        with self.lock:
+        with self.place.lock:
             self.captured.replay()
             return tree_map_only(torch.Tensor, torch.clone, self.results)

@@ -61,8 +61,8 @@ def export(
     out: Path,
     stages: Sequence[Stage],
     run: Path,
-    known: Known | None = None,
-    options: str = "",
+    known: Known | None,
+    options: str,
 ) -> None:
     """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run.
 

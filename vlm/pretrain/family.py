@@ -7,7 +7,7 @@ slots its 8 x 8 squares lie. What else a class puts among them (an overview, new
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,6 +48,8 @@ class Family(ABC):
     """Special tokens of the family's processor, {"image_token": "<image>"}."""
     sees: ClassVar[str]
     """What becomes of a picture, for the model card."""
+    deepens: ClassVar[bool] = True
+    """Whether a decoder with fewer layers than the stages ask for can be deepened."""
     known: ClassVar[str] = ""
     """What it has from the checkpoint that it starts from, for the model card."""
 
@@ -93,10 +95,10 @@ class Family(ABC):
         """Image tokens of all squares, [B, IMAGE_TOKENS, D], as [N, n * n, D]: those that the tower sees together."""
         return squares
 
-    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Tensor) -> None:
+    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Callable[[], Tensor]) -> None:
         """Starts the decoder, but for its words, from a trained one of the same widths and depth.
 
-        Args: text: [N, T] ids that the known one understands, to measure it on.
+        Args: text: gives [N, T] ids that the known one understands, to measure it on.
         """
         weights = {name: value for name, value in known.state_dict().items() if not name.startswith("embed_tokens.")}
         decoder.load_state_dict(weights, strict=False)

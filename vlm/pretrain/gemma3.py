@@ -6,7 +6,7 @@ every sixth layer, the taught ones among them, sees all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -34,11 +34,6 @@ WINDOW = 128
 SLOT, BEGIN, FINISH = "<image_soft_token>", "<start_of_image>", "<end_of_image>"
 
 
-def layer_types(layers: int) -> list[str]:
-    """As published: one layer in six sees all."""
-    return ["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)]
-
-
 class Gemma3(Family):
     """The vision tower and the words of `smolvlm-mini`, and its decoder, said again in another architecture."""
 
@@ -46,6 +41,7 @@ class Gemma3(Family):
     model_class = Gemma3ForConditionalGeneration
     processor_class = Gemma3Processor
     patches = IMAGE_SIZE // PATCH_SIZE
+    deepens = False
     tokens = {"image_token": SLOT, "boi_token": BEGIN, "eoi_token": FINISH}
     sees = f"{IMAGE_SIZE} pixels and {IMAGE_TOKENS} image tokens per picture, windows of {WINDOW} tokens"
     known = "its vision tower, its words and, translated, the matrices of its decoder"
@@ -59,7 +55,6 @@ class Gemma3(Family):
             "query_pre_attn_scalar": 32,
             "sliding_window": WINDOW,
             "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
-            "layer_types": layer_types(layers),
         }
         tower = tower_shape(self.vision_layers, self.vision_width, IMAGE_SIZE, PATCH_SIZE)
         begin, finish = ids.around or (None, None)
@@ -100,9 +95,9 @@ class Gemma3(Family):
         """See `Family`."""
         return (connector.mm_input_projection_weight,)
 
-    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Tensor) -> None:
+    def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Callable[[], Tensor]) -> None:
         """See `Family`; the known one is of Llama's kind."""
-        translate(known, decoder, text)
+        translate(known, decoder, text())
 
     def masks(self, model: Any, prefix: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
         """See `Family`: a mask per kind of layer, and what the prefix sees beside what lies before it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class Known:
 def read_known(source: str, family: Family) -> Known:
     """The checkpoint that `source` means: a bundled name, a folder, a hub id.
 
-    Raises: MismatchError: it is of another class, or as wide as none of the family's.
+    Raises: MismatchError: it is of another class, not as wide as the family's, or too shallow.
     """
     found = bundled()
     folder = found.get(source) or locate("model", source, list(found))
@@ -44,6 +45,9 @@ def read_known(source: str, family: Family) -> Known:
             f"{family.name} cannot start from {folder}, a {config.get('model_type')} checkpoint with hidden size "
             f"{width}: it needs one like {SMOLVLM.name}, of hidden size {family.width}"
         )
+    layers, needed = config["text_config"].get("num_hidden_layers", 0), family.stages[-1].layers
+    if layers < needed and not family.deepens:
+        raise MismatchError(f"{family.name} cannot start from {folder}, which has {layers} layers: it needs {needed}")
     model = read_model(SmolVLMForConditionalGeneration, folder, torch.float32)
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
     return Known(folder.name, digest, model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
@@ -62,7 +66,7 @@ def adopt_tower(family: Family, model: PreTrainedModel, known: Known) -> set[str
 def adopt_decoder(family: Family, model: PreTrainedModel, known: Known) -> None:
     """Starts decoder and words from the known ones. The family's own tokens lie behind the words."""
     decoder = model.model.get_submodule(family.decoder)
-    family.adopt_decoder(decoder, known.model.model.text_model, _text(known.tokenizer))
+    family.adopt_decoder(decoder, known.model.model.text_model, partial(_text, known.tokenizer))
     words = known.model.get_input_embeddings().weight
     model.get_input_embeddings().weight[: len(words)] = words
 

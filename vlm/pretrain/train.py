@@ -196,6 +196,7 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     trained = train_language(options.run, vision, stages, options.seed, family, known)
     told = {"--vision-steps": options.vision_steps, **{STEPS[stage.name]: stage.steps for stage in stages}}
     told |= {"--seed": options.seed} if options.seed else {}
+    told |= {"--source": options.source} if known and options.source != SMOLVLM.name else {}
     asked = " ".join(f"{name} {value}" for name, value in told.items())
     export(family, trained, options.out, stages, options.run, known, asked)
 
