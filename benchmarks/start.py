@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from mmspec import Pipeline
@@ -38,6 +39,11 @@ def loaded(settings: Loading, drafter: str) -> Pipeline:
     placed = {"dtype": settings.dtype, "device": settings.device}
     compile = getattr(settings, "compile", False)  # not every run has that choice
     return mmspec.load(settings.model, drafter, settings.acceptance, **placed, compile=compile)
+
+
+def fitted(settings: Any, pipe: Pipeline) -> Any:
+    """The settings of a run, of whose `drafters` nobody named one, with those that the model has."""
+    return replace(settings, drafters=usual_rows(pipe, settings.drafters))
 
 
 def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:

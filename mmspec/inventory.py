@@ -71,7 +71,7 @@ def rules() -> list[dict[str, Any]]:
 
 def _usable(kind: str) -> Iterator[tuple[str, list[str], Any]]:
     """Name, modalities and what it stands for, of all names of a kind that can be imported."""
-    found = {name: thing for _, name, thing in importable(kind, reversed(sorted(entries(kind))))}
+    found = {name: thing for _, name, thing in importable(kind, sorted(entries(kind), reverse=True))}
     for name, serves in modalities(kind).items():
         if name in found:
             yield name, serves, found[name]

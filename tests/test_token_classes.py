@@ -177,3 +177,10 @@ def short_questions(number: int, token_count: Any) -> list[Any]:
     picture = Image.new("RGB", (32, 32), "red")
     qa = SimpleNamespace(question="what is it?", answer="a red bar of 12", spans=[(2, 5, "image"), (13, 15, "image")])
     return [SimpleNamespace(image=picture, prompt=qa.question, qa=qa)] * number
+
+
+def test_an_empty_list_of_drafters_is_no_default() -> None:
+    for command in ("classes", "ablations"):
+        refused = CliRunner().invoke(app, ["bench", command, "--drafters", ""])
+        assert isinstance(refused.exception, InputError)
+        assert "name at least one drafter" in str(refused.exception)

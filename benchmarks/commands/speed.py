@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ from mmspec.benchmarks.commands.options import (
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, was_given, words
 from mmspec.benchmarks.commands.speech import speech
 from mmspec.benchmarks.commands.tasks import plan_of, run_drafters, run_tasks
-from mmspec.benchmarks.start import loaded, usual_rows
+from mmspec.benchmarks.start import fitted, loaded
 from mmspec.errors import InputError
 
 DRAFTERS = "none,prompt-lookup,spd,eagle2,dflash"
@@ -132,7 +132,7 @@ def speed(
     with kept_in(out) as folder:
         pipe = load()
         if not was_given(context, "drafters"):
-            settings = replace(settings, drafters=usual_rows(pipe, settings.drafters))
+            settings = fitted(settings, pipe)
         store = Store(folder, {"run": "speed", **asdict(settings), **({"shared": True} if where else {})})
         with spread_over(where, pipe, load) as spread:
             samples = run_speed(pipe, settings, store, spread)

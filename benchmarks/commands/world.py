@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -30,7 +30,7 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
-from mmspec.benchmarks.start import loaded, usual_rows
+from mmspec.benchmarks.start import fitted, loaded
 
 CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
 
@@ -190,12 +190,14 @@ def classes(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings, run_told
 
-    settings = ToldSettings(model, words(drafters or CLASSES), questions, threads, dtype, device, shape=shape)
+    settings = ToldSettings(
+        model, words(CLASSES if drafters is None else drafters), questions, threads, dtype, device, shape=shape
+    )
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")
-        settings = settings if drafters else replace(settings, drafters=usual_rows(pipe, settings.drafters))
+        settings = fitted(settings, pipe) if drafters is None else settings
         report = run_told(pipe, settings)
         summary, text = keep(folder, report)
         if plot and out is not None:
@@ -225,9 +227,11 @@ def ablations(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings
 
-    settings = ToldSettings(model, words(drafters or ABLATED), questions, threads, dtype, device, shape=shape)
+    settings = ToldSettings(
+        model, words(ABLATED if drafters is None else drafters), questions, threads, dtype, device, shape=shape
+    )
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")
-        settings = settings if drafters else replace(settings, drafters=usual_rows(pipe, settings.drafters))
+        settings = fitted(settings, pipe) if drafters is None else settings
         summary, text = keep(folder, run_ablations(pipe, settings))
     show(summary, text, as_json)
