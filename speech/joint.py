@@ -64,7 +64,7 @@ class JointLoss(MedusaLoss):
         with torch.no_grad():
             law = self.target_logits(before).softmax(-1)
         grown = min(1.0, float(position[0]) / (self.recipe.steps * self.recipe.batch))
-        return self.judge(now, before, law) + self.recipe.head_weight * grown * super().__call__(position, rows)
+        return self.judge(now, before, law).mean() + self.recipe.head_weight * grown * super().__call__(position, rows)
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:
         """The heads see the features of the target that learns."""
@@ -72,7 +72,7 @@ class JointLoss(MedusaLoss):
 
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
         """By the output head that learns."""
-        return cross_entropy(self.net.speaker.lm_head(estimate).float(), law)
+        return cross_entropy(self.net.speaker.lm_head(estimate).float(), law, reduction="none")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,6 +140,7 @@ class Single:
 
     def __init__(self, head: Any, embed: Callable[[Tensor], Tensor]) -> None:
         self.embed, self.head = embed, Frozen(head)
+        self.vocab_size = len(head.weight)
 
 
 class Frozen:

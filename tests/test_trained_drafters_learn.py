@@ -26,6 +26,7 @@ from mmspec.errors import InputError
 from mmspec.safe_files import read_json
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
+from mmspec.training import chunks
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
@@ -202,7 +203,7 @@ def test_hass_counts_the_likeliest_tokens_once_more_and_stops_gradients(pipe: An
     logits = torch.tensor([[0.1, 0.7, -0.2]])
     log_q = logits.log_softmax(-1)[0]
     want = -(law[0] * log_q).sum() - 2 * (0.5 * log_q[0] + 0.3 * log_q[1])
-    torch.testing.assert_close(loss.judge(logits, logits, law), want)  # type: ignore[attr-defined]
+    torch.testing.assert_close(loss.judge(logits, logits, law)[0], want)  # type: ignore[attr-defined]
     assert float(more.detach()) > float(plain.detach())
 
     torch.manual_seed(0)
@@ -237,7 +238,7 @@ def test_eagle3_learns_the_words_it_has() -> None:
     law[1, [50, 80]] = torch.tensor([0.3, 0.7])  # its likeliest token is not a word of the draft vocabulary
     log_q = net.own_logits(estimate[0]).log_softmax(-1)
     want = -(0.75 * log_q[5] + 0.25 * log_q[6])
-    torch.testing.assert_close(loss.judge(estimate, estimate, law), want)  # type: ignore[attr-defined]
+    torch.testing.assert_close(loss.judge(estimate, estimate, law), want[None])  # type: ignore[attr-defined]
     logits = net.logits(estimate, target.head)
     assert logits.isfinite().sum(-1).tolist() == [8, 8]
     torch.testing.assert_close(logits[0, net.ids], net.own_logits(estimate)[0])
@@ -262,6 +263,30 @@ def test_a_few_steps_lower_the_loss(method: str) -> None:
         optimizer.step()
     assert values[-1] < values[0] - 0.2
     assert all(weight.grad is not None and bool(weight.grad.any()) for weight in net.parameters())
+
+
+@pytest.mark.parametrize("method", [*METHODS, "spd"])
+def test_laws_that_are_too_large_are_judged_in_chunks(method: str, pipe: Any, monkeypatch: Any) -> None:
+    """The loss and its gradients are those of all at once, and no chunk is larger than it may be."""
+    made = [made_up(6, 8, index) for index in range(2)]
+    rows = [row for row, _ in made]
+    given = Given({index: states[:, None].expand(-1, 3, -1) for index, (_, states) in enumerate(made)}, (0, 1, 2))
+    recipe: Any = SpdRecipe() if method == "spd" else taught.recipe_of(method)
+    net = recipe.build(pipe.target, rows)
+    loss = recipe.loss(net, pipe.target, given)
+
+    def judged() -> tuple[Tensor, list[Tensor]]:
+        value = loss(position=torch.zeros(1), rows=rows)
+        return value.detach(), list(torch.autograd.grad(value, [*net.parameters()], allow_unused=True))
+
+    whole = judged()
+    sizes: list[int] = []
+    hook = pipe.target.head.register_forward_hook(lambda _, given, made: sizes.append(len(made)))
+    monkeypatch.setattr(chunks, "LOGITS", 3 * pipe.target.vocab_size)
+    parts = judged()
+    hook.remove()
+    assert max(sizes) == 3
+    torch.testing.assert_close(parts, whole)
 
 
 # Features, shares

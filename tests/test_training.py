@@ -24,7 +24,7 @@ from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
-from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
 from mmspec.training.dflash import DFlashRecipe
@@ -191,6 +191,29 @@ def test_own_answers_are_what_the_template_writes(pipe: Any, text_pipe: Any, tmp
 def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--answers target"):
         collect(pipe, Written(Question(None, "Which?")), AnswerOptions(author="data"), tmp_path, "it")
+
+
+LONG = "What is it, and why? " * 16  # the whole context
+
+
+@pytest.mark.parametrize("author", ["target", "data"])
+def test_questions_that_do_not_fit_are_left_out(author: str, text_pipe: Any, tmp_path: Path, caplog: Any) -> None:
+    """The others get the answers that they would have got, at temperatures 0 and 1."""
+    context = text_pipe.target.decoder.max_length
+    asked = [Question(None, f"Which one of the {n}?", "It is the red one.") for n in range(4)]
+    options = AnswerOptions(author=author, max_new_tokens=8, batch=2)
+    want = collect(text_pipe, Written(*asked), options, tmp_path / "short", "it")
+    assert not caplog.records
+    mixed = Written(replace(asked[0], prompt=LONG), asked[1], asked[2], replace(asked[3], prompt=LONG + "It"))
+    assert collect(text_pipe, mixed, options, tmp_path / "mixed", "it") == [row for row in want if row.index in (1, 2)]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"2 of 4 prompts fill the model's context of {context} tokens: left out"
+    ]
+    assert prepare_fitting(text_pipe, [mixed[0], mixed[1]])["input_ids"].shape[0] == 1
+    with pytest.raises(InputError, match=rf"no prompt of written fits: .* the model's context is {context}"):
+        collect(text_pipe, Written(mixed[0], mixed[3]), options, tmp_path / "long", "it")
+    with pytest.raises(InputError, match="no held-out prompt fits"):
+        prepare_fitting(text_pipe, [mixed[0]])
 
 
 def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ batch.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ from mmspec.targets import unpad
 from mmspec.training.folders import claim, write_whole
 from mmspec.training.processes import group, leader_first, wait
 from mmspec.training.questions import Question, Questions
+
+logger = logging.getLogger(__name__)
 
 AUTHORS = ("target", "data")
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -89,8 +92,10 @@ def collect(
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. fingerprint: what identifies the target.
         spread: where the missing shards are made, by default here; its replicas are such pipelines.
-    Several processes share the shards that are missing; all of them get all answers.
+    Several processes share the shards that are missing; all of them get all answers. A question that fills the target's
+    context is left out.
     Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
+        InputError: no question leaves room for an answer.
     """
     with leader_first():
         if not any(folder.glob("*.jsonl")):  # an earlier call that made nothing binds nobody to its data
@@ -108,6 +113,15 @@ def collect(
         write_whole(files[missing[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
     wait()
     answered = [row for file in files for row in _read(file) or ()]
+    context = pipe.target.decoder.max_length
+    long = sum(len(row.prompt) >= context for row in answered)
+    if long and long == len(answered):
+        raise InputError(
+            f"no prompt of {questions.name} fits: the shortest has {min(len(row.prompt) for row in answered)} tokens, "
+            f"the model's context is {context}"
+        )
+    if long and group().is_main_process:
+        logger.warning("%d of %d prompts fill the model's context of %d tokens: left out", long, len(answered), context)
     return [row for row in answered if _usable(row, pipe.target.placeholders)]
 
 
@@ -156,10 +170,16 @@ def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answer
     indices, asked, temperature = list(batch.asked), list(batch.asked.values()), batch.temperature
     inputs = prepare(pipe, asked)
     prompts = unpad(inputs)
+    room = _room(pipe, prompts)
     if temperature is None:
-        room = [min(options.max_new_tokens, pipe.target.decoder.max_length - len(prompt)) for prompt in prompts]
-        spoken = [own_answer(pipe, question)[:most] for question, most in zip(asked, room, strict=True)]
+        most = [min(options.max_new_tokens, left) for left in room]
+        spoken = [own_answer(pipe, question)[:length] for question, length in zip(asked, most, strict=True)]
+    elif not any(room):
+        spoken = [[] for _ in asked]
     else:
+        if not all(room):  # another question keeps the place of one that does not fit, for the seeds of those behind it
+            fitting = next(question for question, left in zip(asked, room, strict=True) if left)
+            inputs = prepare(pipe, [question if left else fitting for question, left in zip(asked, room, strict=True)])
         said = pipe.generate(
             **inputs,
             max_new_tokens=options.max_new_tokens,
@@ -167,7 +187,8 @@ def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answer
             **PLAIN,
             seed=options.seed + indices[0],
         )
-        spoken = [one.token_ids for one in (said if isinstance(said, list) else [said])]
+        made = said if isinstance(said, list) else [said]
+        spoken = [one.token_ids if left else [] for one, left in zip(made, room, strict=True)]
     for index, prompt, answer in zip(indices, prompts, spoken, strict=True):
         yield Answered(index, prompt, answer, temperature)
 
@@ -177,6 +198,20 @@ def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
     voices = [question.voice for question in asked]
     told = {"voice": voices} if any(voices) else {}
     return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+
+
+def prepare_fitting(pipe: Any, asked: list[Question]) -> dict[str, Any]:
+    """The same of those whose prompts leave room for an answer. Raises: InputError: none does."""
+    inputs = prepare(pipe, asked)
+    room = _room(pipe, unpad(inputs))
+    if not any(room):
+        raise InputError(f"no held-out prompt fits the model's context of {pipe.target.decoder.max_length} tokens")
+    return inputs if all(room) else prepare(pipe, [one for one, left in zip(asked, room, strict=True) if left])
+
+
+def _room(pipe: Any, prompts: list[list[int]]) -> list[int]:
+    """How many tokens fit behind each prompt."""
+    return [max(0, pipe.target.decoder.max_length - len(prompt)) for prompt in prompts]
 
 
 def own_answer(pipe: Any, question: Question) -> list[int]:

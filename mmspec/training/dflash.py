@@ -21,6 +21,7 @@ from mmspec.drafters.dflash import BlockNet, DFlash, spread_taps
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
 from mmspec.training.layer import block_config
 from mmspec.training.steps import HeadRecipe
@@ -48,11 +49,15 @@ class DFlashLoss:
         ends = torch.tensor([len(row.ids) for row in rows], device=device)
         drafted = real[..., None] & (places < ends[:, None, None])
         row, _, slot = drafted.nonzero(as_tuple=True)
-        with torch.no_grad():
-            laws = self._logits(final[row, places[drafted] - 1]).softmax(-1)
-        losses = cross_entropy(self._logits(hidden[drafted]), laws, reduction="none")
+        losses = in_chunks(self._judged, self.target.vocab_size, hidden[drafted], final[row, places[drafted] - 1])
         weights = self.recipe.decay ** slot.to(losses.dtype)
         return (losses * weights).sum() / weights.sum()
+
+    def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
+        """The losses [M] of what stands for features `goal` [M, H]."""
+        with torch.no_grad():
+            law = self._logits(goal).softmax(-1)
+        return cross_entropy(self._logits(estimate), law, reduction="none")
 
     def _logits(self, features: Tensor) -> Tensor:
         head = self.target.head

@@ -26,7 +26,7 @@ from mmspec.errors import InputError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
-from mmspec.training.answers import Answered, AnswerOptions, collect, prepare
+from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
 from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
@@ -99,7 +99,7 @@ def train_drafters(
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
-    inputs = prepare(pipe, [held_out[index] for index in range(len(held_out))])
+    inputs = prepare_fitting(pipe, [held_out[index] for index in range(len(held_out))])
     most = course.answers.max_new_tokens
 
     def drafting(recipe: Recipe) -> tuple[Any, Any]:

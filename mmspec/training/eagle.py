@@ -39,8 +39,8 @@ class EagleLoss(StepLoss):
 
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
         """See `StepLoss`."""
-        by_feature, by_law = smooth_l1_loss(estimate, goal), super().judge(estimate, goal, law)
-        return self.recipe.feature_weight * by_feature + self.recipe.law_weight * by_law
+        by_feature = smooth_l1_loss(estimate, goal, reduction="none").mean(-1)
+        return self.recipe.feature_weight * by_feature + self.recipe.law_weight * super().judge(estimate, goal, law)
 
     def _noise(self, position: int, features: Tensor) -> Tensor:
         # A generator per batch, not the global one: the noise of a resumed run is that of an unbroken one.
@@ -61,7 +61,7 @@ class HassLoss(EagleLoss):
         """See `StepLoss`."""
         p, tokens = law.topk(min(self.recipe.top, law.shape[-1]), dim=-1)
         log_q = self.target_logits(estimate).log_softmax(-1).gather(-1, tokens)
-        return super().judge(estimate, goal, law) - self.recipe.top_weight * (p * log_q).sum(-1).mean()
+        return super().judge(estimate, goal, law) - self.recipe.top_weight * (p * log_q).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,11 +33,10 @@ class Eagle3Loss(StepLoss):
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
         """See `StepLoss`."""
         known = torch.isin(law.argmax(-1), self.net.ids)
-        within = law[:, self.net.ids]
-        losses = cross_entropy(
-            self.net.own_logits(estimate), within / within.sum(-1, keepdim=True).clamp(min=1e-9), reduction="none"
+        within = law[known][:, self.net.ids]
+        return cross_entropy(
+            self.net.own_logits(estimate[known]), within / within.sum(-1, keepdim=True), reduction="none"
         )
-        return (losses * known).sum() / known.sum().clamp(min=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
 from mmspec.placeholders import words
 from mmspec.training.answers import Answered
+from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
 from mmspec.training.recipe import Recipe
 
@@ -110,18 +111,30 @@ class SpdLoss:
         hidden = self.model.model(input_ids=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
         starts = [len(prompt) for prompt in prompts]
         told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
-        logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
-        by_token = cross_entropy(logits, torch.cat([text[start:] for text, start in zip(texts, starts, strict=True)]))
-        if self.features is None:
+        answers = [text[start:] for text, start in zip(texts, starts, strict=True)]
+        judged = [torch.cat(told), torch.cat(answers)]  # one row for every token of an answer
+        if self.features is not None:
+            judged.append(self._heard(self.features(rows), rows))
+        return in_chunks(self._judged, self.model.config.vocab_size, *judged).mean()
+
+    def _judged(self, told: Tensor, tokens: Tensor, heard: Tensor | None = None) -> Tensor:
+        """The losses [M] of states [M, D] that tell tokens [M]; heard: the target's features of these [M, H]."""
+        logits = self.model.lm_head(told)
+        by_token = cross_entropy(logits, tokens, reduction="none")
+        if heard is None:
             return by_token
-        by_law = cross_entropy(logits, self._laws(self.features(rows), rows))
+        by_law = cross_entropy(logits, self._laws(heard), reduction="none")
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
+    @staticmethod
+    def _heard(features: Tensor, rows: list[Answered]) -> Tensor:
+        """[M, H] the target's features, [B, T, H], of the answers' tokens."""
+        return torch.cat([row[one.start - 1 : len(one.ids) - 1] for row, one in zip(features, rows, strict=True)])
+
     @torch.no_grad()
-    def _laws(self, features: Tensor, rows: list[Answered]) -> Tensor:
-        """[M, V] the target's laws of the answers' tokens; features: [B, T, H]."""
+    def _laws(self, heard: Tensor) -> Tensor:
+        """[M, V] the target's laws, of its features."""
         head = self.target.head
-        heard = torch.cat([row[one.start - 1 : len(one.ids) - 1] for row, one in zip(features, rows, strict=True)])
         return head(heard.to(head.weight.dtype)).float().softmax(-1)
 
 

@@ -23,6 +23,7 @@ from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
+from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.words import common_words
@@ -136,21 +137,26 @@ class StepLoss(ABC):
         first = max(1, min(row.start for row in rows) - 1)
         batch = Batch(rows, true, embeddings, first, int(position[0]))
         goal = true[:, first + 1 : batch.slots + 1]
-        roots = drafted_slots(rows, first, batch.slots, 0).to(true.device)
-        with torch.no_grad():
-            laws = self.target_logits(goal[roots]).softmax(-1)
         total, weights = true.new_zeros(()), 0.0
         for step, estimate in enumerate(self.estimates(batch)):
-            drafted = drafted_slots(rows, first, batch.slots, step).to(true.device)  # fewer than the roots, among them
+            drafted = drafted_slots(rows, first, batch.slots, step).to(true.device)
             if drafted.any():
                 weight = self.recipe.decay**step
-                total = total + weight * self.judge(estimate[drafted], goal[drafted], laws[drafted[roots]])
+                losses = in_chunks(self.judged, self.target.vocab_size, estimate[drafted], goal[drafted])
+                total = total + weight * losses.sum() / max(1, len(losses))
                 weights += weight
         return total / weights
 
+    def judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
+        """See `judge`."""
+        with torch.no_grad():
+            law = self.target_logits(goal).softmax(-1)
+        return self.judge(estimate, goal, law)
+
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
-        """The loss of estimates [M, H] of the features `goal` [M, H], whose laws are `law` [M, V]."""
-        return cross_entropy(self.target_logits(estimate), law)
+        """The losses [m] of estimates [M, H] of the features `goal` [M, H], whose laws are `law` [M, V]; of those that
+        count, m <= M."""
+        return cross_entropy(self.target_logits(estimate), law, reduction="none")
 
     def target_logits(self, features: Tensor) -> Tensor:
         """[M, V] float32, by the target's own head."""

@@ -47,7 +47,7 @@ class GraftedLoss(SpdLoss):
             told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
             logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
         tokens = torch.tensor([token for row in rows for token in row.answer], device=logits.device)
-        by_token, by_law = cross_entropy(logits, tokens), cross_entropy(logits, self._laws(true, rows))
+        by_token, by_law = cross_entropy(logits, tokens), cross_entropy(logits, self._laws(self._heard(true, rows)))
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
     def alone(self, rows: list[Answered], position: int) -> bool:
