@@ -21,6 +21,7 @@ from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, NumericalError, UnsupportedError
 from mmspec.focus import Focus, watching
+from mmspec.head import head_of
 from mmspec.options import MAX_NEW_TOKENS, end_tokens
 from mmspec.pieces import spans
 from mmspec.sampling import Sampler, Sampling
@@ -77,8 +78,8 @@ class CausalTarget:
 
     @property
     def head(self) -> nn.Module:
-        """Output head: [.., H] final hidden states -> [.., V] logits."""
-        return self.model.get_output_embeddings()
+        """Output head: [.., H] final hidden states -> [.., V] the model's logits."""
+        return head_of(self.model)
 
     @property
     def prompt_vocab_size(self) -> int:

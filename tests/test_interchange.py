@@ -12,10 +12,11 @@ import published
 import pytest
 import taught
 import tiny
+import tiny_families
 import torch
 from published import Sample, Text
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import mmspec
@@ -163,12 +164,12 @@ REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[
         r"\[300, 16\], the target's \[300, 32\]",
     ),
     "two layers": (published.eagle, {}, {"num_hidden_layers": 2}, MismatchError, "num_hidden_layers = 2; only 1"),
-    "three-axis positions": (
+    "positions of a kind of their own": (
         published.eagle,
         {},
-        {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
+        {"rope_scaling": {"type": "spiral"}},
         MismatchError,
-        "positions of type 'mrope'",
+        "positions of type 'spiral'",
     ),
     "another activation": (published.eagle, {}, {"hidden_act": "gelu"}, MismatchError, "'gelu': only 'silu'"),
     "not finite": (published.eagle, {"fc__bias": torch.full((32,), torch.nan)}, {}, CheckpointError, "fc.bias is not"),
@@ -251,6 +252,34 @@ REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[
         MismatchError,
         "sliding_attention; only",
     ),
+    "attention that looks back only": (
+        published.dflash,
+        {},
+        {"dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 7, "block_size": 5, "causal": True}},
+        MismatchError,
+        "causal = True; drafters without it",
+    ),
+    "attention sinks": (
+        published.dflash,
+        {},
+        {"dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 7, "block_size": 5, "attention_sink_bias": 1}},
+        MismatchError,
+        "attention_sink_bias = 1; drafters",
+    ),
+    "windows of the block": (
+        published.dflash,
+        {},
+        {"dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 7, "block_size": 5, "use_swa": True}},
+        MismatchError,
+        "use_swa = True; drafters",
+    ),
+    "windows that layers do not name": (
+        published.dflash,
+        {},
+        {"use_sliding_window": True},
+        MismatchError,
+        "use_sliding_window = True; drafters",
+    ),
     "every slot drafts": (
         lambda target: published.dflash(target, speculators=True),
         {},
@@ -268,6 +297,25 @@ def test_what_does_not_fit_is_refused_with_both_values(case: str, pipe: Any, tmp
     with pytest.raises(kind, match=words) as caught:
         pipe.with_drafter(folder)
     assert type(caught.value) is kind
+
+
+def test_what_dflash_does_not_ask_for_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:
+    sample = published.dflash(pipe.target)
+    own = {**sample.config["dflash_config"], "causal": False, "use_swa": False, "attention_sink_bias": None}
+    folder = sample.write(tmp_path / "published", dflash_config=own, use_sliding_window=False)
+    assert pipe.with_drafter(folder).drafter.method == "dflash"
+
+
+@pytest.mark.parametrize("stated", [{"type": "mrope"}, {"rope_type": "mrope"}, {"rope_type": "default"}])
+@pytest.mark.parametrize("make", [published.eagle, published.eagle3])
+def test_positions_on_three_axes_are_plain_where_text_is_drafted(
+    make: Any, stated: dict[str, str], pipe: Any, tmp_path: Path
+) -> None:
+    sample = make(pipe.target)
+    plain = pipe.with_drafter(sample.write(tmp_path / "plain")).drafter
+    folder = sample.write(tmp_path / "axes", rope_scaling={**stated, "mrope_section": [1, 1, 2]})
+    for one, other in zip(heard(pipe, plain), heard(pipe, pipe.with_drafter(folder).drafter), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_padding_of_the_vocabulary_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:
@@ -464,6 +512,52 @@ def test_what_goes_out_comes_back_the_same(method: str, form: str, pipe: Any, tm
     back = pipe.with_drafter(folder).drafter
     for one, other in zip(heard(pipe, drafter), heard(pipe, back), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def scaling() -> Any:
+    """A target that multiplies what it looks up."""
+    model, processor = tiny_families.gemma3(0, num_hidden_layers=8, layer_types=["full_attention"] * 8)
+    return mmspec.load(model, drafter="none", processor=processor)
+
+
+SCALED = [("eagle2", "eagle"), ("eagle3", "eagle"), ("eagle3", "speculators"), ("dflash", "speculators")]
+
+
+@pytest.mark.parametrize(("method", "form"), SCALED)
+def test_embeddings_go_out_as_they_are_read_and_come_back_so_or_bare(
+    method: str, form: str, scaling: Any, tmp_path: Path, caplog: Any
+) -> None:
+    drafter, embed, name = trained(method, scaling), scaling.target.embed, "embed_tokens.weight"
+    folder = export(drafter, scaling.target, "some/target", form, tmp_path / "out")
+    tensors, mask = load_file(folder / "model.safetensors"), written(folder)[0].get("mask_token_id", 0)
+    with torch.no_grad():
+        rest = torch.arange(len(embed.weight)) != mask
+        torch.testing.assert_close(tensors[name][rest], embed(rest.nonzero()[:, 0]))
+    caplog.clear()
+    said = heard(scaling, drafter)
+    for one, other in zip(said, heard(scaling, scaling.with_drafter(folder).drafter), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    assert not caplog.records
+
+    save_file({**tensors, name: tensors[name] / 32**0.5}, folder / "model.safetensors")
+    for one, other in zip(said, heard(scaling, scaling.with_drafter(folder).drafter), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)  # the scale is measured
+    assert "which the target multiplies by 5.657" in caplog.text
+    save_file({**tensors, name: tensors[name] / 2}, folder / "model.safetensors")
+    with pytest.raises(MismatchError, match="is not the target's"):
+        scaling.with_drafter(folder)
+
+
+def test_a_bias_that_others_do_not_read_is_told(pipe: Any, tmp_path: Path, caplog: Any) -> None:
+    drafter = trained("eagle2", pipe)
+    drafter.net.fc.bias.data.zero_()
+    assert "eagle_fc_bias" not in written(export(drafter, pipe.target, "it", "eagle", tmp_path / "none"))[0]
+    assert not caplog.records
+    drafter.net.fc.bias.data += 1
+    assert written(export(drafter, pipe.target, "it", "eagle", tmp_path / "some"))[0]["eagle_fc_bias"] is True
+    assert len(caplog.records) == 1
+    assert "a bias behind fc" in caplog.text
 
 
 def test_biases_go_out_and_come_back(pipe: Any, tmp_path: Path) -> None:

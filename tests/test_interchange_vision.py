@@ -235,3 +235,17 @@ def test_what_sees_needs_a_target_that_sees(tmp_path: Path) -> None:
     shape = vispec(text.target).but(imadpt__q=torch.zeros(2, 2, 8))
     with pytest.raises(MismatchError, match=r"imadpt.q .*\[2, 2, 8\].*\[2, 4, 8\]"):
         text.with_drafter(shape.write(tmp_path / "vispec"))
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
+        {"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}},
+        {"rope_parameters": {"rope_type": "mrope"}},
+    ],
+)
+def test_image_slots_on_three_axes_are_refused(rope: dict[str, Any], pipe: Any, tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="places image slots on three axes"):
+        pipe.with_drafter(msd(pipe.target).write(tmp_path / "msd", **rope))
+    assert pipe.with_drafter(vispec(pipe.target).write(tmp_path / "vispec", **rope)).drafter.method == "vispec"

@@ -4,17 +4,24 @@ from typing import Any
 
 import pytest
 import test_equality
+import tiny_families
 import torch
 import toys
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    Cohere2ForCausalLM,
     FalconConfig,
     FalconForCausalLM,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoConfig,
     GPTNeoForCausalLM,
+    GraniteForCausalLM,
+    HyperCLOVAXForCausalLM,
+    LlamaForCausalLM,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
 )
@@ -23,6 +30,7 @@ from mmspec.contract import Needs
 from mmspec.decoder import Decoder
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.vocabulary import NarrowHead
 from mmspec.errors import InputError, NumericalError, UnsupportedError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget, check_finite
@@ -172,3 +180,37 @@ def test_padding_may_stand_on_either_side() -> None:
         left["attention_mask"][1].roll(-4),
     )
     assert toys.answer(target, NoDrafter(), left).rows == toys.answer(target, NoDrafter(), right).rows
+
+
+SHAPED: dict[str, tuple[Any, dict[str, float]]] = {
+    "plain": (LlamaForCausalLM, {}),
+    "divided": (GraniteForCausalLM, {"logits_scaling": 4.0}),
+    "multiplied": (Cohere2ForCausalLM, {"logit_scale": 0.25}),
+    "multiplied, under the name of what divides": (HyperCLOVAXForCausalLM, {"logits_scaling": 0.25}),
+    "capped": (Gemma2ForCausalLM, {"final_logit_softcapping": 1.5}),
+    "capped where asked for": (Gemma3ForCausalLM, {"final_logit_softcapping": 1.5}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_the_head_says_what_the_model_says_of_all_words_and_of_some(name: str) -> None:
+    kind, changes = SHAPED[name]
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "initializer_range": 0.3, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**sizes, **heads, **changes)).double().eval()
+    target, own, words = CausalTarget(model), model.get_output_embeddings(), torch.tensor([3, 8, 41, 90])
+    with torch.inference_mode():
+        out = model(torch.arange(10, 20)[None], output_hidden_states=True)
+        feature, law = out.hidden_states[-1], out.logits.softmax(-1)
+        torch.testing.assert_close(target.head(feature).softmax(-1), law)
+        among = law[..., words] / law[..., words].sum(-1, keepdim=True)
+        torch.testing.assert_close(NarrowHead(target.head, words)(feature).softmax(-1)[..., words], among)
+        assert torch.allclose(own(feature).softmax(-1), law) == (not changes)
+    assert target.head.weight is own.weight
+    assert (target.head is own) == (not changes)
+
+
+def test_what_a_class_passes_over_is_not_applied() -> None:
+    model, _ = tiny_families.gemma3(0, final_logit_softcapping=1.5)
+    assert CausalTarget(model).head is model.get_output_embeddings()

@@ -7,11 +7,15 @@ one, and nothing else changes: q is the law over them, 0 for all others, and rul
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from mmspec.errors import CheckpointError
+from mmspec.head import ShapedHead
 
 LEAST = 8
 """Fewest words of a draft vocabulary: as many as a node has children at most."""
@@ -20,6 +24,12 @@ LEAST = 8
 def widened(own: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
     """Logits [.., words] of the words `ids` [words] as those [.., vocabulary] of all: -inf for the others."""
     return own.new_full((*own.shape[:-1], vocabulary), -torch.inf).index_copy(-1, ids, own)
+
+
+def first_difference(one: Any, other: Any, size: int) -> int | None:
+    """The first id below `size` that two tokenizers have different words for; None if there is none."""
+    mine, theirs = ({index: word for word, index in each.get_vocab().items()} for each in (one, other))
+    return min((i for i in mine.keys() & theirs.keys() if i < size and mine[i] != theirs[i]), default=None)
 
 
 class NarrowHead(nn.Module):
@@ -35,10 +45,11 @@ class NarrowHead(nn.Module):
         self.ids = ids.to(weight.device)
         self.weight = weight.detach()[self.ids]
         self.bias = None if bias is None else bias.detach()[self.ids]
+        self.shape: Callable[[Tensor], Tensor] = head.shape if isinstance(head, ShapedHead) else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
         """[.., V] of features [.., H]: -inf for ids that are not drafted."""
-        return widened(linear(features, self.weight, self.bias), self.ids, self.vocabulary)
+        return widened(self.shape(linear(features, self.weight, self.bias)), self.ids, self.vocabulary)
 
 
 class WordRows(nn.Embedding):

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import Qwen3Config
 
 from mmspec.drafters.dflash import BlockNet, DFlash
-from mmspec.errors import CheckpointError, MismatchError
+from mmspec.errors import CheckpointError, MismatchError, shorten
 from mmspec.interchange.published import (
     CONFIG,
     Published,
@@ -30,6 +30,8 @@ from mmspec.interchange.published import (
 
 EMBEDDINGS, HEAD = "embed_tokens.weight", "lm_head.weight"
 FULL = "full_attention"
+OTHER_ATTENTION = ("causal", "use_swa", "attention_sink_bias")
+"""Settings in `dflash_config` that ask for another attention than that of the paper."""
 
 
 def pairs(net: BlockNet) -> list[tuple[str, str]]:
@@ -53,6 +55,13 @@ class DFlashLayout:
         own = told.get("dflash_config") or {}
         published.refuse(sample_from_anchor=False, sliding_window_non_causal=False)
         shape = told.get("transformer_layer_config", told)
+        asked = {name: own.get(name) for name in OTHER_ATTENTION}
+        asked["use_sliding_window"] = shape.get("use_sliding_window")
+        for name, value in asked.items():
+            if value:
+                raise MismatchError(
+                    f"{published.folder / CONFIG} says {name} = {shorten(value)}; drafters without it are supported"
+                )
         kinds = set(shape.get("layer_types") or [FULL])
         if kinds != {FULL}:
             raise MismatchError(
@@ -73,18 +82,12 @@ class DFlashLayout:
 def masked(published: Published, target: Any, mask: int) -> Tensor:
     """[H] what stands in a masked slot; the table it comes from must else be the target's."""
     table = published.tensors.get(EMBEDDINGS)
-    own = target.embed.weight.detach()
+    own = target.embed.weight
     if not 0 <= mask < (len(own) if table is None else len(table)):
         raise MismatchError(f"mask_token_id {mask} in {published.folder} is no id of the target, which has {len(own)}")
     if table is None:
         return target.embed(torch.tensor([mask], device=own.device))[0].detach().cpu()
-    found = table[mask].clone()
-    if mask < len(own):
-        published.tensors[EMBEDDINGS] = table.index_copy(
-            0, torch.tensor([mask]), own[mask : mask + 1].to(table.dtype).cpu()
-        )
-    same_embeddings(published, target)
-    return found
+    return table[mask] * same_embeddings(published, target, but=mask)
 
 
 def words(published: Published, shape: dict[str, Any], target: Any) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mmspec.checkpoints import writing
 from mmspec.errors import MismatchError, UnsupportedError
 from mmspec.interchange import dflash, eagle, eagle3
-from mmspec.interchange.published import CLOSE, CONFIG
+from mmspec.interchange.published import CLOSE, CONFIG, all_embeddings
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +112,11 @@ def research_eagle(drafter: Any, target: Any, name: str) -> Written:
         raise MismatchError("the drafter has a bias behind its attention; this format knows none")
     biases = [part for part in eagle.BIASES if f"layer.{part}" in weights]
     config["qkv_bias"] = bool(biases)
+    if weights["fc.bias"].any():
+        config["eagle_fc_bias"] = True  # what older releases of vLLM ask for
+        logger.warning(
+            "the drafter learnt a bias behind fc; a program that does not read it (as releases of vLLM) drafts worse"
+        )
     tensors = {f"layers.0.{part}": weights[f"layer.{part}"] for part in (*eagle.LAYER, *biases)}
     return config, {
         **tensors,
@@ -202,13 +207,6 @@ def before_the_norm(taps: Any, target: Any) -> list[int]:
 def own_embeddings(target: Any) -> dict[str, Tensor]:
     """A table of embeddings, where the target does more with a token than to look it up."""
     return {} if type(target.embed) is nn.Embedding else {eagle.EMBEDDINGS: all_embeddings(target)}
-
-
-@torch.no_grad()
-def all_embeddings(target: Any) -> Tensor:
-    """[V, H] what the target makes of every token, in memory of its own."""
-    weight = target.embed.weight
-    return target.embed(torch.arange(len(weight), device=weight.device)).clone()
 
 
 def unused_id(target: Any) -> int:

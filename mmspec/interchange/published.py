@@ -6,6 +6,7 @@ refused, and every shape is that of the target at hand.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,15 @@ from mmspec.errors import CheckpointError, MismatchError, one_line, shorten
 from mmspec.registry import entries, resolve
 from mmspec.safe_files import check_weights, read_json
 
+logger = logging.getLogger(__name__)
+
 CONFIG = "config.json"
 CLOSE = 1e-2
 """How far two copies of a table may lie apart by rounding, relative to its largest entry."""
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 PLAIN_ROPE = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+THREE_AXES = "mrope"
+"""Positions in time, height and width, which are equal for text, all that a drafter writes: there they are plain."""
 
 
 class Layout(Protocol):
@@ -180,9 +185,16 @@ def layer_config(
     return made
 
 
+def stated_rope(config: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration says about rotary positions, under either of its names."""
+    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+
+
 def _rope(published: Published, config: dict[str, Any]) -> dict[str, Any]:
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    stated = stated_rope(config)
+    scaling = {name: value for name, value in stated.items() if not name.startswith(THREE_AXES)}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = "default" if kind == THREE_AXES else kind
     if kind not in PLAIN_ROPE:
         raise MismatchError(
             f"{published.folder / CONFIG} says positions of type {kind!r}; only {', '.join(PLAIN_ROPE)} are supported"
@@ -191,38 +203,75 @@ def _rope(published: Published, config: dict[str, Any]) -> dict[str, Any]:
     return {"rope_parameters": {**scaling, "rope_type": kind, "rope_theta": theta}}
 
 
-def same_embeddings(published: Published, target: Any, name: str = "embed_tokens.weight") -> None:
+def same_embeddings(
+    published: Published, target: Any, name: str = "embed_tokens.weight", but: int | None = None
+) -> float:
     """Take a table of embeddings that must be the target's own, which is used instead; there may be none.
 
-    Rows that only one of the tables has, at its end, are padding of the vocabulary.
+    A target that scales what it looks up (Gemma3) has two: what it makes of each token, and the bare weights. Rows that
+    only one of the tables has, at its end, are padding of the vocabulary.
+
+    Args: but: a row that may hold anything.
+    Returns: how many times larger than in this table what the target makes of a token is.
     Raises: MismatchError: they differ: made for another target, or trained further.
     """
     if name not in published.tensors:
-        return
-    found, own = published.tensors.pop(name), target.embed.weight.detach()
-    _same_table(published, name, found, own)
+        return 1.0
+    found, bare = published.tensors.pop(name), target.embed.weight.detach()
+    if type(target.embed) is nn.Embedding:
+        _same_table(published, name, found, [bare], but)
+        return 1.0
+    made = all_embeddings(target)
+    if _same_table(published, name, found, [made, bare], but) == 0:
+        return 1.0
+    scale = float(made.float().norm() / bare.float().norm())
+    logger.warning(
+        "%s in %s holds the target's weights, which the target multiplies by %.4g: the drafter reads the products, and "
+        "drafts worse if it was trained on the bare weights",
+        name,
+        published.folder,
+        scale,
+    )
+    return scale
+
+
+@torch.no_grad()
+def all_embeddings(target: Any) -> Tensor:
+    """[V, H] what the target makes of every token, in memory of its own."""
+    weight = target.embed.weight
+    return target.embed(torch.arange(len(weight), device=weight.device)).clone()
 
 
 def same_head(published: Published, target: Any, name: str, rows: Tensor | None = None) -> None:
     """Take an output head that must be the target's own, or those rows of it; there may be none."""
     if name in published.tensors:
         own = target.head.weight.detach()
-        _same_table(published, name, published.tensors.pop(name), own if rows is None else own[rows.to(own.device)])
+        _same_table(published, name, published.tensors.pop(name), [own if rows is None else own[rows.to(own.device)]])
 
 
-def _same_table(published: Published, name: str, found: Tensor, own: Tensor) -> None:
-    if found.shape[1:] != own.shape[1:]:
+def _same_table(
+    published: Published, name: str, found: Tensor, tables: Sequence[Tensor], but: int | None = None
+) -> int:
+    """Which of the target's tables, all of one shape, a table is, but for one row."""
+    if found.shape[1:] != tables[0].shape[1:]:
         raise MismatchError(
-            f"{name} in {published.folder} has the shape {list(found.shape)}, the target's {list(own.shape)}"
+            f"{name} in {published.folder} has the shape {list(found.shape)}, the target's {list(tables[0].shape)}"
         )
-    common = min(len(found), len(own))
-    here = own[:common].float().cpu()
-    apart = float((found[:common].float() - here).abs().max() / here.abs().max().clamp(min=1e-9))
-    if apart > CLOSE:
+    common = min(len(found), len(tables[0]))
+    apart = []
+    for own in tables:
+        here = own[:common].float().cpu()
+        off = (found[:common].float() - here).abs()
+        if but is not None:
+            off[but : but + 1] = 0
+        apart.append(float(off.max() / here.abs().max().clamp(min=1e-9)))
+    if min(apart) > CLOSE:
         raise MismatchError(
-            f"{name} in {published.folder} is not the target's: they lie apart by {apart:.2g} of its largest entry, at "
-            f"most {CLOSE:g} is rounding; the drafter was made for another target, or trained a table of its own"
+            f"{name} in {published.folder} is not the target's: they lie apart by {min(apart):.2g} of its largest "
+            f"entry, at most {CLOSE:g} is rounding; the drafter was made for another target, or trained a table of its "
+            "own"
         )
+    return apart.index(min(apart))
 
 
 def same_vocabulary(published: Published, config: dict[str, Any], target: Any) -> None:

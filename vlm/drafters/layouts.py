@@ -15,8 +15,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmspec.errors import MismatchError, shorten
 from mmspec.interchange.eagle import BIASES, EMBEDDINGS, LAYER, SEEING, is_eagle, parts
-from mmspec.interchange.published import Published, layer_config, same_embeddings, same_vocabulary
+from mmspec.interchange.published import (
+    THREE_AXES,
+    Published,
+    layer_config,
+    same_embeddings,
+    same_vocabulary,
+    stated_rope,
+)
 from mmspec.vlm.drafters.dream import Dream, DreamNet
 from mmspec.vlm.drafters.msd import Msd, MsdHead
 from mmspec.vlm.drafters.vispec import ViSpec, ViSpecHead
@@ -55,7 +63,16 @@ class MsdLayout:
 
     @staticmethod
     def read(published: Published, target: Any) -> Msd:
-        """With the default tree."""
+        """With the default tree.
+
+        Raises: MismatchError: its image slots were placed on three axes, as Qwen-VL's are.
+        """
+        rope = stated_rope(published.config)
+        if rope.get("mrope_section") or THREE_AXES in (rope.get("rope_type"), rope.get("type")):
+            raise MismatchError(
+                f"the drafter in {published.folder} places image slots on three axes ({shorten(rope)}); an MSD drafter "
+                "reads them one after the other here"
+            )
         config, pairs, zero = parts(published, target)
         return Msd(published.fill(MsdHead(config), target, pairs, zero))
 
