@@ -39,7 +39,7 @@ def _deaf(net: Any) -> None:
 
 
 def _reversed(net: Any) -> None:
-    net.heads = nn.ModuleList(reversed(net.heads))
+    net.heads, net.projections = (nn.ModuleList(reversed(each)) for each in (net.heads, net.projections))
 
 
 def _pathless(net: Any) -> None:
@@ -67,10 +67,20 @@ def _keeping(net: Any, share: float) -> None:
     net.keep, net.focuses = share, share < 1
 
 
+def _always(net: Any, way: str) -> None:
+    """SpecVLM's gate takes the way of the largest logit."""
+    for weight in net.gate.parameters():
+        weight.zero_()
+    net.gate.bias[list(net.ways).index(way)] = 1
+
+
 EAGLE: dict[str, Ablation] = {"features hidden": _deaf}
+HYDRA: dict[str, Ablation] = {"words of the path hidden": _pathless}
+WAYS = ("prune", "pool", "convolve", "resample", "nothing")
 ABLATIONS: dict[str, dict[str, Ablation]] = {
     "medusa": {"heads in reverse order": _reversed},
-    "hydra": {"words of the path hidden": _pathless},
+    "hydra": HYDRA,
+    "hydra++": HYDRA,
     "kangaroo": {"attention shut": _zero("attention.o_proj.weight")},
     "eagle": EAGLE,
     "eagle2": EAGLE,
@@ -84,8 +94,11 @@ ABLATIONS: dict[str, dict[str, Ablation]] = {
         "gates shut": _zero("across.attention_gate", "across.mlp_gate"),
         **{f"{share:.0%} of the image slots": partial(_keeping, share=share) for share in (1.0, 0.75, 0.5, 0.0)},
     },
+    "specvlm": {f"no way but {way!r}": partial(_always, way=way) for way in WAYS},
 }
 """Method -> what is taken away -> how."""
+MADE_WITHOUT = {"adaptor removed": "adaptor", "g = 0": "inject"}
+"""Parts that a net may have been made without: the attribute that is None then."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,12 @@ class AblationReport:
         }
 
 
+def parts_of(method: str, net: Any) -> dict[str, Ablation]:
+    """What can be taken from a method's network: the parts that it was made with."""
+    without = {part for part, name in MADE_WITHOUT.items() if getattr(net, name, net) is None}
+    return {part: take for part, take in ABLATIONS[method].items() if part not in without}
+
+
 def run_ablations(pipe: Pipeline, settings: ToldSettings) -> AblationReport:
     """The figures of every drafter, whole and without each of its parts, on the same questions.
 
@@ -122,7 +141,8 @@ def run_ablations(pipe: Pipeline, settings: ToldSettings) -> AblationReport:
     report = AblationReport(settings)
     for name, whole in wholes.items():
         table = report.drafters[name] = ToldReport(settings, {name: told_all(whole, questions)})
-        for part, take in ABLATIONS[methods[name]].items():
+        complete: Any = whole.drafter
+        for part, take in parts_of(methods[name], complete.net).items():
             drafter: Any = pipe.with_drafter(name).drafter  # read anew: what is taken does not come back
             with torch.no_grad():
                 take(drafter.net)

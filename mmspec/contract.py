@@ -175,6 +175,7 @@ class State:
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
     room: how many levels below node 0 may still be useful to any row.
     shape: how large this round's draft should be; None leaves it to the drafter.
+    chains: whether the rule takes chains alone: who draws trees then draws one child per node.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
@@ -189,6 +190,7 @@ class State:
     pending: Tensor | None = None
     room: int = 0
     shape: Shape | None = None
+    chains: bool = False
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
     prompt_attention: Tensor | None = None
@@ -322,9 +324,9 @@ class Rule(Protocol):
     takes: tuple[Kind, ...]
     """Kinds of proposal under which the rule keeps its law, best first.
 
-    A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`. One that has to
-    know the target (a codebook, an embedding) offers `bind(target)`, as drafters do. One that keeps tokens unjudged,
-    so that there is no tau, says `verifies = False`.
+    A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`, one that cannot
+    judge trees of sampled tokens `chains = True`. One that has to know the target (a codebook, an embedding) offers
+    `bind(target)`, as drafters do. One that keeps tokens unjudged, so that there is no tau, says `verifies = False`.
     """
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

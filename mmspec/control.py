@@ -203,13 +203,19 @@ def control_for(shape: Any, drafter: Any) -> Control:
     """The control that a user asks for.
 
     Args: shape: "auto", "own" (the drafter's own settings), or a `Shape`.
-    Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one.
+    Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one, or whose
+        smallest is larger.
     """
     shapes = getattr(drafter, "shapes", ())
     if isinstance(shape, Shape):
         if not shapes:
             raise MismatchError(
                 f"the drafter {type(drafter).__name__} makes drafts of its own size only: use shape='auto' or 'own'"
+            )
+        least = shapes[0]
+        if shape.depth and (shape.depth < least.depth or shape.total < least.total):
+            raise MismatchError(
+                f"the drafter {type(drafter).__name__} makes drafts of shape {least} or none: use shape='auto' or 'own'"
             )
         return Fixed(shape)
     if shape not in ("auto", "own"):

@@ -63,6 +63,7 @@ def decode(
     kind = choose_kind(rule, drafter)
     started = clock()
     state = target.prefill(inputs, drafter.needs, sampler)
+    state.chains = getattr(rule, "chains", False) and not sampler.greedy
     prefilled = clock()
     first = stop.start(state)
     drafting = drafter.begin(state, sampler, kind)

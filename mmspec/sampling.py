@@ -87,6 +87,11 @@ class Sampler:
         self.seen: Tensor | None = None  # [B, V] ids in the text so far; kept only for the repetition penalty
         self.recent: list[list[int]] = [[] for _ in range(batch)]  # the last emitted ids, at most `ras_window` of them
 
+    @property
+    def remembers(self) -> bool:
+        """Whether laws depend on the tokens before them."""
+        return self.seen is not None or self.sampling.ras_window > 0
+
     def see(self, ids: list[list[int]], vocab_size: int, prompt: bool = False) -> None:
         """Note tokens of every row that later laws depend on: the prompt's (with `prompt`), or emitted ones."""
         window = self.sampling.ras_window
@@ -122,7 +127,7 @@ class Sampler:
 
         Args: path: [B, L] the pending token and what was drafted after it. logits: [B, V] the drafter's own.
         """
-        if self.seen is None and not self.sampling.ras_window:
+        if not self.remembers:
             return self.shape(logits)
         end = torch.arange(path.shape[1], device=path.device)
         chain = Chain(path, (end - 1).expand(path.shape))
@@ -183,6 +188,11 @@ class Chain:
         """Everything before a token stands above it."""
         batch, size = self.tokens.shape
         return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
+
+
+def widened(logits: Tensor) -> Tensor:
+    """Logits in float32 at least, for arithmetic that a model's own dtype would round."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def path_tokens(draft: Paths, vocab_size: int) -> Tensor:

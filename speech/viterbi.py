@@ -140,7 +140,8 @@ class Searching(Guessing):
         logits = self._logits()[:, :levels]  # [B, levels, V]
         tokens, confidence = [], []
         for level in range(levels):
-            token, _, scores = choice.children(logits[:, level, None], state.emitted, level, own.candidates)
+            pending = state.pending[:, None, None]  # what stands between is known only once the path is
+            token, _, scores = choice.children(logits[:, level, None], state.emitted, level, own.candidates, pending)
             law = scores[:, 0].log_softmax(-1)
             if choice.kind == "coupled" and not choice.sampler.greedy:
                 law = law + choice.sampler.target_noise(state.emitted[:, None] + level, law.shape[-1])[:, 0]

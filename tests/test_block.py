@@ -20,8 +20,9 @@ from mmspec.acceptance import block
 from mmspec.acceptance.block import Block, block_chances
 from mmspec.acceptance.ratio import Ratio, residual
 from mmspec.contract import Shape
+from mmspec.control import Fixed
 from mmspec.decode import choose_kind
-from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import MismatchError
@@ -255,18 +256,23 @@ def test_block_refuses_trees_and_drafts_without_a_law() -> None:
         choose_kind(Block(), PromptLookup())
     with pytest.raises(MismatchError, match="kind 'point'"):
         Block()(chain(torch.tensor([[1, 2]])), torch.zeros(1, 2, 4), sampler_for(1), torch.ones(1).long())
-    model = toys.llama()
-    tree = Eagle(toys.eagle_head(model), depth=2, width=2, top_k=2, total=5)
     with pytest.raises(MismatchError, match=r"needs chains.*shape=Shape\(depth\)"):
-        toys.answer(CausalTarget(model), tree, toys.prompts(9), 12, Sampling(temperature=1.0), Block())
+        draw(tables.TableDrafter(test_law.OTHER, (2, 1)), Block(), SAMPLINGS["plain"])
 
 
-def test_a_tree_drafter_makes_chains_when_the_shape_says_so() -> None:
-    from mmspec.control import Fixed
-
+@pytest.mark.parametrize("drafter", [Eagle, Eagle1])
+def test_a_tree_drafter_makes_chains_for_it(drafter: Any) -> None:
+    """As deep as its own trees, or as the wanted shape; greedy requests keep their trees."""
     model = toys.simple_llama(0.3)
-    head = Eagle(toys.copying_head(model, 0.1))
-    sampling = Sampling(temperature=0.7, seed=2)
-    got = toys.answer(CausalTarget(model), head, toys.prompts(9, 6), 30, sampling, Block(), control=Fixed(Shape(3)))
-    assert max(got.accepted) in (1, 2, 3)
-    assert {done.proposed for done in got.rounds[1:-3]} == {3}
+    target, head = CausalTarget(model), drafter(toys.copying_head(model, 0.1))
+
+    def answered(shape: Shape | None, temperature: float = 0.7) -> toys.Answer:
+        sampling = Sampling(temperature=temperature, seed=2)
+        return toys.answer(target, head, toys.prompts(9, 6), 30, sampling, Block(), control=Fixed(shape))
+
+    for shape, depth in ((None, 5), (Shape(3, 2, 6), 3)):
+        got, want = answered(shape), answered(Shape(depth))
+        assert max(got.accepted) in range(1, depth + 1)
+        assert [done.proposed for done in got.rounds[1:4]] == [depth] * 3
+        assert got.rows == want.rows
+    assert max(done.proposed for done in answered(None, 0.0).rounds) == 15

@@ -40,6 +40,7 @@ from mmspec.control import (
     control_for,
     read_shape,
 )
+from mmspec.drafters.lookahead import Lookahead
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.drafters.slots import joined
@@ -326,6 +327,12 @@ def test_shapes_that_cannot_be_had_are_one_clear_error() -> None:
         control_for("large", PromptLookup())
     with pytest.raises(MismatchError, match=r"NoDrafter makes drafts of its own size"):
         control_for(Shape(3), NoDrafter())
+    looking = Lookahead(window=5, ngram=4, branches=4)
+    for less in (Shape(6, 5, 28), Shape(7)):
+        with pytest.raises(MismatchError, match="Lookahead makes drafts of shape 7x5x28 or none"):
+            control_for(less, looking)
+    for shape in (NO_DRAFT, Shape(7, 5, 28), Shape(8, 8, 60)):
+        assert control_for(shape, looking) == Fixed(shape)
     assert control_for("auto", NoDrafter()) == OWN
 
 

@@ -94,6 +94,55 @@ def test_independent_drafting_with_a_cache_equals_a_full_forward(name: str) -> N
     assert any(len(set(r.drafted)) > 1 for r in result.rounds)
 
 
+@dataclass
+class Words:
+    """A tokenizer, as far as drafters look at one."""
+
+    size: int
+    word: str = "w"
+
+    def get_vocab(self) -> dict[str, int]:
+        return {f"{self.word}{index}": index for index in range(self.size)}
+
+
+def with_words(model: Any, size: int, length: int = 3) -> Independent:
+    """A drafter like `model`, of another vocabulary: without its last words, or with more of them."""
+    net = toys.perturbed(model, 0.05)
+    net.resize_token_embeddings(size, mean_resizing=False)
+    return Independent(net.double(), length, Words(size))
+
+
+@pytest.mark.parametrize("size", [70, 120])
+def test_a_vocabulary_may_differ_at_its_end(size: int) -> None:
+    """The target knows 97 ids: outputs stay the same, and q is the drafter's law over what both know."""
+    model, target = test_equality.make("llama")
+    target.tokenizer = Words(toys.VOCAB)
+    drafter, inputs = with_words(model, size), test_equality.inputs_for(target, 17, 9)
+    for sampling in (Sampling(), SAMPLING):
+        want = toys.answer(target, NoDrafter(), inputs, 30, sampling).rows
+        got = toys.answer(target, drafter, inputs, 30, sampling, Exact())
+        assert got.rows == want
+        assert {0, 3} <= set(got.accepted)
+        assert max(max(row) for row in want) >= 70
+    sampler = Sampler(SAMPLING, 2, torch.device("cpu"))
+    looked = 0
+
+    def look(state: State, draft: Draft) -> None:
+        nonlocal looked
+        for row in range(2):
+            if state.done[row] or draft.q is None:
+                continue
+            text = [token if token < size else 0 for token in state.ids[row]] + draft.tokens[row, 1:-1].tolist()
+            own = drafter.net(torch.tensor([text])).logits[0, 1 - draft.size :, : toys.VOCAB]
+            logits = own.new_full((len(own), toys.VOCAB), -torch.inf)
+            logits[:, : own.shape[-1]] = own
+            assert (draft.q[row, :-1] - law_of(sampler, target, logits)).abs().max() < 1e-5
+            looked += 1
+
+    toys.answer(target, Watched(drafter, look), inputs, 30, SAMPLING, Ratio())
+    assert looked > 10
+
+
 @pytest.mark.parametrize("rule", [Exact(), Match()], ids=["exact", "match"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_head_that_is_not_finite_in_places_changes_no_output(temperature: float, rule: Any) -> None:
@@ -164,6 +213,8 @@ def test_eagle_drafting_with_a_cache_equals_a_full_forward(name: str) -> None:
 
 SAMPLERS: dict[str, Callable[[Any], Any]] = {
     "spd": lambda model: Independent(toys.perturbed(model, 0.05), length=3),
+    "spd-fewer-words": lambda model: with_words(model, 70),
+    "spd-more-words": lambda model: with_words(model, 120),
     "eagle2": lambda model: Eagle(toys.eagle_head(model), depth=3, width=2, top_k=3, total=9),
 }
 
@@ -193,7 +244,8 @@ def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> No
     """3000 rows; every child of every node, given those before it; six standard errors, also where the target's own
     choice is known (the draft's noise must not be the target's)."""
     model = toys.llama()
-    target = CausalTarget(model)
+    target: Any = CausalTarget(model)
+    target.tokenizer = Words(toys.VOCAB)
     draft, state, sampler = first_draft(SAMPLERS[name](model), target, 3000, "sampled")
     assert draft.q is not None
     checked = 0
@@ -300,9 +352,14 @@ def test_rows_with_shorter_copies_are_padded_with_invalid_nodes() -> None:
 
 
 def test_a_drafter_for_another_target_is_refused() -> None:
-    target = CausalTarget(toys.llama())
+    target: Any = CausalTarget(toys.llama())
     with pytest.raises(MismatchError, match="vocabulary of 50 ids, the target one of 97"):
         Independent(toys.llama(vocab_size=50)).bind(target)
+    target.tokenizer = Words(97)
+    with pytest.raises(MismatchError, match="vocabulary of 50 ids, .* one of 97, and without both tokenizers"):
+        Independent(toys.llama(vocab_size=50)).bind(target)
+    with pytest.raises(MismatchError, match="vocabulary of 50 ids, .* and the id 0 is one word to the drafter's"):
+        Independent(toys.llama(vocab_size=50), tokenizer=Words(50, "v")).bind(target)
     wide = toys.llama(hidden_size=64)
     with pytest.raises(MismatchError, match="features of size 64, the target has 32"):
         Eagle(toys.eagle_head(wide)).bind(target)

@@ -505,6 +505,24 @@ def test_rows_of_two_drafts_are_mixed() -> None:
     assert short.valid.tolist() == [[True, False], [True, True]]
 
 
+@pytest.mark.parametrize(
+    ("mine", "stored", "copied"), [(3, 7, [90, 91]), (3, 9, [80, 81]), (0, 7, []), (0, 8, [80, 81])]
+)
+def test_a_match_in_a_store_counts_five_tokens_less_in_a_hybrid(mine: int, stored: int, copied: list[int]) -> None:
+    """Ends of 12 tokens, of which the last few stand in the row's own text or in the store."""
+    ending = list(range(50, 62))
+    ids = [*ending[12 - mine :], 90, 91, 20, *ending]
+    store = SuffixStore(100)
+    store.add([*ending[12 - stored :], 80, 81])
+    copier = Suffix(store=store)
+    hybrid = Hybrid(NoDrafter(), least=3, copier=copier)
+    hybrid.bind(toys.target_of(toys.llama()))
+    for drafter, expected in ((hybrid, copied), (copier, [80, 81])):
+        state = State([ids], [False], torch.ones(1), torch.ones(1), [99], torch.tensor(ids[-1:]), room=99)
+        draft = drafter.begin(state, Sampler(Sampling(), 1, CPU), "point").propose(state)
+        assert draft.tokens[0, 1:3].tolist() == expected
+
+
 def test_a_language_model_in_a_hybrid_drafts_what_it_would_draft_alone() -> None:
     """In a batch, asked in some rounds only and taken in some rows only: always the argmax after the whole text."""
     model = toys.simple_llama(0.2)

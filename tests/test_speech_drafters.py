@@ -183,6 +183,18 @@ def test_without_the_table_the_path_is_each_heads_own_choice(target: Any) -> Non
     assert len({tuple(best_path(torch.tensor([t]), follow, even, net, 50.0)[0].tolist()) for t in codes[:8]}) > 1
 
 
+def test_the_search_heeds_what_was_emitted(target: Any) -> None:
+    drafter = viterbi(target, depth=1, pull=0.0)
+    drafter.bind(target)
+    sampler = Sampler(Sampling(repetition_penalty=50.0), 1, torch.device("cpu"))
+    with torch.inference_mode():
+        state = target.prefill({**inputs_of(target, "two"), "max_new_tokens": 20}, drafter.needs, sampler)
+        search = drafter.begin(state, sampler, "point")
+        first = int(search.propose(state).tokens[0, 1])
+        sampler.see([[first]], target.vocab_size)
+        assert int(search.propose(state).tokens[0, 1]) != first
+
+
 def test_the_table_holds_smoothed_counts() -> None:
     net = PairedHeads(head_config(mmspec.load(tiny.valle(), drafter="none").target), 1, 6, kept=3)
     net.count([[0, 1, 0, 1, 0, 2], [4, 4, 4]])

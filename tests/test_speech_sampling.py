@@ -14,12 +14,15 @@ from torch import Tensor
 
 from mmspec import sampling as module
 from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Accepted, Draft, Needs, State
+from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler, Sampling, repetition_aware, warp
+from mmspec.targets import CausalTarget
 from mmspec.tree import chain
 
 CPU = torch.device("cpu")
@@ -112,6 +115,34 @@ def test_a_drafter_draws_with_the_drafted_history() -> None:
     sampling = Sampling(temperature=1.0, top_p=0.6, repetition_penalty=1.5, ras_window=8, seed=1)
     found = toys.answer(toys.target_of(model), Independent(model, length=4), toys.prompts(8), 21, sampling)
     assert found.accepted == [4, 4, 4, 4]
+
+
+class Checked(CausalTarget):
+    """Compares the laws that drafts declare with its own: for a drafter that knows them."""
+
+    count = 0
+
+    def verify(self, state: Any, draft: Draft) -> Any:
+        verified = super().verify(state, draft)
+        if draft.q is not None:
+            inner = sorted(set(draft.parents[0, 1:].tolist()))
+            law = state.sampler.warp(draft, verified.logits).softmax(-1)
+            torch.testing.assert_close(draft.q[:, inner], law[:, inner])
+            self.count += len(inner)
+        return verified
+
+
+@pytest.mark.parametrize("rule", [Exact, Match, Ratio])
+@pytest.mark.parametrize("how", ["greedy", *SAMPLINGS])
+def test_a_tree_is_drafted_with_the_history_of_every_path(how: str, rule: Any) -> None:
+    """The head's law is the target's, and the tree is never pruned: all is accepted down to its depth."""
+    sampling = SAMPLINGS.get(how, Sampling(repetition_penalty=1.6))
+    target = Checked(toys.simple_llama())
+    head = Eagle(toys.copying_head(target.model), depth=3, width=16, top_k=4, total=85)
+    found = toys.answer(target, head, toys.prompts(8, 11), 21, sampling, rule())
+    if rule is not Match or how == "greedy":  # its drafts know nothing of the noise
+        assert found.accepted == [3] * 10
+    assert (target.count > 0) == (rule is Ratio and how != "greedy")
 
 
 class Remembering(tables.TableTarget):

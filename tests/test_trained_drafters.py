@@ -31,6 +31,7 @@ from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import NO_DRAFT, Fixed
 from mmspec.drafters.dflash import spread_taps
 from mmspec.drafters.eagle3 import usual_taps
+from mmspec.drafters.independent import Independent, Speaking
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots
 from mmspec.drafters.static import TYPICAL, Node, best_tree, checked
@@ -156,6 +157,29 @@ def test_between_rounds_caches_hold_what_is_true_and_nothing_else(method: str, m
     toys.answer(target, Watched(made, look), toys.prompts(*LENGTHS), 20)
     assert all(widths)
     assert len(widths) > 8
+
+
+@pytest.mark.parametrize("method", ["spd", "eagle2", "hydra++", "kangaroo", "dflash"])
+def test_a_row_that_is_done_stands_still_in_the_drafters_cache(method: str, monkeypatch: Any) -> None:
+    target = CausalTarget(toys.llama())
+    inputs = toys.prompts(*LENGTHS)
+    eos = toys.answer(target, NoDrafter(), inputs, 30).rows[1][4:5]
+    want = toys.answer(target, NoDrafter(), inputs, 30, eos=eos).rows
+    made: Any = Independent(toys.perturbed(target.model, 0.1), length=3)
+    if method != "spd":
+        made = taught.drafter(method, taught.network(method, target), depth=3, total=8)
+    begin, begun, lengths = made.begin, [], []
+    monkeypatch.setattr(made, "begin", lambda *given: begun.append(begin(*given)) or begun[-1])
+
+    def look(state: State, draft: Draft) -> None:
+        if state.done[1] and draft.size > 2:
+            parts = [begun[-1], *vars(begun[-1]).values()]
+            own = next(part.cache for part in parts if isinstance(part, Speaking | Slots))
+            lengths.append(own.lengths[1] - (draft.size - 2 if method == "spd" else 0))  # but for what was drafted now
+
+    assert toys.answer(target, Watched(made, look), inputs, 30, eos=eos).rows == want
+    assert len(lengths) > 4
+    assert len(set(lengths)) == 1
 
 
 # What comes out

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import mmspec
+from mmspec.acceptance.block import Block
 from mmspec.acceptance.ratio import Ratio
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, State
@@ -119,6 +120,13 @@ def test_drafting_with_a_cache_equals_a_full_forward(method: str) -> None:
     if isinstance(made, Ibed):
         assert sum(each > 1e-3 for each in apart) > 20  # with the law of one member this test would fail
     assert any(len(set(done.drafted)) > 1 for done in result.rounds[1:])
+
+
+def test_a_tree_of_a_small_vlm_is_a_chain_where_the_rule_takes_chains() -> None:
+    _, target = test_equality.make("smolvlm")
+    inputs = test_equality.inputs_for(target, 14)
+    got = toys.answer(target, SpecLlava(grafted(target), depth=3), inputs, 16, WARM, Block())
+    assert [done.proposed for done in got.rounds[1:4]] == [3] * 3
 
 
 def emitted_law(p: Tensor, drawn: Tensor, q: Tensor) -> Tensor:

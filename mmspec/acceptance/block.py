@@ -22,12 +22,14 @@ from mmspec.tree import follow, path_to
 class Block:
     """Law: the target's, if every token of the chain was drawn from `Draft.q` with noise that no other round uses.
 
-    Trees are refused. At temperature 0 every exact rule is the greedy comparison, and takes trees, too.
+    Trees are refused, so drafters are asked for chains. At temperature 0 every exact rule is the greedy comparison, and
+    takes trees, too.
     """
 
     lossless = True
     invariant = False
     looks_ahead = True
+    chains = True
     takes: tuple[Kind, ...] = ("sampled",)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

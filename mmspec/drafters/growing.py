@@ -51,9 +51,14 @@ class Choice:
         """Whether children are drawn from a law that the draft must declare."""
         return self.kind == "sampled" and not self.sampler.greedy
 
-    def children(self, logits: Tensor, emitted: Tensor, level: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V]."""
-        scores = self.sampler.shape(forbid(logits, self.placeholders))
+    def children(
+        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
+
+        Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
+        """
+        scores = self._scores(forbid(logits, self.placeholders), paths)
         vocabulary = scores.shape[-1]
         raced = scores
         if self.draws:
@@ -63,6 +68,20 @@ class Choice:
         confidence, token = raced.log_softmax(-1).topk(min(k, vocabulary), dim=-1)
         # sorting puts NaN first, and a node must not stand before its parent
         return token, confidence.masked_fill(confidence.isnan(), -torch.inf), scores
+
+    def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
+        """Warped log-scores [B, F, V], as the target's are."""
+        if not self.sampler.remembers:
+            return self.sampler.shape(logits)
+        each = zip(paths.unbind(1), logits.unbind(1), strict=True)
+        return torch.stack([self.sampler.after(path, law) for path, law in each], 1)
+
+    def paths(self, above: Tensor, origin: Tensor, tokens: Tensor) -> Tensor:
+        """Those to nodes [B, F] from those [B, M, L] to the nodes of the level before; origin: [B, F] parents there."""
+        if not self.sampler.remembers:
+            return above
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        return torch.cat([above[rows, origin], tokens[..., None]], -1)
 
 
 def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
@@ -76,11 +95,12 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
     parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
     score = torch.zeros(batch, 1, device=device)
     above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)
+    paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
     count = 0
     for level in range(shape.depth):
         logits = expand(level, tokens, origin, above)
-        children, confidence, _ = choice.children(logits, emitted, level, top_k)  # [B, F, k]
+        children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
         if level + 1 == shape.depth:
@@ -92,6 +112,7 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
         itself = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
         above = torch.cat([above[rows, origin], itself], -1)
         tokens = token.gather(1, chosen)
+        paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
     return best(found, parents, scores, depth, pending, shape.total, choice.kind)
 
@@ -140,13 +161,15 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree:
 
     Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
     """
-    batch, tokens = len(pending), pending[:, None]
+    batch, tokens, paths = len(pending), pending[:, None], pending[:, None, None]
     parts, layout = levels(tuple(tree), pending.device)
     laws: list[tuple[Tensor, Tensor]] = []
     for level, part in enumerate(parts):
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
+        if level > 0:
+            paths = choice.paths(paths, origin, tokens[:, part.inner])
         logits = expand(level, tokens[:, part.inner], origin, above)
-        children, _, scores = choice.children(logits, emitted, level, part.most)
+        children, _, scores = choice.children(logits, emitted, level, part.most, paths)
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))

@@ -170,7 +170,7 @@ class HeadDrafter(ABC):
         if levels < 1:
             return state.undrafted()
         if self.static or choice.draws:
-            nodes = best_tree(self.shares, total, levels, top_k)
+            nodes = best_tree(self.shares, total, levels, 1 if state.chains else top_k)
             return fill(state.pending, state.emitted, choice, expand, nodes)
         return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
 

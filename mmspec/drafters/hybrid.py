@@ -1,9 +1,10 @@
 """Copy where the text repeats itself, ask another drafter elsewhere (SAM-Decoding, arXiv 2411.10666).
 
 A long match with earlier text is a better guess than any small model's, and free; a short one is worse. In every round
-each row decides by the length of its match. The other drafter is asked only if some row needs it; it sees every round
-through `observe`, drafted by itself or not, so its state stays that of the text. Copies are point masses, so rules that
-need the law of every child are not served. A drafter that decides on the host.
+each row decides by the length of its match; one with answers to other requests has to be longer than one with its own
+text. The other drafter is asked only if some row needs it; it sees every round through `observe`, drafted by itself or
+not, so its state stays that of the text. Copies are point masses, so rules that need the law of every child are not
+served. A drafter that decides on the host.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from mmspec.drafters.host import HostTree, plant
 from mmspec.drafters.suffix import Matching, Suffix
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
+
+BEHIND = 5
+"""By how many tokens a match in the copier's store counts as shorter than one in a row's own text."""
 
 
 class Hybrid:
@@ -94,7 +98,7 @@ class Mixing:
         trees = [HostTree(ids[-1]) for ids in state.ids]
         copies, asking = [], False
         for row, done in enumerate(state.done):
-            match, tree = self.copying.tree(state, row, most, total)
+            match, tree = self.copying.tree(state, row, most, total, BEHIND)
             copies.append(match >= self.drafter.least)
             asking |= not copies[-1] and not done
             if copies[-1]:

@@ -3,6 +3,10 @@
 Image slots are removed from its prompt, so it keeps its own positions and cache. One token per step; the children of a
 node are one token each (a chain), drawn as the rule asks: coupled with the target's noise, sampled with noise of its
 own, or the argmax. Pictures reach it only through the words that were already emitted.
+
+Vocabularies may differ behind what they have in common, as where a VLM adds ids to those of its language model: what
+the target does not know is cut from the drafter's law, what the drafter does not know has no chance there, and is read
+as another id.
 """
 
 from __future__ import annotations
@@ -14,23 +18,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from torch.nn.functional import pad
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from mmspec.cache import RowCache
 from mmspec.checkpoints import quiet, read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import CHAINS
 from mmspec.decoder import Decoder
+from mmspec.drafters.vocabulary import first_difference
 from mmspec.errors import InputError, MismatchError
 from mmspec.placeholders import forbid, words
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
+TOKENIZER = "tokenizer_config.json"
+UNKNOWN = 0
+"""What is read for an id that the drafter does not know; in most vocabularies it is a control token."""
+
 
 class Independent:
     """Drafts with a language model that shares the target's vocabulary.
 
-    Args: model: an HF causal LM. length: tokens drafted per round (gamma).
+    Args: model: an HF causal LM. length: tokens drafted per round (gamma). tokenizer: the model's, which shows that a
+        vocabulary of another size than the target's differs at the end alone.
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
@@ -40,36 +51,58 @@ class Independent:
     method = "spd"
     source = "SPD for multimodal models, arXiv 2404.08856"
     fits: tuple[str, ...] = ("vocab_size", "tokenizer")
+    tokenizer: Any = None
+    gap = 0
+    """How many ids the target knows beyond the drafter's; negative, where the drafter knows more."""
 
-    def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
+    def __init__(self, model: PreTrainedModel, length: int = 4, tokenizer: Any = None) -> None:
         if length < 1:
             raise InputError(f"an independent drafter needs length >= 1, got {length}")
         self.decoder = Decoder(model)
         self.net: Any = model
-        self.length = length
+        self.length, self.tokenizer = length, tokenizer
         self.placeholders: tuple[int, ...] = ()
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
 
     def bind(self, target: Any) -> None:
-        """The vocabularies must be one."""
-        if self.vocab_size != target.vocab_size:
-            raise MismatchError(
-                f"the drafter has a vocabulary of {self.vocab_size} ids, the target one of {target.vocab_size}: an "
-                "independent drafter must share the target's tokenizer"
-            )
+        """The vocabularies must be one, as far as both go."""
+        self.gap = target.vocab_size - self.vocab_size
+        theirs = getattr(target, "tokenizer", None)
+        if self.gap:
+            sizes = f"the drafter has a vocabulary of {self.vocab_size} ids, the target one of {target.vocab_size}"
+            if self.tokenizer is None or theirs is None:
+                raise MismatchError(
+                    f"{sizes}, and without both tokenizers nobody knows whether the ids that they share mean the same: "
+                    "take a drafter with the target's vocabulary, or one whose folder holds its tokenizer"
+                )
+            other = first_difference(self.tokenizer, theirs, min(self.vocab_size, target.vocab_size))
+            if other is not None:
+                raise MismatchError(
+                    f"{sizes}, and the id {other} is one word to the drafter's tokenizer and another to the target's: "
+                    "an independent drafter must share the target's tokenizer"
+                )
         self.placeholders = tuple(target.placeholders)
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the stock HF folder; returns what `drafter.json` must say beside it."""
         with quiet():
             self.decoder.model.save_pretrained(folder)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
         return {"options": {"length": self.length}}
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Independent:
         """The counterpart of `save`, on the device and in the dtype of `target`."""
-        model = read_model(AutoModelForCausalLM, folder, target.model.dtype)
-        return cls(model.to(target.model.device), **description.get("options", {}))
+        model = read_model(AutoModelForCausalLM, folder, target.model.dtype).to(target.model.device)
+        tokenizer = None
+        if len(model.get_output_embeddings().weight) != target.vocab_size and (folder / TOKENIZER).exists():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return cls(model, tokenizer=tokenizer, **description.get("options", {}))
+
+    def known(self, tokens: Tensor) -> Tensor:
+        """Ids [..] as the model reads them."""
+        return tokens.masked_fill(tokens >= self.vocab_size, UNKNOWN) if self.gap > 0 else tokens
 
     def heard(self, ids: list[int]) -> list[int]:
         """What it reads of a prompt."""
@@ -86,7 +119,7 @@ class Independent:
             )
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
-        cache, _ = self.decoder.read([{"input_ids": ids}], [len(text) for text in texts])
+        cache, _ = self.decoder.read([{"input_ids": self.known(ids)}], [len(text) for text in texts])
         return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
 
@@ -94,7 +127,7 @@ class Independent:
 class Speaking:
     """An independent drafter on one request.
 
-    unread: per row, the tokens that its cache has not seen yet, the pending one last.
+    unread: per row, the tokens that its cache has not seen yet, the pending one last; none, where the row is done.
     drafted: the draft that waits for its verification; the cache holds all of it but the last token.
     """
 
@@ -125,7 +158,7 @@ class Speaking:
         """Read the unread tokens of every row; returns logits [B, V] after each row's pending token."""
         width = max(map(len, self.unread))
         device = self.cache.device
-        tokens = torch.tensor([row + row[-1:] * (width - len(row)) for row in self.unread], device=device)
+        tokens = torch.tensor([row + [0] * (width - len(row)) for row in self.unread], device=device)
         counts = [len(row) for row in self.unread]
         self.unread = [[] for _ in self.unread]
         return self._read(tokens, counts)
@@ -144,8 +177,10 @@ class Speaking:
         return logits
 
     def _extend(self, tokens: Tensor) -> Tensor:
-        steps = chain(tokens)
-        return self.drafter.decoder.extend(self.cache, tokens, steps.depth, steps.ancestors).logits
+        """Logits [B, M, V] over the target's vocabulary after tokens [B, M]."""
+        steps, drafter = chain(tokens), self.drafter
+        logits = drafter.decoder.extend(self.cache, drafter.known(tokens), steps.depth, steps.ancestors).logits
+        return pad(logits, (0, drafter.gap), value=-torch.inf) if drafter.gap else logits  # cut, where it is negative
 
     def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor) -> tuple[Tensor, Tensor | None]:
         """The token [B] after a chain `path` [B, L], never an image placeholder; its law [B, V] if it is sampled."""
@@ -179,8 +214,7 @@ class Speaking:
         for row, (count, emitted) in enumerate(zip(agreed, accepted.emitted, strict=True)):
             kept = count if emitted else 0
             moved.append(kept - read)
-            # a finished row rereads its last token
-            self.unread[row] += emitted[kept:] or ([] if self.unread[row] else state.ids[row][-1:])
+            self.unread[row] = [] if state.done[row] else self.unread[row] + emitted[kept:]
         self._move(moved)
 
     def _move(self, by: list[int]) -> None:

@@ -56,16 +56,17 @@ class Slots:
         return cls(RowCache(len(lengths), device), [(following, heard, lengths)], fuse=fuse)
 
     def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
-        """Queue the accepted nodes; heard: [P * B, N, T] of all nodes of the draft.
+        """Queue the accepted nodes of rows that emitted something; heard: [P * B, N, T] of all nodes of the draft.
 
         P is 1, or how many rows of slots go with every row of the draft; those of one kind stand side by side.
         """
         assert accepted.next is not None
         rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
-        counts = [len(path) for path in accepted.paths]
+        counts = [len(path) if run else 0 for path, run in zip(accepted.paths, accepted.emitted, strict=True)]
         path = accepted.path[:, : max(counts)]
         tokens = draft.tokens.gather(1, path).roll(-1, 1)
-        tokens[rows, accepted.count - 1] = accepted.next
+        ends = (accepted.count - 1).clamp(max=path.shape[1] - 1)  # a row that is done may have a longer path
+        tokens[rows, ends] = accepted.next
         pairs = len(heard) // len(rows)
         every = torch.arange(len(heard), device=rows.device)[:, None]
         self.waiting.append((tokens.repeat(pairs, 1), heard[every, path.repeat(pairs, 1)], counts * pairs))

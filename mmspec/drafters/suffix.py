@@ -134,18 +134,26 @@ class Matching:
         trees = [self.tree(state, row, most, total)[1] for row in range(len(state.ids))]
         return plant(trees, state.pending.device)
 
-    def tree(self, state: State, row: int, most: int, total: int) -> tuple[int, HostTree]:
-        """The length of a row's longest match, and the tree that it gives: at most `most` levels and `total` nodes."""
+    def tree(self, state: State, row: int, most: int, total: int, behind: int = 0) -> tuple[int, HostTree]:
+        """The length of a row's longest match, and the tree that it gives: at most `most` levels and `total` nodes.
+
+        Args: behind: by how many tokens a match in the store counts as shorter.
+        """
         ids, wanted = state.ids[row], self.drafter
         self.own[row].extend(self._plain(ids[self.read[row] :]))
         self.read[row] = len(ids)
         if state.done[row] or most < 1:
             return 0, HostTree(ids[-1])
-        places = [self.own[row], *([wanted.store.history] if wanted.store else [])]
-        found = [place.find(ids[-wanted.longest :], most, wanted.longest, wanted.tries) for place in places]
-        match = max(length for length, _ in found)
-        depth = max(1, int(wanted.factor * match))
-        runs = [run[:depth] for length, some in found if length == match for run in some]
+        places = [(self.own[row], 0), *([(wanted.store.history, behind)] if wanted.store else [])]
+        ending = ids[-wanted.longest :]
+        found = [(less, *place.find(ending, most, wanted.longest, wanted.tries)) for place, less in places]
+        match = max(length - less for less, length, _ in found)
+        runs = [
+            run[: max(1, int(wanted.factor * length))]
+            for less, length, some in found
+            if length - less == match
+            for run in some
+        ]
         return match, likeliest(ids[-1], runs, total, wanted.share)
 
     def _plain(self, ids: list[int]) -> list[int]:

@@ -75,7 +75,7 @@ class Branching(Speaking):
         choice = Choice(self.sampler, self.kind, drafter.placeholders)
         self.depth = torch.zeros(len(state.ids), 0, dtype=torch.long, device=self.cache.device)
         if choice.draws:
-            nodes = best_tree(TYPICAL, total, levels, width)
+            nodes = best_tree(TYPICAL, total, levels, 1 if state.chains else width)
             draft = fill(state.pending, state.emitted, choice, self._expand, nodes)
         else:
             shape = Shape(levels, width, total)
