@@ -1,6 +1,11 @@
 """LlamaGen as target: class-conditional pictures, and how its published weights become a folder.
 
 A prompt is the number of a class, or its name where the folder's configuration has names (`id2label`).
+
+model = LlamaGen(config)
+model.load_state_dict(convert(weights, picture_weights, config))
+model.generation_config = settings()
+model.save_pretrained("llamagen")
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
 from mmspec.image_ar.layout import Layout
@@ -119,6 +124,12 @@ RENAMED_VQ = (
     (r"\.mid\.2\.", ".mid.block_2."),
 )
 """Published names of the picture tokenizer and those of the stock class."""
+
+
+def settings() -> GenerationConfig:
+    """How a published LlamaGen draws where a request is silent: as in its demo."""
+    guidance = LlamaGenTarget.usual_guidance
+    return GenerationConfig(do_sample=True, temperature=1.0, top_k=2000, guidance_scale=guidance)
 
 
 def convert(decoder: dict[str, Tensor], picture: dict[str, Tensor], config: Any) -> dict[str, Tensor]:

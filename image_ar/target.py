@@ -23,7 +23,7 @@ from mmspec.errors import InputError
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
-from mmspec.sampling import Sampler
+from mmspec.sampling import Sampler, widened
 from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
 
 
@@ -240,8 +240,10 @@ def guidance_scale(asked: Any, config: Any, usual: float) -> float:
 
 
 def guide(logits: Tensor, batch: int, scale: float) -> Tensor:
-    """Guided logits [B, N, V] from those of the told rows and, behind them, of the free ones: l_u + s (l_c - l_u)."""
+    """Guided logits [B, N, V] from those of the told rows and, behind them, of the free ones: l_u + s (l_c - l_u), in
+    float32 at least, since the scale magnifies what is rounded."""
     if scale == 1:
         return logits
+    logits = widened(logits)
     told, free = logits[:batch], logits[batch:]
     return free + (told - free) * scale

@@ -122,6 +122,21 @@ def end_tokens(config: Any) -> list[int]:
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
+def warn_unlike(config: Any, part: Any, name: str) -> None:
+    """Say which settings of the sampling a part of the model would have otherwise; it gets those of the whole.
+
+    Args: config, part: generation configs. name: of the part.
+    """
+    whole, own = sampling_for({}, config), sampling_for({}, part)
+    unlike = [setting for setting in WARPERS if getattr(whole, setting) != getattr(own, setting)]
+    if unlike:
+        logger.warning(
+            "mmspec does not apply these settings of the checkpoint's %s, which differ from the model's: %s",
+            name,
+            ", ".join(f"{setting}={getattr(own, setting)}" for setting in unlike),
+        )
+
+
 def warn_unserved(config: Any, applies: Sequence[str] = ()) -> None:
     """Say which settings of a generation config are not applied, but for those that the target applies itself."""
     unserved = [name for name in UNSERVED if name not in applies]

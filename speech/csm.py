@@ -1,10 +1,10 @@
 """CSM as target: a backbone writes the first code of a frame, a small depth decoder the other K - 1, one by one.
 
 For the loop it is one stream of codes, K to a frame. A round whose pending token completes a frame is a pass of the
-backbone, every other round a pass of the depth decoder; drafts never reach beyond the frame's last but one code, since
-what follows the last one needs the backbone. So a depth pass can be saved by drafting (`mmspec.speech.depth`), and the
-same seed gives the same codes with every drafter. The depth decoder takes its positions from the order of its inputs:
-drafts are chains, and each row of a batch is forwarded by itself.
+backbone, every other round a pass of the depth decoder; of a draft only what ends with the last but one code of a row's
+frame is read, since what follows the last one needs the backbone. So a depth pass can be saved by drafting
+(`mmspec.speech.depth`), and the same seed gives the same codes with every drafter. The depth decoder takes its
+positions from the order of its inputs: drafts are chains, and each row of a batch is forwarded by itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import CsmForConditionalGeneration, DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
+from mmspec.options import warn_unlike
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
@@ -54,6 +56,11 @@ class Csm(Speaking):
 
     usual_drafter = "depth"
     compiles = False
+
+    def adopt(self, processor: Any) -> None:
+        """See `CausalTarget`. Besides, say where the depth decoder would draw otherwise than the backbone."""
+        super().adopt(processor)
+        warn_unlike(self.model.generation_config, self.model.depth_decoder.generation_config, "depth decoder")
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -144,9 +151,12 @@ class Csm(Speaking):
             raise MismatchError(
                 "CSM takes chains, and this draft is a tree: use drafter='depth', or shape=Shape(depth)"
             )
+        # what follows the last code of a frame needs the backbone, so nodes beyond it are none
+        within = draft.depth <= torch.tensor(self.reach(state), device=draft.depth.device)[:, None]
+        draft.valid = within if draft.valid is None else within & draft.valid
         logits, taps, state.heard = [], [], []
         width = self.model.depth_decoder.config.hidden_size
-        for frame, tokens, done in zip(state.frames, draft.tokens, state.done, strict=True):
+        for frame, tokens, real, done in zip(state.frames, draft.tokens, draft.valid, state.done, strict=True):
             if done:
                 state.heard.append(frame.hidden)
                 taps.append(frame.hidden.new_zeros(draft.size, width))
@@ -159,10 +169,11 @@ class Csm(Speaking):
                 logits.append(heard.expand(draft.size, -1))
             else:
                 state.heard.append(frame.hidden)
-                states = self._depth(frame, tokens)
-                place = 1 + len(frame.codes) + torch.arange(draft.size, device=tokens.device)
-                logits.append(self.model.depth_decoder.codebooks_head(states[None], place)[0])
-                taps.append(states)
+                states = self._depth(frame, tokens[real])
+                place = 1 + len(frame.codes) + torch.arange(len(states), device=tokens.device)
+                padding = (0, 0, 0, draft.size - len(states))
+                logits.append(pad(self.model.depth_decoder.codebooks_head(states[None], place)[0], padding))
+                taps.append(pad(states, padding))
         found = torch.stack(logits)
         check_finite(found, "a frame")
         return Verified(found, {0: torch.stack(taps)})
@@ -170,7 +181,6 @@ class Csm(Speaking):
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Keep the accepted codes of each frame; begin a new one where it is complete."""
         assert isinstance(state, CsmState)
-        rooms = []
         for row, frame in enumerate(state.frames):
             if state.done[row]:
                 continue
@@ -179,11 +189,16 @@ class Csm(Speaking):
                 state.frames[row] = frame = Frame(frame.backbone, state.heard[row])
             else:
                 frame.codes += draft.tokens[row, path].tolist()
-                if draft.size > len(path):
-                    frame.depth.crop(len(path) - draft.size)
-            rooms.append(max(0, self.codebooks - 2 - len(frame.codes)))
+                refused = frame.depth.get_seq_length() - 1 - len(frame.codes)  # the backbone's state stands first
+                if refused > 0:
+                    frame.depth.crop(-refused)
         state.pending, state.emitted = accepted.next, state.emitted + accepted.count
-        state.room = min(rooms, default=0)
+        state.room = max(self.reach(state))
+
+    def reach(self, state: CsmState) -> list[int]:
+        """Of each row, how many levels of a draft a pass of the depth decoder can read."""
+        lasts = [self.codebooks - 2 - len(frame.codes) for frame in state.frames]
+        return [0 if done else max(0, last) for last, done in zip(lasts, state.done, strict=True)]
 
     def _backbone(self, ids: Tensor, cache: DynamicCache) -> tuple[Tensor, Tensor]:
         """Text [1, T] or a frame [1, 1, K] -> logits [1, V] of the next first code, hidden states [1, H]."""

@@ -28,7 +28,7 @@ class Track:
     """A row at work. text: [R, S, H] as the decoder sees it, R = 2 if guided. mask: [R, S]. total: columns N.
 
     scale: of guidance; 1 is off. ended: number of the column, among those that were read, in which the first codebook
-    ended by itself; None before that, and where the pattern has no end.
+    ended by itself; None before that, and where the pattern has no end. top_k: of the request's sampling.
     """
 
     text: Tensor
@@ -37,6 +37,7 @@ class Track:
     scale: float
     cache: EncoderDecoderCache = field(default_factory=lambda: EncoderDecoderCache(DynamicCache(), DynamicCache()))
     ended: int | None = None
+    top_k: int = 0
 
 
 @dataclass
@@ -122,6 +123,8 @@ class Delayed(CausalTarget):
             )
         rows, scale = unpad(inputs), self.guidance(inputs.get("guidance"))
         tracks = [self.track(row, total, scale) for row in rows]
+        for track in tracks:
+            track.top_k = sampler.sampling.top_k
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
         first = zeros[:, None, None].expand(-1, 1, self.codebooks) + self.padding
         logits = torch.stack([self.hear(track, first[row], 0) for row, track in enumerate(tracks)])

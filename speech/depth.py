@@ -51,34 +51,37 @@ class Depth:
 
 @dataclass
 class Guessing:
-    """Depth speculation on one request. states: [B, D] of the last pass; None after a pass of the backbone."""
+    """Depth speculation on one request. states: [B, D] of the last pass; rows that begin a frame have none yet."""
 
     drafter: Depth
     choice: Choice
     states: Tensor | None = None
 
     def propose(self, state: State) -> Draft:
-        """A chain that ends with the last but one code of the frame; rows that cannot go so far limit it for all."""
+        """A chain that ends with the last but one code of each row's frame; rows that begin a frame draft nothing."""
         assert state.pending is not None
-        levels = state.levels(self.drafter.length)
+        target = self.drafter.target
+        begun = [not frame.codes for frame in state.frames]  # type: ignore[attr-defined]
+        limits = [0 if new else reach for new, reach in zip(begun, target.reach(state), strict=True)]
+        levels = min(state.levels(self.drafter.length), max(limits))
         if self.states is None or levels < 1:
             return state.undrafted()
-        target = self.drafter.target
         tokens, laws = [state.pending], []
         for level in range(levels):
             rows = [
                 target.head_at(self.states[row : row + 1], min(len(frame.codes) + 1 + level, target.codebooks - 1))
                 for row, frame in enumerate(state.frames)  # type: ignore[attr-defined]
             ]
-            children, _, scores = self.choice.children(torch.stack(rows), state.emitted, level, 1)
+            paths = torch.stack(tokens, 1)[:, None]
+            children, _, scores = self.choice.children(torch.stack(rows), state.emitted, level, 1, paths)
             tokens.append(children[:, 0, 0])
             laws.append(scores[:, 0].softmax(-1))
         q = torch.stack([*laws, laws[-1]], 1) if self.choice.draws else None  # the leaf's row is never read
-        return chain(torch.stack(tokens, 1), self.choice.kind, q)
+        draft = chain(torch.stack(tokens, 1), self.choice.kind, q)
+        draft.valid = draft.depth <= torch.tensor(limits, device=draft.depth.device)[:, None]
+        return draft
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Take the state of the last accepted code, unless some row begins a frame."""
+        """Take the state of each row's last accepted code."""
         last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
-        begun = [not frame.codes for frame, done in zip(state.frames, state.done, strict=True) if not done]  # type: ignore[attr-defined]
-        states = verified.taps[0]
-        self.states = None if any(begun) else states[torch.arange(len(last), device=last.device), last]
+        self.states = verified.taps[0][torch.arange(len(last), device=last.device), last]

@@ -6,8 +6,9 @@ can end, and does exactly where its end is the likeliest token: that is no draw,
 the columns before it and its own logits. The others end delay_k columns later, padding follows, and the row is over
 when the slowest one has ended. A request of N columns ends codebook 0 at column N - max delay at the latest.
 
-With guidance s codes are drawn from the law that sees the text, among the tokens that the checkpoint's `top_k` keeps of
-l + s (l - l'), l' being the logits of the row whose text is blank.
+With guidance s codes are drawn from the law that sees the text, among the `top_k` tokens that are the best by
+l + s (l - l'), l' being the logits of the row whose text is blank. As in transformers, `top_k` is the request's, else
+the checkpoint's, and 50 where neither has one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from transformers import DiaForConditionalGeneration, PreTrainedConfig, PreTrain
 
 from mmspec.contract import State
 from mmspec.errors import InputError
+from mmspec.sampling import widened
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnStop
 from mmspec.speech.delayed import Delayed, Track
@@ -30,6 +32,8 @@ from mmspec.speech.speaking import LONGEST_S
 
 FRAMES = 44_100 / 512
 """Frames per second of the codec."""
+USUAL_TOP_K = 50
+"""What guidance keeps where nothing says how much."""
 
 
 class Dia(Delayed):
@@ -111,18 +115,18 @@ class Dia(Delayed):
         )
         logits = out.logits.unflatten(0, (rows, self.codebooks)).transpose(1, 2)  # [R, N, K, V]
         ended, starts = self.ends_of(track, columns, before)
-        return self.patterned(self.allowed(self.mixed(logits, track.scale)), before, track.total, ended, starts)
+        return self.patterned(
+            self.allowed(self.mixed(logits, track.scale, track.top_k)), before, track.total, ended, starts
+        )
 
-    def mixed(self, logits: Tensor, scale: float) -> Tensor:
-        """[R, N, K, V] of all rows -> [N, K, V] of the one that sees the text, guided."""
+    def mixed(self, logits: Tensor, scale: float, top_k: int) -> Tensor:
+        """[R, N, K, V] of all rows -> [N, K, V] of the one that sees the text, without what guidance does not keep."""
         if len(logits) == 1:
             return logits[0]
-        most = getattr(self.model.generation_config, "top_k", None)
-        guided = logits[0] + scale * (logits[0] - logits[1])
-        if most is None:
-            return guided
-        kept = torch.zeros_like(guided, dtype=torch.bool).scatter(-1, guided.topk(most).indices, True)
-        return logits[0].masked_fill(~kept, -torch.inf)
+        told, free = widened(logits)
+        guided = told + scale * (told - free)
+        best = guided.topk(min(top_k or USUAL_TOP_K, guided.shape[-1])).indices
+        return told.masked_fill(torch.ones_like(guided, dtype=torch.bool).scatter(-1, best, False), -torch.inf)
 
     def allowed(self, logits: Tensor) -> Tensor:
         """[N, K, V] without what is never drawn: control tokens, and the end of codebook 0 unless it is the likeliest

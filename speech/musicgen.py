@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import MusicgenForConditionalGeneration, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
+from mmspec.sampling import widened
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
 from mmspec.speech.speaking import LONGEST_S
@@ -92,8 +93,14 @@ class Musicgen(Delayed):
             use_cache=True,
         )
         logits = out.logits.unflatten(0, (rows, self.codebooks)).transpose(1, 2)  # [R, N, K, V]
-        mixed = logits[0] if rows == 1 else logits[1] + track.scale * (logits[0] - logits[1])
-        return self.patterned(mixed, before, track.total)
+        return self.patterned(self.mixed(logits, track.scale), before, track.total)
+
+    def mixed(self, logits: Tensor, scale: float) -> Tensor:
+        """[R, N, K, V] of all rows -> [N, K, V], guided."""
+        if len(logits) == 1:
+            return logits[0]
+        told, free = widened(logits)
+        return free + scale * (told - free)
 
     def patterned(self, logits: Tensor, before: int, total: int) -> Tensor:
         """Logits [N, K, V] of columns before + 1, before + 2, ... -> [N, K, V + 1], forced cells in place."""

@@ -113,9 +113,9 @@ def aligned(drafted: list[int], place: int, correction: int, reach: int) -> list
 
     Nothing, where nothing was rejected: what is emitted after a whole draft corrects none of it.
     """
-    if place == len(drafted):
+    if reach == 0 or place == len(drafted):
         return []
-    near = sorted(range(max(0, place - reach + 1), min(len(drafted), place + reach)), key=lambda i: abs(i - place))
+    near = sorted(range(max(0, place - reach), min(len(drafted), place + reach + 1)), key=lambda i: abs(i - place))
     for found in near:
         if drafted[found] == correction:
             return drafted[found + 1 :]

@@ -27,7 +27,7 @@ from mmspec.benchmarks.drawing import measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks
-from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted
+from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted, methods
 from mmspec.benchmarks.drawing.tokenizers import through_codes
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
@@ -233,6 +233,14 @@ def test_transformers_draw_the_same_at_temperature_0(pipe: mmspec.Pipeline) -> N
     sampled = StockJanus(pipe, 3.0)(captions, LENGTH, 1.0, 1)
     assert sampled.tokens != stock.tokens
     assert sampled.tokens == StockJanus(pipe, 3.0)(captions, LENGTH, 1.0, 1).tokens
+
+
+@pytest.mark.parametrize("guidance", [3.0, 1.0, 0.5])
+def test_transformers_stand_only_beside_guided_pictures(pipe: mmspec.Pipeline, guidance: float) -> None:
+    settings = ImageSettings(SpeedSettings("m", ("none",), temperatures=(1.0,)), guidance=guidance)
+    for method in methods(pipe, settings).values():
+        assert len(method(["a red circle"], LENGTH, 1.0, 1).tokens) == LENGTH
+    assert (fig.HF in methods(pipe, settings)) == (guidance > 1)
 
 
 # the judge

@@ -28,6 +28,7 @@ from mmspec.image_ar.guesses import INITS
 from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.pac import Proactive
+from mmspec.image_ar.target import guide
 from mmspec.image_ar.window import Redraw
 from mmspec.sampling import Sampler, Sampling, warp
 
@@ -141,6 +142,16 @@ class SameCoins(MaximalCoupling):
 @pytest.mark.parametrize("wrong", [Kept, SameCoins])
 def test_the_check_finds_a_wrong_way_to_draw_again(wrong: Any) -> None:
     assert p_value(draw(wrong(4), Ratio(), SAMPLINGS["plain"]).rows, SAMPLINGS["plain"]) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_guidance_rounds_no_more_than_the_model_did(dtype: torch.dtype) -> None:
+    told, free = (10 * torch.randn(2, 1, 3, 50, generator=torch.Generator().manual_seed(0))).to(dtype)
+    want = free.double() + 7.5 * (told.double() - free.double())
+    got = guide(torch.cat([told, free]), 1, 7.5)
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-4)
+    assert guide(told, 1, 1.0) is told
 
 
 def test_the_check_finds_a_wrong_residual(monkeypatch: pytest.MonkeyPatch) -> None:

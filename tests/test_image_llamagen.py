@@ -12,9 +12,10 @@ import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
 from mmspec.image_ar.jacobi import GumbelSharing, Jacobi, MaximalCoupling
-from mmspec.image_ar.llamagen import LlamaGenTarget, convert
+from mmspec.image_ar.llamagen import LlamaGenTarget, convert, settings
 from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotate, rotations
 from mmspec.image_ar.pac import Proactive
+from mmspec.options import sampling_for
 from mmspec.sampling import Sampling
 
 GRID, CODES, CLASSES = 4, 50, 9
@@ -144,6 +145,19 @@ def test_published_weights_find_their_places(tmp_path: Path) -> None:
         assert torch.equal(other.state_dict()[name], weight), name
     with pytest.raises(mmspec.Error, match="'head.weight' is no weight of a class-conditional LlamaGen"):
         convert({"head.weight": torch.zeros(1)}, {}, config())
+
+
+def test_a_converted_model_draws_as_its_demo_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = model().float()
+    made.generation_config = settings()
+    made.save_pretrained(tmp_path)
+    pipe = mmspec.load(tmp_path, drafter="none")
+    assert sampling_for({}, pipe.target.model.generation_config) == Sampling(temperature=1.0, top_k=2000)
+    assert pipe.target.guidance() == 4.0
+    assert not caplog.records
+    drawn = pipe(prompt="3", seed=2).token_ids
+    assert drawn == pipe(prompt="3", seed=2, temperature=1.0, top_k=2000, guidance=4.0).token_ids
+    assert drawn != pipe(prompt="3", seed=2, temperature=0).token_ids
 
 
 def test_a_folder_draws_classes_by_number_and_name(tmp_path: Path) -> None:

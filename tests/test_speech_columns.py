@@ -200,6 +200,15 @@ def test_guidance_leads_away_from_the_row_that_sees_no_text(model: Any) -> None:
     torch.testing.assert_close(guided[free], (unseen + 2.5 * (seen - unseen))[free])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_guidance_rounds_no_more_than_the_model_did(model: Any, dtype: torch.dtype) -> None:
+    told, free = (10 * torch.randn(2, 3, 2, 11, generator=torch.Generator().manual_seed(0))).to(dtype)
+    got = Musicgen(model).mixed(torch.stack([told, free]), 7.5)
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    want = free.double() + 7.5 * (told.double() - free.double())
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-4)
+
+
 def test_cells_outside_the_pattern_are_padding_and_others_never(model: Any) -> None:
     out = pipeline(model)(prompt="slow strings", temperature=1.5, max_new_tokens=9, seed=2)
     for step, column in enumerate(out.token_ids):

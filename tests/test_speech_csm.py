@@ -1,5 +1,6 @@
 """CSM: depth-axis speculation changes no code, and saves passes of the depth decoder."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import toys
 from transformers import CsmConfig, CsmForConditionalGeneration
 
 import mmspec
+from mmspec.acceptance.block import Block
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio
@@ -101,11 +103,34 @@ def test_the_codes_are_those_of_the_loop(target: Csm, name: str, rule: Any, samp
         assert sum(found.accepted) > 3
 
 
-def test_rows_of_a_batch_are_those_of_single_calls(target: Csm) -> None:
-    together = toys.answer(target, Depth(3), PROMPTS, 30, SAMPLED)
+@pytest.mark.parametrize("rule", [Exact, Ratio, Block])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_rows_of_a_batch_are_those_of_single_calls(target: Csm, name: str, rule: Any) -> None:
+    """Also where they are out of step: a row at the border of a frame lets the others draft as they would alone."""
+    if rule is not Exact and name == "prompt-lookup":
+        pytest.skip("it has no law")
+    counting, single = Counting(target.model), Counting(target.model)
+    together = toys.answer(counting, DRAFTERS[name], PROMPTS, 36, SAMPLED, rule())
     for row in range(2):
         alone = Sampling(temperature=1.0, top_p=0.95, seed=3 + row)
-        assert toys.answer(target, NoDrafter(), toys.row_of(PROMPTS, row), 30, alone).rows[0] == together.rows[row]
+        found = toys.answer(single, DRAFTERS[name], toys.row_of(PROMPTS, row), 36, alone, rule())
+        assert found.rows[0] == together.rows[row]
+        if rule is Exact:
+            assert found.rows == toys.answer(target, NoDrafter(), toys.row_of(PROMPTS, row), 36, alone).rows
+    assert (counting.depth_passes, counting.backbone_passes) == (single.depth_passes, single.backbone_passes)
+    steps = [[len(tokens) for tokens in r.tokens] for r in together.rounds]
+    assert any(one != other for one, other in steps)
+
+
+def test_settings_of_the_depth_decoder_that_are_not_applied_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    made = model()
+    made.generation_config.update(do_sample=True, temperature=0.9, top_k=50)
+    made.depth_decoder.generation_config.update(do_sample=True, temperature=0.9, top_k=50)
+    mmspec.load(made, processor=SimpleNamespace(tokenizer=tiny.tokenizer()))
+    assert not caplog.records
+    made.depth_decoder.generation_config.update(temperature=0.7, top_k=None)
+    mmspec.load(made, processor=SimpleNamespace(tokenizer=tiny.tokenizer()))
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == ["temperature=0.7, top_k=0"]
 
 
 def test_a_row_that_has_ended_lets_the_others_go_on(target: Csm) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 import toys
 from tiny_dia import AFTER, CODES, DELAYS, END, START, Processor, dia
-from transformers import DiaProcessor
+from transformers import DiaProcessor, GenerationConfig
+from transformers.generation.logits_process import DiaClassifierFreeGuidanceLogitsProcessor
 
 import mmspec
 from mmspec.errors import InputError, MismatchError
@@ -32,7 +33,7 @@ def pipeline(model: Any, processor: Any, drafter: Any = "none", **more: Any) -> 
     return mmspec.load(model, drafter, processor=processor, **more)
 
 
-def stock(model: Any, text: str, guidance: float, columns: int) -> list[tuple[int, ...]]:
+def stock(model: Any, text: str, guidance: float, columns: int, **more: Any) -> list[tuple[int, ...]]:
     """What `generate` of transformers makes, greedily."""
     inputs = Processor().tokenizer(text, return_tensors="pt")
     start = torch.full((1, 1 + SLOWEST, len(DELAYS)), AFTER)
@@ -47,6 +48,7 @@ def stock(model: Any, text: str, guidance: float, columns: int) -> list[tuple[in
         do_sample=False,
         guidance_scale=guidance,
         max_new_tokens=columns,
+        **more,
     )
     return [tuple(column) for column in made[0, 1:].tolist()]
 
@@ -65,6 +67,27 @@ def test_greedy_columns_equal_those_of_transformers(processor: Processor, guidan
             assert out.token_ids == want, (text, noise)
         finish.add(out.finish)
     assert finish == {"length"} if endless else "stop" in finish
+
+
+@pytest.mark.parametrize("top_k", [2, 9])
+def test_guidance_keeps_as_much_as_the_request_says(model: Any, processor: Processor, top_k: int) -> None:
+    """Not as much as the checkpoint's own top_k does."""
+    asked: dict[str, Any] = {"temperature": 0, "guidance": 3.0, "max_new_tokens": 20}
+    found = [pipeline(model, processor)(prompt=text, top_k=top_k, **asked).token_ids for text in TEXTS]
+    assert found == [stock(model, text, 3.0, 20, top_k=top_k) for text in TEXTS]
+    assert found != [pipeline(model, processor)(prompt=text, **asked).token_ids for text in TEXTS]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("top_k", [0, 1, 20])
+def test_guided_logits_equal_those_of_transformers(model: Any, top_k: int, dtype: torch.dtype) -> None:
+    """50 are kept where nothing says how many; laws are those of the row that sees the text."""
+    logits = (5 * torch.randn(2, 4, 3, 90, generator=torch.Generator().manual_seed(1))).to(dtype)
+    told = logits if dtype == torch.float64 else logits.float()  # as `generate` hands them over
+    usual = GenerationConfig()._get_default_generation_params()["top_k"]
+    process = DiaClassifierFreeGuidanceLogitsProcessor(3.0, top_k or usual)
+    want = process(torch.zeros(12, 1), told.flatten(0, 2)).unflatten(0, (4, 3))
+    assert torch.equal(Dia(model).mixed(logits, 3.0, top_k), want)
 
 
 DRAFTERS = {"copy": 0.0, "near": 0.05, "far": 5.0}

@@ -181,7 +181,9 @@ def test_a_rejected_draft_is_used_again(model: Any, monkeypatch: pytest.MonkeyPa
     assert aligned([1, 2, 3, 4, 5], 1, 3, 3) == [4, 5]  # the draft had a token too many
     assert aligned([1, 2, 3, 4], 2, 2, 3) == [3, 4]  # one too few
     assert aligned([1, 2, 3, 2, 9], 2, 2, 3) in ([3, 2, 9], [9])
-    assert aligned([1, 2, 3, 4, 5], 0, 5, 3) == []  # too far away
+    assert aligned([1, 2, 3, 4, 5], 0, 4, 3) == [5]  # as far away as it may be
+    assert aligned([4, 1, 2, 5], 3, 4, 3) == [1, 2, 5]
+    assert aligned([1, 2, 3, 4, 5], 0, 5, 3) == aligned([5, 1, 2, 3, 4], 4, 5, 3) == []  # too far away
     assert aligned([1, 2, 3], 1, 2, 0) == []
     assert aligned([1, 2], 2, 7, 3) == []
     assert aligned([1, 2, 1, 3], 4, 1, 3) == []  # nothing was rejected

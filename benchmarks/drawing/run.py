@@ -162,11 +162,13 @@ class StockJanus:
 
 
 def methods(pipe: Pipeline, settings: ImageSettings) -> dict[str, Method]:
-    """The rows as methods; `generate` of transformers stands beside our AR loop where it can draw at all."""
+    """The rows as methods; `generate` of transformers stands beside our AR loop where it can draw at all: it doubles
+    every batch, and takes the halves together only with guidance above 1."""
     found: dict[str, Method] = {}
+    stock = pipe.target.model.config.model_type == "janus" and pipe.target.guidance(settings.guidance) > 1
     for text in settings.speed.drafters:
         found[text] = Drawing(row(pipe, text), settings.guidance)
-        if text == OURS and pipe.target.model.config.model_type == "janus":
+        if text == OURS and stock:
             found[HF] = StockJanus(pipe, settings.guidance)
     return found
 
