@@ -45,6 +45,7 @@ from mmspec.errors import Error, InputError, one_line, unknown_name
 
 FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
 DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash")
+SEEING = ("msd", "vispec", "hivis", "dream", "specvlm", "massv", "spec-llava", "ibed", "tabed")
 FREE = ("prompt-lookup", "suffix", "recycling")
 RULES = ("eagle2@match", "eagle@ratio")
 """What is compared with the coupled trees where tokens are drawn."""
@@ -229,5 +230,5 @@ def write(table: DrafterTable, folder: Path) -> None:
 
 
 def usual(drafters: Iterable[str]) -> tuple[str, ...]:
-    """The drafters of the table: those that are given, or all of the survey's."""
-    return tuple(drafters) or (*DRAFTERS, *FREE)
+    """The drafters of the table: those that are given, or the survey's and those made for pictures."""
+    return tuple(drafters) or (*DRAFTERS, *SEEING, *FREE)

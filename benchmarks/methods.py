@@ -6,10 +6,12 @@ generation with our independent drafter's model, and prompt lookup. All get the 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Protocol, cast
 
 import torch
@@ -25,6 +27,7 @@ from mmspec.control import read_shape
 HF_ASSISTED, HF_LOOKUP = "hf-assisted", "hf-prompt-lookup"
 PARTNERS = {OURS: HF, "spd": HF_ASSISTED, "prompt-lookup": HF_LOOKUP}
 """Which method of transformers is measured beside one of ours."""
+TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}
 PLAIN = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 """Temperature is the only warper."""
 
@@ -142,8 +145,19 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
         found[name] = Ours(ours)
         partner = PARTNERS.get(getattr(ours.drafter, "method", drafter))  # trained drafters may be given as folders
         if partner is not None and partner not in found:
-            found[partner] = partner_method(partner, ours)
+            if partner == HF_ASSISTED and not can_be_assisted(ours):
+                print(f"left out: {partner}, as transformers would hand token types to the assistant", file=sys.stderr)
+            else:
+                found[partner] = partner_method(partner, ours)
     return found
+
+
+def can_be_assisted(pipe: Pipeline) -> bool:
+    """Whether the drafter's model takes the token types of the target's inputs, which transformers hands on to it."""
+    target, assistant = (
+        set(signature(one.forward).parameters) for one in (pipe.target.model, cast("Any", pipe.drafter).net)
+    )
+    return assistant >= target & TOKEN_TYPES
 
 
 def partner_method(partner: str, pipe: Pipeline) -> HuggingFace:

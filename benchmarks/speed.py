@@ -38,11 +38,10 @@ class SpeedSettings:
     """What the samples of a speed run depend on.
 
     drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
-    many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered, with seeds
-    seed, seed + 1 and so on. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default
-    auto: how many tokens a round drafts then follows the clock (the reply does not), while with any other one it is the
-    same in every run.
-    compile: whether our loop runs compiled forwards.
+    many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered. seed: of the
+    first reply; each has one of its own, or all would meet the same noise. threads: 0 leaves torch's choice. shape: of
+    drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
+    does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards.
     """
 
     model: str
@@ -151,9 +150,10 @@ def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], 
     index, temperature, repeat = plan
     names = list(ready)
     first = (index + repeat) % len(names)
+    seed = settings.seed + index * settings.repeats + repeat
     runs = {}
     for name in names[first:] + names[:first]:
-        runs[name] = ready[name](inputs, settings.max_new_tokens, temperature, settings.seed + repeat)
+        runs[name] = ready[name](inputs, settings.max_new_tokens, temperature, seed)
     return Sample(index, temperature, repeat, {name: runs[name] for name in names})
 
 

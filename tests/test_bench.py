@@ -5,10 +5,18 @@ import json
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny import tiny_llama, tiny_smolvlm
+from transformers import (
+    Gemma3ForConditionalGeneration,
+    LlamaForCausalLM,
+    Qwen2_5_VLForConditionalGeneration,
+    SmolVLMForConditionalGeneration,
+)
 from typer.testing import CliRunner, Result
 
 import mmspec
@@ -18,7 +26,7 @@ from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
-from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
@@ -48,6 +56,22 @@ def two_samples() -> list[Sample]:
         sample_with(0, none=run_of(21, 20.0), hf=run_of(21, 22.0), eagle2=first),
         sample_with(1, none=run_of(41, 40.0), hf=run_of(41, 44.0), eagle2=second),
     ]
+
+
+# samples
+
+
+def test_every_reply_has_a_seed_of_its_own_that_all_methods_share() -> None:
+    settings, seeds = SpeedSettings("m", ("none",), repeats=3, seed=7), []
+
+    def method(inputs: object, length: int, temperature: float, seed: int) -> Run:
+        seeds.append(seed)
+        return run_of(2, 1.0)
+
+    for index in range(2):
+        for repeat in range(3):
+            answer({"none": method, "eagle2": method}, {}, (index, 1.0, repeat), settings)
+    assert seeds == [seed for seed in range(7, 13) for _ in range(2)]
 
 
 # figures
@@ -336,6 +360,20 @@ def test_scores_count_per_class_and_their_interval_contains_the_share() -> None:
     assert sum(each.questions * each.accuracy for each in classes) == pytest.approx(40)
     assert (score("x", [True] * 5).high, score("x", [False] * 5).low) == (1.0, 0.0)
     assert "0.667" in tables.accuracy_table(answers)
+
+
+@pytest.mark.parametrize(
+    ("target", "assistant", "can"),
+    [
+        (SmolVLMForConditionalGeneration, LlamaForCausalLM, True),
+        (Gemma3ForConditionalGeneration, LlamaForCausalLM, False),
+        (Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration, True),
+        (Qwen2_5_VLForConditionalGeneration, LlamaForCausalLM, False),
+    ],
+)
+def test_transformers_hands_token_types_to_an_assistant(target: type, assistant: type, can: bool) -> None:
+    pipe: Any = SimpleNamespace(target=SimpleNamespace(model=target), drafter=SimpleNamespace(net=assistant))
+    assert methods.can_be_assisted(pipe) == can
 
 
 # whole runs

@@ -16,6 +16,7 @@ CLASSES = {
     "smolvlm-mini": "SmolVLMForConditionalGeneration",
     "llava-next-mini": "LlavaNextForConditionalGeneration",
     "pixtral-mini": "LlavaForConditionalGeneration",
+    "gemma3-mini": "Gemma3ForConditionalGeneration",
 }
 EVERY = pytest.mark.parametrize("name", CLASSES)
 
@@ -27,6 +28,11 @@ def plain(request: pytest.FixtureRequest) -> Any:
 
 def test_all_are_tested() -> None:
     assert sorted(CLASSES) == sorted(name for name, folder in bundled().items() if folder.parts[-3] == "vlm")
+
+
+def test_together_they_stay_small() -> None:
+    files = [file for folder in bundled().values() for file in folder.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 160_000_000
 
 
 def short_questions(count):

@@ -72,6 +72,18 @@ def test_a_stock_language_model_folder_is_an_independent_drafter(target: CausalT
     assert isinstance(load_drafter(tiny.tiny_llama(tmp_path), target), Independent)
 
 
+def test_a_language_model_with_fewer_words_needs_its_tokenizer(target: CausalTarget, tmp_path: Path) -> None:
+    model = tiny.llama_model()
+    model.resize_token_embeddings(290)
+    model.save_pretrained(tmp_path / "small")
+    with pytest.raises(MismatchError, match="290 ids, the target one of 300, and without both tokenizers"):
+        load_drafter(tmp_path / "small", target)
+    tiny.tokenizer().save_pretrained(tmp_path / "small")
+    drafter = load_drafter(tmp_path / "small", target)
+    assert drafter.gap == 10
+    assert load_drafter(save_drafter(drafter, tmp_path / "spd", target), target).gap == 10
+
+
 def test_the_description_says_what_the_drafter_is_for(target: CausalTarget, tmp_path: Path) -> None:
     description = json.loads((save_drafter(eagle(), tmp_path / "head", target) / "drafter.json").read_text())
     assert description["format"] == 1
