@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import signature
 from typing import Any, Protocol, cast
 
@@ -145,11 +146,17 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
         found[name] = Ours(ours)
         partner = PARTNERS.get(getattr(ours.drafter, "method", drafter))  # trained drafters may be given as folders
         if partner is not None and partner not in found:
-            if partner == HF_ASSISTED and not can_be_assisted(ours):
-                print(f"left out: {partner}, as transformers would hand token types to the assistant", file=sys.stderr)
-            else:
+            if partner != HF_ASSISTED or can_be_assisted(ours):
                 found[partner] = partner_method(partner, ours)
+            else:
+                say_once(f"left out: {partner}, as transformers would hand token types to the assistant")
     return found
+
+
+@cache
+def say_once(line: str) -> None:
+    """Tell it on stderr: tables make the same methods for every task and temperature."""
+    print(line, file=sys.stderr)
 
 
 def can_be_assisted(pipe: Pipeline) -> bool:

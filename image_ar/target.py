@@ -23,7 +23,7 @@ from mmspec.errors import InputError
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
-from mmspec.sampling import Sampler, widened
+from mmspec.sampling import Sampler, float32_at_least
 from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
 
 
@@ -244,6 +244,6 @@ def guide(logits: Tensor, batch: int, scale: float) -> Tensor:
     float32 at least, since the scale magnifies what is rounded."""
     if scale == 1:
         return logits
-    logits = widened(logits)
+    logits = float32_at_least(logits)
     told, free = logits[:batch], logits[batch:]
     return free + (told - free) * scale

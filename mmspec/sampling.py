@@ -190,7 +190,7 @@ class Chain:
         return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
 
 
-def widened(logits: Tensor) -> Tensor:
+def float32_at_least(logits: Tensor) -> Tensor:
     """Logits in float32 at least, for arithmetic that a model's own dtype would round."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 

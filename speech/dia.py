@@ -23,7 +23,7 @@ from transformers import DiaForConditionalGeneration, PreTrainedConfig, PreTrain
 
 from mmspec.contract import State
 from mmspec.errors import InputError
-from mmspec.sampling import widened
+from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnStop
 from mmspec.speech.delayed import Delayed, Track
@@ -123,7 +123,7 @@ class Dia(Delayed):
         """[R, N, K, V] of all rows -> [N, K, V] of the one that sees the text, without what guidance does not keep."""
         if len(logits) == 1:
             return logits[0]
-        told, free = widened(logits)
+        told, free = float32_at_least(logits)
         guided = told + scale * (told - free)
         best = guided.topk(min(top_k or USUAL_TOP_K, guided.shape[-1])).indices
         return told.masked_fill(torch.ones_like(guided, dtype=torch.bool).scatter(-1, best, False), -torch.inf)

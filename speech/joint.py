@@ -61,10 +61,8 @@ class JointLoss(MedusaLoss):
             torch.cat([row[places] for row, places in zip(states, answers, strict=True)])
             for states in (old, self.heard)
         )
-        with torch.no_grad():
-            law = self.target_logits(before).softmax(-1)
         grown = min(1.0, float(position[0]) / (self.recipe.steps * self.recipe.batch))
-        return self.judge(now, before, law).mean() + self.recipe.head_weight * grown * super().__call__(position, rows)
+        return self.judged(now, before).mean() + self.recipe.head_weight * grown * super().__call__(position, rows)
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:
         """The heads see the features of the target that learns."""

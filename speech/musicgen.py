@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import MusicgenForConditionalGeneration, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.sampling import widened
+from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
 from mmspec.speech.speaking import LONGEST_S
@@ -99,7 +99,7 @@ class Musicgen(Delayed):
         """[R, N, K, V] of all rows -> [N, K, V], guided."""
         if len(logits) == 1:
             return logits[0]
-        told, free = widened(logits)
+        told, free = float32_at_least(logits)
         return free + scale * (told - free)
 
     def patterned(self, logits: Tensor, before: int, total: int) -> Tensor:
