@@ -82,6 +82,10 @@ class Reader(nn.Module):
         """What is in each picture."""
         return [seen for part in _batches(pictures) for seen in _named(self(part))]
 
+    def stages(self, pixels: Tensor) -> list[Tensor]:
+        """What each stage of the network makes of pictures [B, 3, 64, 64] in [-1, 1]: maps [B, C, h, w]."""
+        return self.trunk.forward_intermediates(pixels, intermediates_only=True)  # type: ignore[operator, no-any-return]
+
     def _cells(self, pixels: Tensor) -> Tensor:
         """[B, 9, F] features of the cells, row by row."""
         return adaptive_avg_pool2d(self.trunk(pixels), 3).flatten(2).transpose(1, 2)

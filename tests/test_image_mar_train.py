@@ -109,6 +109,7 @@ def fitted(module: nn.Module, batch: dict[str, Any], steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import mmspec
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.image_ar.pretrain import train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
 from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
+from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.reader import Reader
 
 
 def painter() -> Painter:
@@ -192,26 +195,53 @@ def test_unused_codes_are_moved_to_where_pictures_are() -> None:
     assert all((row == states).all(-1).any() for row in weight[1:20])
 
 
+def test_a_sharpened_decoder_draws_the_same_codes_and_nothing_else_learns() -> None:
+    vq = painter().model.model.vqmodel
+    sharpener = Sharpener(vq, Reader((8, 8, 8, 8))).train()
+    learning = {name for name, weight in sharpener.named_parameters() if weight.requires_grad}
+    assert learning == {f"vq.{name}" for name, _ in vq.named_parameters() if name.startswith(("decoder", "post_"))}
+    before = {name: value.clone() for name, value in sharpener.state_dict().items()}
+    pixels = collate([scene("a", 0), scene("a", 1)])["pixels"]
+    optimizer = torch.optim.Adam([w for w in sharpener.parameters() if w.requires_grad], 2e-3)
+    losses = []
+    for _ in range(8):
+        loss = sharpener(pixels=pixels)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    moved = {name for name, value in sharpener.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == learning  # not the critic's running means either
+
+
+def test_pictures_are_unlike_by_the_directions_of_their_features() -> None:
+    maps = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert unlikeness(maps, 5 * maps).item() == pytest.approx(0, abs=1e-6)
+    assert unlikeness(maps, -maps).item() == pytest.approx(4, abs=1e-4)
+
+
+@pytest.mark.slow
 def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "janus-mini"
-    small = ["--picture-steps", "2", "--picture-batch", "2", "--steps", "2", "--batch", "2", "--layers", "4"]
-    command = [
-        *small,
-        "--deep-steps",
+    small = [
+        "--picture-batch",
         "2",
+        "--batch",
+        "2",
+        "--layers",
+        "4",
         "--shallow",
         "2",
         "--width",
         "32",
         "--threads",
         "1",
-        "--out",
-        str(out),
-        "--run",
-        str(run),
     ]
+    steps = ["--picture-steps", "2", "--critic-steps", "1", "--sharp-steps", "1", "--steps", "2"]
+    command = [*small, *steps, "--deep-steps", "2", "--out", str(out), "--run", str(run)]
 
     def stopped(*args: object) -> None:
         raise KeyboardInterrupt
@@ -224,7 +254,10 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert not out.exists()
     train.main(command)
     assert (run / "codes.safetensors").stat().st_mtime_ns == first
-    assert "Held-out losses:\npicture tokenizer" in (out / "README.md").read_text()
+    card = (out / "README.md").read_text()
+    assert [line.split(":")[0] for line in card.splitlines() if line.startswith("- ")] == [
+        "- codes", "- critic", "- sharp", "- shallow", "- deep",
+    ]  # fmt: skip
     pipe = mmspec.load(out)
     drawn = pipe(prompt="a red circle at the top left", seed=1)
     assert drawn.image.size == (PIXELS, PIXELS)
@@ -233,3 +266,17 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     with pytest.raises(InputError, match=r"words that the model was never told: \['unicorn'\]"):
         pipe(prompt="a red unicorn")
     assert build_processor(pipe.processor.tokenizer).num_image_tokens == 256
+
+    with pytest.raises(MismatchError, match=r"cannot go on from .*smolvlm-mini, a smolvlm checkpoint"):
+        train.read_start("smolvlm-mini")
+    with pytest.raises(mmspec.Error, match="janus-mini"):
+        train.read_start("janus-minni")
+    further = tmp_path / "further"
+    train.main([*small, "--start", str(out), "--sharp-steps", "0", "--deep-steps", "2", "--seed", "7",
+                "--out", str(further), "--run", str(tmp_path / "more")])  # fmt: skip
+    assert "(this one with `--start`, from a finished `janus-mini`)" in (further / "README.md").read_text()
+    assert "- more-7: the decoder of the start" in (further / "README.md").read_text()
+    old, new = (load_file(folder / "model.safetensors") for folder in (out, further))
+    moved = {name.split(".")[1] for name in old if not torch.equal(old[name], new[name])}
+    assert moved <= {"language_model", "generation_embeddings", "generation_aligner", "generation_head"}
+    assert "language_model" in moved

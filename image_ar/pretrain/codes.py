@@ -49,8 +49,7 @@ class Autoencoder(nn.Module):
         fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
         passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
         made = self.vq.decoder(self.vq.post_quant_conv(passed))
-        edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
-        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + tones(made, wanted) + fit
+        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges(made, wanted) + tones(made, wanted) + fit
         return {"loss": loss, "made": made}
 
     @torch.no_grad()
@@ -76,6 +75,11 @@ class Autoencoder(nn.Module):
         weight = self.vq.quantize.embedding.weight
         weight.copy_(normalize(weight, dim=-1))
         return self.vq.eval()
+
+
+def edges(made: Tensor, wanted: Tensor) -> Tensor:
+    """The error of the steps between neighbouring pixels."""
+    return sum((l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3)), made.new_zeros(()))
 
 
 def tones(made: Tensor, wanted: Tensor) -> Tensor:

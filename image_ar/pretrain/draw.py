@@ -1,4 +1,4 @@
-"""Stage 2: the language model learns to draw, code by code, what a caption says."""
+"""Stage 3: the language model learns to draw, code by code, what a caption says."""
 
 from __future__ import annotations
 

@@ -14,6 +14,14 @@ from mmspec.image_ar.pretrain.draw import Painter
 from mmspec.image_ar.pretrain.world import scene
 
 GAUGED = 8
+STAGES = {
+    "codes": "the picture tokenizer, a VQ autoencoder (L1, L2, edges and mean colours of patches)",
+    "critic": "a network that tells shapes apart, which judges the next stage and is not kept",
+    "sharp": "the tokenizer's decoder, by pixels and by what that network sees",
+    "shallow": "a decoder of half the layers, by cross-entropy on the codes, one caption in ten hidden for guidance",
+    "deep": "the same, deepened",
+    "more": "the decoder of the start, by the same loss",
+}
 
 CARD = """---
 library_name: transformers
@@ -33,20 +41,22 @@ is made to try speculative decoding with. It only draws: its tower that reads pi
 
 Scenes of one to four shapes of the synthetic world `mmspec.miniworld` on rough grounds. Captions say colour and shape
 of everything, and its place, how two groups lie to each other, or only how many there are; most name the ground. Seeds:
-tokenizer, codes, shallow, deep; held out: validation. It knows the words of these captions and no others.
+tokenizer, {seeds}; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: a VQ autoencoder (L1, L2 and edges), then cross-entropy
-on the codes by a decoder of half the layers that is deepened, one caption in ten hidden for guidance. Held-out losses:
-picture tokenizer {codes_loss:.3f}, codes {draw_loss:.3f} nats.
+`mmspec train target janus-mini --out FOLDER` trains one like it{start}:
+
+{stages}
+
 Mean probability of the best code under the guided law (scale {guidance}), held out: {certainty:.2f}.
 """
 
 
-def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path) -> None:
-    """Write the trained model to `out`, with a card from the logs in `run`."""
+def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, start: str | None) -> None:
+    """Write the trained model to `out`, with a card from the logs in `run`. start: where its training began."""
     painter.eval()
+    logs = [log for stage in STAGES for log in sorted(run.glob(f"{stage}*.json"))]
     held_out = [scene("validation", index) for index in range(GAUGED)]
     pixels = torch.stack([made.pixels for made in held_out])
     certainty = painter.certainty(pixels, [made.caption.text for made in held_out], GUIDANCE)
@@ -71,13 +81,20 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path) ->
         codes=CODES,
         guidance=GUIDANCE,
         certainty=certainty,
-        codes_loss=last_loss(run / "codes.json"),
-        draw_loss=last_loss(run / "deep.json"),
+        start="" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)",
+        seeds=", ".join(log.stem for log in logs),
+        stages="\n".join(stage_line(log) for log in logs),
     )
     with writing(out) as folder:
         model.to(torch.bfloat16).save_pretrained(folder)
         processor.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def stage_line(log: Path) -> str:
+    """What a stage taught, for how long, and how well."""
+    steps = json.loads(log.read_text(encoding="utf-8"))[-1]["step"]
+    return f"- {log.stem}: {STAGES[log.stem.partition('-')[0]]}; {steps} updates, held-out loss {last_loss(log):.3f}"
 
 
 def last_loss(log: Path) -> float:

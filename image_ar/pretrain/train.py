@@ -13,17 +13,24 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import JanusForConditionalGeneration, JanusProcessor, TrainingArguments, set_seed
 
-from mmspec.image_ar.pretrain.architecture import build_processor, build_tokenizer, janus_config
+from mmspec.checkpoints import find_model, read_model
+from mmspec.errors import MismatchError
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import Painter
 from mmspec.image_ar.pretrain.export import export
+from mmspec.image_ar.pretrain.read import Labelled, Lesson
+from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.reader import Reader
+from mmspec.safe_files import read_json
 from mmspec.training.folders import claim, write_whole
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
 
 STACK = "model.language_model.layers"
 VALIDATION = 64
+CRITIC_BATCH = 48
 FALLING = 800  # last updates of the deepened decoder, during which the rate falls to 0
 
 
@@ -38,16 +45,40 @@ def prepare_processor(run: Path) -> JanusProcessor:
     return JanusProcessor.from_pretrained(folder)
 
 
-def train_stage(run: Path, name: str, module: nn.Module, batch: int, arguments: TrainingArguments) -> None:
-    """Train a module that returns its loss, to `arguments.max_steps`. Resumes where it stopped; keeps the weights."""
+def read_start(source: str) -> tuple[JanusForConditionalGeneration, JanusProcessor]:
+    """A finished checkpoint to go on from: a bundled name, a folder, a hub id. In float32.
+
+    Raises: MismatchError: it is of another class, or its pictures have another size.
+    """
+    folder = find_model(source)
+    config = read_json(folder / "config.json")
+    parts = {"vision_config": ("image_size", PIXELS), "vq_config": ("num_patches", SIDE)}
+    sizes = {name: config.get(name, {}).get(key) for name, (key, _) in parts.items()}
+    if config.get("model_type") != "janus" or sizes != {name: size for name, (_, size) in parts.items()}:
+        raise MismatchError(
+            f"janus-mini cannot go on from {folder}, a {config.get('model_type')} checkpoint: it needs a janus whose "
+            f"pictures have {PIXELS} x {PIXELS} pixels and {SIDE} x {SIDE} codes"
+        )
+    model = read_model(JanusForConditionalGeneration, folder, "auto").float()
+    return model, JanusProcessor.from_pretrained(folder)
+
+
+def train_stage(
+    run: Path, name: str, module: nn.Module, batch: int, arguments: TrainingArguments, labelled: bool = False
+) -> None:
+    """Train a module that returns its loss, to `arguments.max_steps`. Resumes where it stopped; keeps the weights.
+
+    Args: labelled: let it see what stands in the cells of scenes, not what captions say of them.
+    """
+    data: Any = Labelled if labelled else Scenes
     result = run / f"{name}.safetensors"
     if not result.exists():
         trainer = InOrderTrainer(
             model=module,
             args=arguments,
-            train_dataset=Scenes(name, arguments.max_steps * batch),
-            eval_dataset=Scenes("validation", min(VALIDATION, 4 * batch)),
-            data_collator=collate,
+            train_dataset=data(name, arguments.max_steps * batch),
+            eval_dataset=data("validation", min(VALIDATION, 4 * batch)),
+            data_collator=None if labelled else collate,
         )
         trainer.train(resume_from_checkpoint=last_checkpoint(run / name))
         part = run / f"{name}.tmp"
@@ -72,21 +103,36 @@ def settings(steps: int) -> dict[str, Any]:
 
 def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcessor]:
     """Every stage, from where the run is."""
-    processor = prepare_processor(run)
-    model = JanusForConditionalGeneration(janus_config(processor.tokenizer, options.shallow, options.width))
-    quiet(model.get_submodule(STACK), options.layers)  # type: ignore[arg-type]  # a ModuleList
 
-    def stage(name: str, module: nn.Module, steps: int, batch: int, rate: float, falling: int) -> None:
+    def stage(
+        name: str, module: nn.Module, steps: int, batch: int, rate: float, falling: int, labelled: bool = False
+    ) -> None:
         more = {**settings(steps), "seed": options.seed, "falling": falling}
-        train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
+        if labelled:
+            more["label_names"] = ["shapes"]
+        train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more), labelled)
 
-    tokenizer = Autoencoder(model.model.vqmodel)
-    stage("codes", tokenizer, options.picture_steps, options.picture_batch, 0.015, options.picture_steps * 2 // 3)
-    tokenizer.finish()
+    if options.start is None:
+        processor = prepare_processor(run)
+        model = JanusForConditionalGeneration(janus_config(processor.tokenizer, options.shallow, options.width))
+        quiet(model.get_submodule(STACK), options.layers)  # type: ignore[arg-type]  # a ModuleList
+        tokenizer = Autoencoder(model.model.vqmodel)
+        stage("codes", tokenizer, options.picture_steps, options.picture_batch, 0.015, options.picture_steps * 2 // 3)
+        tokenizer.finish()
+    else:
+        model, processor = read_start(options.start)
+    if options.sharp_steps:
+        critic, steps = Reader(), options.critic_steps
+        stage("critic", Lesson(critic), steps, CRITIC_BATCH, 0.02, steps * 2 // 3, labelled=True)
+        sharpener = Sharpener(model.model.vqmodel, critic)
+        stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
     painter = Painter(model, processor.tokenizer)
-    stage("shallow", painter, options.steps, options.batch, 0.01, 0)
-    painter = Painter(deepened(model, options.layers, STACK), processor.tokenizer)
-    stage("deep", painter, options.deep_steps, options.batch, 0.008, min(options.deep_steps, FALLING))
+    if options.start is None:
+        stage("shallow", painter, options.steps, options.batch, 0.01, 0)
+        painter = Painter(deepened(model, options.layers, STACK), processor.tokenizer)
+    if options.deep_steps:
+        name = "deep" if options.start is None else f"more-{options.seed}"
+        stage(name, painter, options.deep_steps, options.batch, 0.008, min(options.deep_steps, FALLING))
     return painter, processor
 
 
@@ -95,10 +141,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mmspec train target janus-mini", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/janus-mini"), help="folder of logs and checkpoints")
+    parser.add_argument(
+        "--start", help="checkpoint to go on from: name, folder or hub id; its codes and its shape stay"
+    )
     parser.add_argument("--picture-steps", type=int, default=900, help="updates of the picture tokenizer")
     parser.add_argument("--picture-batch", type=int, default=12, help="pictures per update")
+    parser.add_argument("--critic-steps", type=int, default=200, help="updates of the network that tells shapes apart")
+    parser.add_argument(
+        "--sharp-steps", type=int, default=900, help="updates of the tokenizer's decoder by what it sees"
+    )
     parser.add_argument("--steps", type=int, default=1300, help="updates of the shallow decoder")
-    parser.add_argument("--deep-steps", type=int, default=2200, help="updates of the deepened decoder")
+    parser.add_argument("--deep-steps", type=int, default=2200, help="updates of the deepened (or the started) decoder")
     parser.add_argument("--batch", type=int, default=12, help="pictures per update")
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
@@ -108,11 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    kept = ("picture_steps", "picture_batch", "steps", "deep_steps", "batch", "shallow", "layers", "width", "seed")
+    kept = (
+        "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "batch",
+        "shallow", "layers", "width", "seed",
+    )  # fmt: skip
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
     painter, processor = train(options.run, options)
-    export(painter, processor, options.out, options.run)
+    export(painter, processor, options.out, options.run, options.start)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""Stage 2: the picture tokenizer's decoder learns to draw shapes that can be told apart; its codes stay as they are.
+
+By pixels alone corners melt: a star becomes a cross, a circle a square. So pictures are compared as a network that
+knows the shapes sees them, too (perceptual loss, arXiv 1603.08155, as in VQGAN, arXiv 2012.09841). That network, the
+critic, learns from scenes of its own; the reader that judges what models draw is another, which this never asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss, mse_loss, normalize
+from transformers.models.janus.modeling_janus import JanusVQVAE
+
+from mmspec.image_ar.pretrain.codes import edges, tones
+from mmspec.image_ar.pretrain.world import normalized
+from mmspec.image_ar.reader import Reader
+
+LOOKS = 1.0
+"""Weight of how the critic tells two pictures apart."""
+
+
+class Sharpener(nn.Module):
+    """Pixels to the loss of a decoder. Encoder, codes and critic are frozen."""
+
+    def __init__(self, vq: JanusVQVAE, critic: Reader) -> None:
+        super().__init__()
+        self.vq, self.critic = vq.requires_grad_(False), critic.requires_grad_(False)
+        for part in (vq.post_quant_conv, vq.decoder):
+            part.requires_grad_(True)
+
+    def train(self, mode: bool = True) -> Sharpener:
+        """The critic stays as it is: its running means must not move."""
+        super().train(mode)
+        self.critic.eval()
+        return self
+
+    def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
+        wanted = normalized(pixels)
+        with torch.no_grad():
+            codes = self.vq.encode(wanted).image_tokens.view(len(wanted), -1)
+            seen = self.critic.stages(wanted)
+        made = self.vq.decode(codes)
+        looks = sum(unlikeness(mine, other) for mine, other in zip(self.critic.stages(made), seen, strict=True))
+        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges(made, wanted) + tones(made, wanted)
+        return {"loss": loss + LOOKS * looks, "made": made}
+
+
+def unlikeness(mine: Tensor, other: Tensor) -> Tensor:
+    """Mean squared distance of the directions of two maps of features [B, C, h, w]."""
+    return (normalize(mine, dim=1) - normalize(other, dim=1)).square().sum(1).mean()
