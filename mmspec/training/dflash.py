@@ -22,7 +22,7 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features
+from mmspec.training.features import Features, head_logits
 from mmspec.training.layer import block_config
 from mmspec.training.steps import HeadRecipe
 
@@ -56,12 +56,8 @@ class DFlashLoss:
     def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """The losses [M] of what stands for features `goal` [M, H]."""
         with torch.no_grad():
-            law = self._logits(goal).softmax(-1)
-        return cross_entropy(self._logits(estimate), law, reduction="none")
-
-    def _logits(self, features: Tensor) -> Tensor:
-        head = self.target.head
-        return head(features.to(head.weight.dtype)).float()
+            law = head_logits(self.target, goal).softmax(-1)
+        return cross_entropy(head_logits(self.target, estimate), law, reduction="none")
 
     def _anchors(self, position: int, rows: list[Answered]) -> tuple[Tensor, Tensor]:
         """[B, J] positions of answer tokens that another one follows, and which of them are real."""

@@ -19,6 +19,12 @@ from mmspec.training.questions import Questions
 from mmspec.training.store import Store
 
 
+def head_logits(target: Any, features: Tensor) -> Tensor:
+    """[M, V] float32, of features [M, H] by the target's own head."""
+    head = target.head
+    return head(features.to(head.weight.dtype)).float()  # type: ignore[no-any-return]
+
+
 class Features:
     """Hidden states of answers by one target.
 

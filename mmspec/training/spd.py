@@ -22,7 +22,7 @@ from mmspec.errors import InputError
 from mmspec.placeholders import words
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features
+from mmspec.training.features import Features, head_logits
 from mmspec.training.recipe import Recipe
 
 
@@ -123,19 +123,15 @@ class SpdLoss:
         by_token = cross_entropy(logits, tokens, reduction="none")
         if heard is None:
             return by_token
-        by_law = cross_entropy(logits, self._laws(heard), reduction="none")
+        with torch.no_grad():
+            law = head_logits(self.target, heard).softmax(-1)
+        by_law = cross_entropy(logits, law, reduction="none")
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
     @staticmethod
     def _heard(features: Tensor, rows: list[Answered]) -> Tensor:
         """[M, H] the target's features, [B, T, H], of the answers' tokens."""
         return torch.cat([row[one.start - 1 : len(one.ids) - 1] for row, one in zip(features, rows, strict=True)])
-
-    @torch.no_grad()
-    def _laws(self, heard: Tensor) -> Tensor:
-        """[M, V] the target's laws, of its features."""
-        head = self.target.head
-        return head(heard.to(head.weight.dtype)).float().softmax(-1)
 
 
 def spoken_prompt(prompt: list[int], placeholders: tuple[int, ...]) -> list[int]:

@@ -24,7 +24,7 @@ from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features
+from mmspec.training.features import Features, head_logits
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.words import common_words
 
@@ -160,8 +160,7 @@ class StepLoss(ABC):
 
     def target_logits(self, features: Tensor) -> Tensor:
         """[M, V] float32, by the target's own head."""
-        head = self.target.head
-        return head(features.to(head.weight.dtype)).float()
+        return head_logits(self.target, features)
 
 
 def drafted_slots(rows: list[Answered], first: int, slots: int, step: int) -> Tensor:
