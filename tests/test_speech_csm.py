@@ -1,17 +1,20 @@
 """CSM: depth-axis speculation changes no code, and saves passes of the depth decoder."""
 
+from collections import Counter
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import tables
 import tiny
 import torch
 import toys
-from transformers import CsmConfig, CsmForConditionalGeneration
+from transformers import CsmConfig, CsmForConditionalGeneration, DynamicCache
 
 import mmspec
+from mmspec.acceptance import ratio
 from mmspec.acceptance.block import Block
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
@@ -21,7 +24,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampling
-from mmspec.speech.csm import Csm, FrameStop
+from mmspec.speech.csm import Csm, Frame, FrameStop
 from mmspec.speech.depth import Depth
 from mmspec.stopping import TextStop
 
@@ -35,27 +38,29 @@ MIMI = {
 }  # fmt: skip
 
 
-def model(change: float = 0.15) -> CsmForConditionalGeneration:
+def model(
+    change: float = 0.15, codebooks: int = CODEBOOKS, vocabulary: int = CODES, seed: int = 0
+) -> CsmForConditionalGeneration:
     """Random; `change` is how much the depth decoder's state changes from code to code: little makes drafts good."""
     shape: dict[str, Any] = {
         "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "initializer_range": 0.3, "num_codebooks": CODEBOOKS, "vocab_size": CODES,
+        "num_key_value_heads": 2, "initializer_range": 0.3, "num_codebooks": codebooks, "vocab_size": vocabulary,
     }  # fmt: skip
-    depth = {**shape, "backbone_hidden_size": 32, "max_position_embeddings": CODEBOOKS + 1}
+    depth = {**shape, "backbone_hidden_size": 32, "max_position_embeddings": codebooks + 1}
     config = CsmConfig(
         **shape,
         text_vocab_size=300,
         max_position_embeddings=128,
         depth_decoder_config=depth,
-        codec_config=MIMI,
-        codebook_pad_token_id=CODES - 1,
+        codec_config={**MIMI, "num_quantizers": codebooks},
+        codebook_pad_token_id=vocabulary - 1,
         codebook_eos_token_id=0,
         pad_token_id=0,
         audio_token_id=298,
         audio_eos_token_id=299,
         bos_token_id=1,
     )
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     made = CsmForConditionalGeneration(config).eval()
     with torch.no_grad():
         made.depth_decoder.codebooks_head.weight.normal_(std=0.3)
@@ -208,6 +213,35 @@ def test_a_sampled_draft_declares_the_law_of_the_heads_it_used(target: Csm) -> N
         with torch.inference_mode():
             want = target.head_at(states[0][-1:], code + 1 + level).float().softmax(-1)[0]
         assert torch.allclose(q[level], want, atol=1e-6)
+
+
+def law_of_a_frame(target: Csm, prompt: torch.Tensor) -> dict[tuple[int, ...], float]:
+    """The chance of every frame of codes, the depth decoder read anew for each."""
+    law, heads, vocabulary = {}, target.codebooks - 1, target.model.config.vocab_size
+    with torch.inference_mode():
+        logits, hidden = target._backbone(prompt, DynamicCache())
+        for codes in product(range(vocabulary), repeat=heads):
+            states = target._depth(Frame(DynamicCache(), hidden), torch.tensor(codes))
+            laws = [logits[0], *(target.head_at(states[i : i + 1], i + 1)[0] for i in range(heads))]
+            chances = torch.stack(laws).softmax(-1)
+            before = chances[range(heads), codes].prod()
+            law |= {(*codes, last): float(before * chances[heads, last]) for last in range(vocabulary)}
+    return law
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_ratio_keeps_the_law_of_whole_frames(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 frames of 5 codes out of 2; a rule that draws from p after a rejection is found out."""
+    if not right:
+        monkeypatch.setattr(ratio, "residual", lambda p, q: p)
+    small = Csm(model(2.5, codebooks=5, vocabulary=2, seed=2))  # its drafts are far off
+    prompt = toys.row_of(PROMPTS, 0)["input_ids"]
+    sampling = Sampling(temperature=1.0, seed=5)
+    found = toys.answer(small, Depth(3), {"input_ids": prompt.repeat(400, 1)}, 5, sampling, Ratio())
+    assert sum(found.accepted) > 50
+    law = law_of_a_frame(small, prompt)
+    assert sum(law.values()) == pytest.approx(1)
+    assert (tables.p_value(Counter(map(tuple, found.rows)), law) > 1e-6) == right
 
 
 def test_a_committed_frame_leaves_the_caches_as_a_fresh_reading_would(target: Csm) -> None:
