@@ -19,6 +19,10 @@ from mmspec.errors import MismatchError, OutOfMemoryError
 from mmspec.sampling import Sampler
 
 
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""How torch says that a CPU has too little memory, in a plain RuntimeError."""
+
+
 class Stop(Protocol):
     """Decides where each row ends; fills the host side of `accepted`, with one copy from the device."""
 
@@ -104,8 +108,10 @@ def within_memory(rounds: Iterator[Round], target: Any, inputs: dict[str, Any]) 
     try:
         yield from rounds
         return
-    except torch.OutOfMemoryError:
-        pass  # raised below instead: in here our error would keep that one, and with it the request's tensors
+    except RuntimeError as error:
+        # Raised below instead: in here our error would keep that one, and with it the request's tensors.
+        if not isinstance(error, torch.OutOfMemoryError) and NO_MEMORY not in str(error):
+            raise
     model, rows = target.model, len(inputs["input_ids"])
     raise OutOfMemoryError(
         f"{model.device} ran out of memory with a batch of {rows}, max_new_tokens={inputs['max_new_tokens']} and "

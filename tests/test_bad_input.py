@@ -216,8 +216,19 @@ def test_a_pipeline_works_on_after_an_error(files: Path) -> None:
     assert pipe(RED, "why", max_new_tokens=4).token_ids == before
 
 
+def fill_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def fill_cpu() -> None:
+    torch.empty(10**15)
+
+
+@pytest.mark.parametrize("exhaust", [fill_gpu, fill_cpu])
 @pytest.mark.parametrize("forwards", [1, 3], ids=["prefill", "round"])
-def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(files: Path, forwards: int) -> None:
+def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(
+    files: Path, forwards: int, exhaust: Callable[[], None]
+) -> None:
     """A target whose forward raises what torch raises, once. A stream that ended so is not taken for an answer."""
     pipe, left = mmspec.load(files / "model", "none"), forwards
 
@@ -225,7 +236,7 @@ def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(fi
         nonlocal left
         left -= 1
         if not left:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            exhaust()
 
     before = pipe(RED, "why", max_new_tokens=6).token_ids
     hook = pipe.target.model.register_forward_pre_hook(fill)
@@ -236,4 +247,16 @@ def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(fi
             ask()
         assert caught.value.__context__ is None  # which would keep the request's tensors
     assert pipe(RED, "why", max_new_tokens=6).token_ids == before
+    hook.remove()
+
+
+def test_another_failure_of_a_forward_is_not_taken_for_too_little_memory(files: Path) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    pipe = mmspec.load(files / "model", "none")
+    hook = pipe.target.model.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="shapes do not fit") as caught:
+        pipe(RED, "why", max_new_tokens=2)
+    assert not isinstance(caught.value, Error)
     hook.remove()
