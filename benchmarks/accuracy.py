@@ -12,8 +12,8 @@ from mmspec import Pipeline
 from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
 from mmspec.benchmarks.records import Store
 from mmspec.benchmarks.stock import Stock
+from mmspec.checkpoints import find_model
 from mmspec.errors import InputError
-from mmspec.loading import find_model
 from mmspec.miniworld.scoring import final_value, relaxed_match
 
 

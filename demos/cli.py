@@ -35,15 +35,18 @@ def demo(
     Nothing is sent anywhere: no telemetry, no public link, uploads of at most 10 MB that are deleted after ten
     minutes, one answer at a time with at most 32 waiting.
     """
-    from mmspec.checkpoints import bundled
-    from mmspec.demos.app import LAUNCH, page, require_gradio, studio_of
+    from mmspec.checkpoints import bundled, find_model
     from mmspec.errors import InputError
+
+    models = [name.strip() for name in model.split(",") if name.strip()]
+    for name in models:
+        find_model(name)  # a wrong one is told in a moment, before torch and gradio are imported
+    from mmspec.demos.app import LAUNCH, page, require_gradio, studio_of
 
     if not 0 <= port < 2**16:
         raise InputError(f"port {port} is not valid: 1 to 65535, or 0 for a free one")
     require_gradio()
     names = [name.strip() for name in drafters.split(",") if name.strip()]
-    models = [name.strip() for name in model.split(",") if name.strip()]
     first, *others = models or [name for name in SHOWN if name in bundled() or name == SHOWN[0]]
     absent = [name for name in SHOWN if not models and name != first and name not in others]
     if absent:

@@ -148,9 +148,9 @@ class Studio:
 def usable(model: str, modality: str) -> list[str]:
     """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files, the
     one that `mmspec.load` would take and others of its modality first."""
-    from mmspec.checkpoints import drafters_of
+    from mmspec.checkpoints import drafters_of, find_model
     from mmspec.inventory import drafters
-    from mmspec.loading import family_of, find_model
+    from mmspec.loading import family_of
     from mmspec.registry import resolve
 
     beside = drafters_of(find_model(model))

@@ -18,12 +18,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
+from mmspec.checkpoints import find_model
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
-from mmspec.loading import adopt_target, compile_target, find_drafter, find_model, find_rule, read_target
+from mmspec.loading import adopt_target, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
     Options,
     answer_count,

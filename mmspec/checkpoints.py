@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one_line, shorten, unknown_name
-from mmspec.registry import resolve
+from mmspec.registry import names, resolve
 from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json
 
@@ -45,6 +45,25 @@ def bundled() -> dict[str, Path]:
             configs = sorted(Path(root, "checkpoints").glob("*/config.json"))
             found.update({config.parent.name: config.parent for config in configs})
     return found
+
+
+def find_model(name: str | os.PathLike[str]) -> Path:
+    """The folder of a bundled name, a local folder or a hub id."""
+    known = bundled()
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, str) and name in _models() and not os.path.isdir(name):
+        raise CheckpointError(
+            f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
+            f"target {name} --out {name}, and pass its folder"
+        )
+    return locate("model", name, sorted(known))
+
+
+def _models() -> set[str]:
+    """The names of models that can be trained; what else can be is for the judges of their products."""
+    judges = tuple(f"-{name}" for name in names("judges"))  # janus-reader, valle-listener
+    return {name for name in names("trainers") if not name.endswith(judges)}
 
 
 def drafters_of(folder: Path) -> dict[str, Path]:

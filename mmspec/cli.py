@@ -58,6 +58,21 @@ def main() -> None:
         sys.exit(2)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mmspec {mmspec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What holds for every command."""
+
+
 @app.command()
 def generate(
     images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="What the prompt asks about.")] = None,
@@ -109,6 +124,9 @@ def generate(
     """
     if not images and os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
+    from mmspec.checkpoints import find_model
+
+    find_model(model)  # a wrong name is told in a moment, before torch is imported
     from mmspec.control import read_shape
 
     text = _read_prompt() if prompt == "-" else prompt

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import bundled, drafters_of, load_drafter, locate, read_model
+from mmspec.checkpoints import drafters_of, find_model, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
 from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
@@ -48,25 +48,6 @@ class Family(Protocol):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of prompts with their pictures, padded on the left."""
-
-
-def find_model(name: str | os.PathLike[str]) -> Path:
-    """The folder of a bundled name, a local folder or a hub id."""
-    known = bundled()
-    if isinstance(name, str) and name in known:
-        return known[name]
-    if isinstance(name, str) and name in _models() and not os.path.isdir(name):
-        raise CheckpointError(
-            f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
-            f"target {name} --out {name}, and pass its folder"
-        )
-    return locate("model", name, sorted(known))
-
-
-def _models() -> set[str]:
-    """The names of models that can be trained; what else can be is for the judges of their products."""
-    judges = tuple(f"-{name}" for name in names("judges"))  # janus-reader, valle-listener
-    return {name for name in names("trainers") if not name.endswith(judges)}
 
 
 def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:

@@ -192,6 +192,7 @@ def test_info_names_versions_device_and_threads(run: Run) -> None:
     assert found["threads"] >= 1
     assert set(found["checkpoints"]) == set(checkpoints.bundled())
     assert "transformers" in run("info")[1]
+    assert run("--version")[:2] == (0, f"mmspec {mmspec.__version__}\n")
 
 
 def test_unknown_commands_and_options_are_usage_errors(run: Run) -> None:

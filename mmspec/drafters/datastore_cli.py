@@ -51,8 +51,8 @@ def read_tokenizer(model: str) -> Any:
     """The tokenizer of a checkpoint; its weights are not read."""
     from transformers import AutoTokenizer
 
+    from mmspec.checkpoints import find_model
     from mmspec.errors import CheckpointError, one_line
-    from mmspec.loading import find_model
 
     folder = find_model(model)
     try:
