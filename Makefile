@@ -7,7 +7,10 @@ SHELL := bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Byte code is written for what is used, when it is: compiling all 18,000 files takes longer, and with none at all (some
+# containers ask for that) every process would compile torch anew.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 TYPED := .venv/typed
 
 PICTURE ?= vlm/samples/chart.png
@@ -23,7 +26,7 @@ run: .venv/.base  ## answer a question about a picture, one token at a time and 
 	@$(BIN)/mmspec generate "$(PICTURE)" "$(QUESTION)" --compare
 
 test: .venv/.dev  ## run the tests; PYTEST_ARGS="-k media" chooses some
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 pictures: .venv/.dev  ## take the pictures of the demo anew, of the bundled models in a real browser; on a quiet machine
 	@MMSPEC_PICTURES=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_demo_browser.py -k twice

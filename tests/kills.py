@@ -30,6 +30,7 @@ def command(arguments: list[str], log: str, progress: Callable[[], int] | None =
     with Path(log).open("a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    multiprocessing.set_start_method("fork", force=True)  # of its own workers, as outside of a server
     from mmspec.cli import main
 
     if progress is not None:

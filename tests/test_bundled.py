@@ -70,6 +70,7 @@ def test_stock_transformers_gives_the_same_answers(plain):
         assert ours.text.strip() == processor.decode(ids, skip_special_tokens=True).strip()
 
 
+@pytest.mark.slow
 def test_answers_depend_on_the_picture(plain):
     asked = short_questions(48)
     images, questions = [image for image, _ in asked], [qa.question for _, qa in asked]
@@ -83,17 +84,22 @@ def test_answers_depend_on_the_picture(plain):
     assert right(images) > right(images[1:] + images[:1]) + 5
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("drafter", ["eagle2", "spd", "prompt-lookup"])
-def test_drafters_change_nothing_but_time(plain, drafter, temperature):
+@pytest.fixture(scope="module", params=[0.0, 1.0])
+def told(request: pytest.FixtureRequest, plain: Any) -> tuple[Any, ...]:
+    """A question, how it is asked, and what the model says to it without a drafter."""
     drawn = sample("bundled-test", 3, "bar")
-    qa = next(qa for qa in drawn.qas if qa.form == "worked")
-    options = {"max_new_tokens": 80, "temperature": temperature, "seed": 5}
-    expected = plain(drawn.image, qa.question, **options)
-    found = plain.with_drafter(drafter)(drawn.image, qa.question, **options)
+    asked = drawn.image, next(qa for qa in drawn.qas if qa.form == "worked").question
+    options = {"max_new_tokens": 80, "temperature": request.param, "seed": 5}
+    return asked, options, plain(*asked, **options)
+
+
+@pytest.mark.parametrize("drafter", ["eagle2", "spd", "prompt-lookup"])
+def test_drafters_change_nothing_but_time(plain, told, drafter):
+    asked, options, expected = told
+    found = plain.with_drafter(drafter)(*asked, **options)
     assert found.token_ids == expected.token_ids
     if drafter == "eagle2":
-        always = plain.with_drafter(drafter, "own")(drawn.image, qa.question, **options)
+        always = plain.with_drafter(drafter, "own")(*asked, **options)
         assert always.token_ids == expected.token_ids
         assert always.stats.tau > 1.5
         assert always.stats.target_calls < expected.stats.target_calls

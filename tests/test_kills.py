@@ -55,6 +55,7 @@ def count(out: Path) -> int:
 
 
 @pytest.mark.parametrize("seed", [1])
+@pytest.mark.slow
 def test_a_benchmark_that_is_killed_again_and_again_loses_and_doubles_nothing(
     seed: int, model: Path, speaker: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
         torch.testing.assert_close(weight.float(), others[name].float(), rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_drafters_training_that_is_killed_ends_with_the_same_losses_and_weights(model: Path, tmp_path: Path) -> None:
     sizes = {"questions": 12, "answer-batch": 2, "max-new-tokens": 12, "steps": 20, "batch": 4, "warm-steps": 3}
     sizes |= {"warm-questions": 8, "width": 32, "held-out": 2, "validate-every": 10, "save-every": 2}
@@ -192,6 +194,7 @@ def test_a_drafters_training_that_is_killed_ends_with_the_same_losses_and_weight
     assert_same_weights(tmp_path / "whole-drafter", tmp_path / "cut-drafter")
 
 
+@pytest.mark.slow
 def test_a_targets_training_that_is_killed_ends_with_the_same_losses_and_weights(tmp_path: Path) -> None:
     """The smallest of the bundled models, with few updates: a checkpoint is written every other one."""
     train = ["train", "target", "janus-reader", "--steps", 16, "--batch", 2, "--held-out", 2, "--threads", 1]

@@ -229,6 +229,7 @@ def test_one_layer_in_six_sees_all() -> None:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES.values(), LITTLE], ids=[*FAMILIES, "smolvlm"])
+@pytest.mark.slow
 def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
     family: Family, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

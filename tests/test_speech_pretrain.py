@@ -182,6 +182,7 @@ def options(tmp_path: Path, **changes: Any) -> Any:
     return train.parser().parse_args(names + [f"--{name}={value}" for name, value in values.items()])
 
 
+@pytest.mark.slow
 def test_a_run_makes_a_checkpoint_that_speaks_and_can_be_repeated(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, tones)

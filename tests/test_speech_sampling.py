@@ -149,6 +149,7 @@ class Remembering(tables.TableTarget):
     """A table target that tells its sampler what was emitted, as real targets do."""
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> tables.TableState:
+        sampler.see(inputs["input_ids"].tolist(), self.vocab_size, prompt=True)
         state = super().prefill(inputs, needs, sampler)
         self.sampler = sampler
         assert state.pending is not None
@@ -168,9 +169,12 @@ def literal_outcomes(table: Tensor, sampling: Sampling, budget: int) -> dict[tup
         if path and (path[-1] == tables.END or len(path) == budget):
             found[path] = found.get(path, 0.0) + mass
             return
-        logits = table[pair].float()
+        logits = table[pair].clone()
+        for token in {1, 2, *path}:
+            logits[token] *= sampling.repetition_penalty if logits[token] < 0 else 1 / sampling.repetition_penalty
         n, p = warp(logits, sampling).softmax(-1), (logits / sampling.temperature).softmax(-1)
-        repeated = literal_window(list(path), [], sampling.ras_window, sampling.ras_share)
+        window = sampling.ras_window
+        repeated = literal_window(list(path), [], window, sampling.ras_share) if window else set()
         for token, chance in enumerate(literal(n.tolist(), p.tolist(), repeated)):
             if chance:
                 grow((pair[1], token), (*path, token), mass * chance)
@@ -180,19 +184,37 @@ def literal_outcomes(table: Tensor, sampling: Sampling, budget: int) -> dict[tup
 
 
 RAS = Sampling(temperature=1.0, top_k=3, ras_window=4, ras_share=0.25, seed=11)
+PENALTY = Sampling(temperature=1.0, top_k=5, repetition_penalty=1.8, seed=12)
 TABLE, OTHER = tables.random_table(4, 1), tables.random_table(4, 2)
+WIDE, OTHER_WIDE = tables.random_table(6, 1), tables.random_table(6, 2)  # four tokens that no prompt has
 PROMPTS = {"input_ids": torch.tensor([[1, 2]]).repeat(20_000, 1)}
 
 
-def chance_of(rows: list[list[int]]) -> float:
-    return tables.p_value(Counter(map(tuple, rows)), literal_outcomes(TABLE, RAS, 4))
+def chance_of(rows: list[list[int]], sampling: Sampling = RAS, table: Tensor = TABLE) -> float:
+    return tables.p_value(Counter(map(tuple, rows)), literal_outcomes(table, sampling, 4))
 
 
+@pytest.mark.parametrize(
+    ("sampling", "table", "other"), [(RAS, TABLE, OTHER), (PENALTY, WIDE, OTHER_WIDE)], ids=["ras", "penalty"]
+)
 @pytest.mark.parametrize("rule", [Exact, Ratio])
-def test_speculative_sampling_keeps_the_law_of_drawing_again(rule: Any) -> None:
-    drafter = tables.TableDrafter(OTHER, (2, 1, 1))
-    rows = toys.answer(Remembering(TABLE), drafter, PROMPTS, 4, RAS, rule(), eos=[tables.END]).rows
-    assert chance_of(rows) > FALSE_ALARM
+def test_speculative_sampling_keeps_laws_that_look_back(
+    rule: Any, sampling: Sampling, table: Tensor, other: Tensor
+) -> None:
+    drafter = tables.TableDrafter(other, (2, 1, 1))
+    rows = toys.answer(Remembering(table), drafter, PROMPTS, 4, sampling, rule(), eos=[tables.END]).rows
+    assert chance_of(rows, sampling, table) > FALSE_ALARM
+
+
+def test_the_check_finds_a_penalty_that_does_not_see_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(sampler: Sampler, draft: Draft, logits: Tensor) -> Tensor:
+        return warped(sampler, chain(draft.tokens[:, :1].expand_as(draft.tokens)), logits)
+
+    warped = Sampler.warp
+    monkeypatch.setattr(Sampler, "warp", blind)
+    drafter = tables.TableDrafter(WIDE, (1, 1, 1))
+    rows = toys.answer(Remembering(WIDE), drafter, PROMPTS, 4, PENALTY, Ratio(), eos=[tables.END]).rows
+    assert chance_of(rows, PENALTY, WIDE) < FALSE_ALARM
 
 
 def forgets_the_draft(sampler: Sampler, draft: Draft, vocab: int) -> Tensor:

@@ -215,6 +215,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_smolvlm(tmp_path_factory.mktemp("target"))
 
 
+@pytest.mark.slow
 def test_a_benchmark_on_two_workers_of_which_one_is_killed_has_the_samples_of_one_process(
     ray: Any, local: Where, model: Path, tmp_path: Path, caplog: Any
 ) -> None:
