@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tqdm import tqdm
-
 from mmspec import Pipeline
 from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
 from mmspec.benchmarks.records import Store
@@ -15,6 +13,7 @@ from mmspec.benchmarks.stock import Stock
 from mmspec.checkpoints import find_model
 from mmspec.errors import InputError
 from mmspec.miniworld.scoring import final_value, relaxed_match
+from mmspec.progress import progress
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> li
         questions = shuffled(questions)
     stock = Stock(find_model(settings.model)) if settings.stock else None
     missing = sorted((q for q in questions if q.index not in done), key=lambda q: (q.qa.form, q.index))
-    with tqdm(desc="accuracy", unit="answer", total=len(questions), initial=len(done), disable=None) as bar:
+    with progress(desc="accuracy", unit="answer", total=len(questions), initial=len(done)) as bar:
         for start in range(0, len(missing), settings.batch):
             batch = missing[start : start + settings.batch]
             replies = pipe(

@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tqdm import tqdm
-
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.tables import aligned
 from mmspec.errors import InputError, UnsupportedError, missing_extra, one_line
+from mmspec.progress import progress
 
 HOST = "127.0.0.1"
 QUESTION = "Describe this picture in detail."
@@ -160,7 +159,7 @@ def run_load(settings: LoadSettings) -> LoadReport:
         watched = psutil.Process(process.pid)
         single: list[Visit] = []
         memory = [resident(watched)]
-        for _ in tqdm(range(settings.requests), unit="request", disable=None, desc="one after the other"):
+        for _ in progress(range(settings.requests), unit="request", desc="one after the other"):
             single += together(url, picture, settings, 1)
             memory.append(resident(watched))
     return LoadReport(settings, opened, crowd, single, memory)

@@ -8,14 +8,13 @@ from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
 from mmspec import Pipeline
 from mmspec.benchmarks.methods import Method, methods
 from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
 from mmspec.errors import InputError
+from mmspec.progress import progress
 from mmspec.spread import Here, Spread
 
 WARM_UP_SEED = "bench-warm-up"
@@ -124,7 +123,7 @@ def run(
         begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first)
         answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped
-        bar = tqdm(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done), disable=None)
+        bar = progress(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done))
         for _, sample in bar:
             store.add(asdict(sample) | note(sample))
             done[sample.key] = sample

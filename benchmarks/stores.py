@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.tables import aligned, number
@@ -31,6 +30,7 @@ from mmspec.drafters.suffix import Suffix, SuffixStore
 from mmspec.errors import InputError
 from mmspec.miniworld.language import questions
 from mmspec.miniworld.scenes import draw_facts
+from mmspec.progress import progress
 from mmspec.sampling import Sampler, Sampling
 
 SLACK = 1 << 18
@@ -196,7 +196,7 @@ def watch(
         drafter, found = make(), []
         tokens = rounds = emitted = reached = 0
         most = NOTHING
-        for count, request in enumerate(tqdm(asked, desc=name, unit="request", disable=None), 1):
+        for count, request in enumerate(progress(asked, desc=name, unit="request"), 1):
             more, drafting = replay(drafter, sampler, request)
             rounds, emitted, tokens = rounds + more, emitted + len(request[1]) - 1, tokens + len(request[1])
             now = kept(drafter, drafting)

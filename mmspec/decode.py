@@ -18,7 +18,6 @@ from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError, OutOfMemoryError
 from mmspec.sampling import Sampler
 
-
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """How torch says that a CPU has too little memory, in a plain RuntimeError."""
 

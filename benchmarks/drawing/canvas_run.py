@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from mmspec import Pipeline
 from mmspec.benchmarks.drawing.run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch, told_of
@@ -25,6 +23,7 @@ from mmspec.benchmarks.rows import row
 from mmspec.contract import Accepted
 from mmspec.errors import InputError
 from mmspec.media import save_image
+from mmspec.progress import progress
 from mmspec.sampling import Sampler
 
 STEPS = re.compile(r":steps=(\d+)(?=[:@]|$)")
@@ -100,15 +99,15 @@ def paint_all(pipe: Pipeline, settings: ImageSettings, folder: Path) -> Painted:
     counts = {name: (0, 0) for name in settings.speed.drafters}
     done = {(record["row"], record["batch"]): (record["drafted"], record["kept"]) for record in store.load()}
     starts = range(0, len(captions), TOGETHER)
-    bar = partial(tqdm, desc="pictures", unit="batch", total=len(counts) * len(starts), initial=len(done))
-    with bar(disable=None) as progress:
+    bar = progress(desc="pictures", unit="batch", total=len(counts) * len(starts), initial=len(done))
+    with bar:
         for place, name in enumerate(counts):
             for start in starts:
                 if (name, start) not in done:
                     done[name, start] = _paint(pipe, settings, name, captions, start, folder / f"row-{place}")
                     drafted, kept = done[name, start]
                     store.add({"row": name, "batch": start, "drafted": drafted, "kept": kept})
-                    progress.update()
+                    bar.update()
     pictures, rates = {}, {}
     for place, name in enumerate(counts):
         pictures[name] = [_read(folder / f"row-{place}" / f"{index}.png") for index in range(len(captions))]

@@ -10,13 +10,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from tqdm import tqdm
 
 from mmspec import Pipeline
 from mmspec.answers import Generation
@@ -27,6 +25,7 @@ from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speed import SpeedSettings, run
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
+from mmspec.progress import progress
 from mmspec.registry import resolve
 
 AGAIN = "none, other seeds"
@@ -245,8 +244,8 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
     rows = [*settings.speed.drafters, *([AGAIN] if OURS in settings.speed.drafters else [])]
     store = Store(folder, told_of(settings, captions) | {"run": "pictures", "captions": len(captions)})
     done = {(record["row"], record["caption"]): record["tokens"] for record in store.load()}
-    bar = partial(tqdm, desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done))
-    with bar(disable=None) as progress:
+    bar = progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done))
+    with bar:
         for name in rows:
             missing = [index for index in range(len(captions)) if (name, index) not in done]
             drawing = Drawing(row(pipe, OURS if name == AGAIN else name), settings.guidance) if missing else None
@@ -259,5 +258,5 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
                     if (name, index) not in done:
                         store.add({"row": name, "caption": index, "tokens": list(reply.token_ids)})
                         done[name, index] = list(reply.token_ids)
-                        progress.update()
+                        bar.update()
     return {name: [done[name, index] for index in range(len(captions))] for name in rows}

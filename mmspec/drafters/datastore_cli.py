@@ -79,12 +79,12 @@ def encoded(files: list[Path], tokenizer: Any, max_tokens: int) -> Iterator[np.n
     Raises: InputError: a file is not UTF-8 or cannot be read, or there are more tokens than allowed.
     """
     import numpy as np
-    from tqdm import tqdm
 
     from mmspec.errors import InputError, one_line
+    from mmspec.progress import progress
 
     count = 0
-    for file in tqdm(files, desc="datastore", unit="file", disable=None):
+    for file in progress(files, desc="datastore", unit="file"):
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from mmspec.errors import InputError, shorten
+from mmspec.progress import progress
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
 from mmspec.training.folders import claim, write_whole
@@ -108,7 +107,7 @@ def collect(
     batches = (_batch(shard, options, questions) for shard in missing)
     made = (spread or Here(pipe)).map(partial(_answering, options), batches)
     told = f"answers by the {options.author}"
-    bar = tqdm(made, desc=told, unit="batch", total=len(mine), initial=len(mine) - len(missing), disable=None)
+    bar = progress(made, desc=told, unit="batch", total=len(mine), initial=len(mine) - len(missing))
     for place, rows in bar:
         write_whole(files[missing[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
     wait()

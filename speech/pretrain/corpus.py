@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from mmspec.progress import progress
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, say
@@ -78,7 +78,7 @@ def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say 
     """Every text, spoken by someone whom chance (by seed and place) chooses."""
     folder.mkdir(parents=True, exist_ok=True)
     found: list[Utterance] = []
-    for start in tqdm(range(0, len(texts), SHARD), desc="speaking", unit="shard", disable=None):
+    for start in progress(range(0, len(texts), SHARD), desc="speaking", unit="shard"):
         part = texts[start : start + SHARD]
         who = [anyone(random.Random(f"{seed}/{start + i}")) for i in range(len(part))]
         file = folder / f"{start // SHARD:04d}.npz"
@@ -110,5 +110,5 @@ def coded(codec: MelCodec, spoken: list[Utterance]) -> list[Coded]:
     """The corpus in codes."""
     return [
         Coded(one.text, one.speaker, codec.encode(one.samples[None])[0])
-        for one in tqdm(spoken, desc="coding", unit="utterance", disable=None)
+        for one in progress(spoken, desc="coding", unit="utterance")
     ]

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from mmspec.checkpoints import writing
 from mmspec.errors import CheckpointError
+from mmspec.progress import progress
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.listener import Listener, ListenerConfig, symbols
@@ -87,7 +87,7 @@ def hidden(mel: Tensor, rng: random.Random) -> Tensor:
 def resynthesised(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Utterance]:
     """The same utterances as the codec gives them back, kept in a file."""
     if not file.exists():
-        bar = tqdm(spoken, desc="resynthesis", unit="utterance", disable=None)
+        bar = progress(spoken, desc="resynthesis", unit="utterance")
         write_shard(file, [codec.decode(codec.encode(one.samples[None]))[0].numpy() for one in bar])
     pcm, ends = read_shard(file)
     places = zip(spoken, [0, *ends[:-1]], ends, strict=True)
