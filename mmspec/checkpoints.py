@@ -288,7 +288,10 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
         tidy(goal)
         draft.mkdir(parents=True)
         yield draft
+        shared = draft.stat().st_mode & 0o666  # safetensors makes files that nobody but their owner can read
         for path in [*draft.rglob("*"), draft]:
+            if path.is_file():
+                path.chmod(shared)
             _flush(path)
         take_place(draft, goal)
     except OSError as error:

@@ -1,6 +1,7 @@
 """Drafters on disk: saved whole or not at all, loaded only for the target that they were trained for."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -180,6 +181,17 @@ def test_writing_replaces_the_whole_folder(tmp_path: Path) -> None:
             (draft / name).write_text("{}")
             assert not (tmp_path / "deep" / "model" / "drafter.json").exists()
     assert [path.name for path in (tmp_path / "deep" / "model").iterdir()] == ["drafter.json"]
+
+
+def test_whoever_may_read_the_folder_may_read_the_weights(target: CausalTarget, tmp_path: Path) -> None:
+    """Files of safetensors are readable by their owner alone when they are made."""
+    before = os.umask(0o027)
+    try:
+        folder = save_drafter(eagle(), tmp_path / "head", target)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert set(modes.values()) == {0o640}, modes
 
 
 def test_folders_that_hold_something_else_are_not_replaced(tmp_path: Path) -> None:
