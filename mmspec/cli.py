@@ -95,6 +95,7 @@ def generate(
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repetition.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    n: Annotated[int, typer.Option("--n", help="Answers, decoded together; files are numbered: picture-1.png ...")] = 1,
     guidance: Annotated[
         float | None, typer.Option(help="Image models: how strongly the prompt steers; 1 is off.")
     ] = None,
@@ -138,6 +139,7 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "stop": stop or (),
+        "n": n,
         "guidance": guidance,
         "steps": steps,
         "voice": voice,
@@ -160,6 +162,8 @@ def generate(
     elif draws and not (compare or as_json):
         raise InputError("this model draws: say where to, such as --out picture.png")
     if compare:
+        if n != 1:
+            raise InputError("--compare checks one answer: leave --n out")
         from mmspec.compare import compare as run
 
         result = run(pipe, images, text, **options)
@@ -167,20 +171,20 @@ def generate(
         _show_comparison(result, as_json)
         return
     answers = pipe.stream(images, text, **options)
-    if as_json:
-        answer = answers.finish()
-        _write(answer, out)
-        _print_json(answer.as_dict())
-        return
-    if not draws and (sys.stdout.isatty() if stream is None else stream):
+    live = not (draws or as_json or n > 1) and (sys.stdout.isatty() if stream is None else stream)
+    if live:
         _show_pieces(answers)
-        answer = answers.finish()
-    else:
-        answer = answers.finish()
-        if not draws:
-            typer.echo(answer.text.strip())
-    _write(answer, out)
-    typer.echo(_summary(answer, pipe), err=True)
+    made = answers.finish()
+    several = [made] if n == 1 else made
+    if not (live or draws or as_json):
+        typer.echo("\n\n".join(answer.text.strip() for answer in several))
+    for place, answer in enumerate(several, 1):
+        _write(answer, out if out is None or n == 1 else out.with_stem(f"{out.stem}-{place}"))
+    if as_json:
+        _print_json([answer.as_dict() for answer in several] if n > 1 else made.as_dict())
+        return
+    for answer in several:
+        typer.echo(_summary(answer, pipe), err=True)
 
 
 def _read_prompt() -> str:

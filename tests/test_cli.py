@@ -69,6 +69,21 @@ def test_json_holds_the_answer_and_its_statistics(run: Run, model: Path) -> None
     assert json.loads(generate(run, model, "--json", "--max-new-tokens", 1)[1])["stats"]["tau"] is None
 
 
+def test_several_answers_stand_apart_and_each_has_its_summary(run: Run, model: Path) -> None:
+    sampled = ("--temperature", 1, "--seed", 3, "--n", 2)
+    status, out, err = generate(run, model, *sampled, "--stream")
+    answers = mmspec.load(model)(model.parent / "red.png", "why", max_new_tokens=12, temperature=1.0, seed=3, n=2)
+    assert status == 0
+    assert out == "\n\n".join(answer.text.strip() for answer in answers) + "\n"
+    assert err.count("12 tokens") == 2
+    told = json.loads(generate(run, model, *sampled, "--json")[1])
+    assert [one["token_ids"] for one in told] == [answer.token_ids for answer in answers]
+    for more, message in ((("--n", 0), "n=0 is not valid"), (("--n", 2, "--compare"), "leave --n out")):
+        status, out, err = generate(run, model, *more)
+        assert (status, out) == (2, "")
+        assert message in err
+
+
 def test_streaming_prints_the_same_text(run: Run, model: Path) -> None:
     whole, streamed = generate(run, model, "--no-stream")[1], generate(run, model, "--stream")[1]
     assert streamed.strip() == whole.strip()

@@ -145,6 +145,14 @@ def test_a_prompt_becomes_a_picture(folder: Path, pipe: mmspec.Pipeline, tmp_pat
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_several_pictures_become_numbered_files(folder: Path, pipe: mmspec.Pipeline, tmp_path: Path) -> None:
+    done = run(PROMPT, "--model", folder, "--temperature", 1, "--n", 2, "--out", tmp_path / "picture.png")
+    assert done.exit_code == 0, done.output
+    for place, want in enumerate(pipe(prompt=PROMPT, temperature=1.0, n=2), 1):
+        assert Image.open(tmp_path / f"picture-{place}.png").tobytes() == want.image.tobytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_pictures_go_with_json_and_with_a_comparison(folder: Path, tmp_path: Path) -> None:
     for more in ("--json", "--compare"):
         file = tmp_path / f"{more}.webp"
