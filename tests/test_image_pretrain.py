@@ -114,8 +114,9 @@ def test_heads_are_taught_in_training_only() -> None:
 
 def test_codes_that_the_caption_decides_count_more() -> None:
     each, told = torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([[False, True, False]])
-    assert float(weighed(each, told)) == pytest.approx((1 + TOLD * 2 + 6) / (2 + TOLD))
-    assert float(weighed(each, torch.zeros_like(told))) == pytest.approx(3.0)
+    assert float(weighed(each, told, TOLD)) == pytest.approx((1 + TOLD * 2 + 6) / (2 + TOLD))
+    assert float(weighed(each, torch.zeros_like(told), TOLD)) == pytest.approx(3.0)
+    assert float(weighed(each, told, 1.0)) == pytest.approx(3.0)
 
 
 def test_the_loss_is_that_of_the_drawing_target() -> None:

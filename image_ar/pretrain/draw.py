@@ -17,15 +17,22 @@ from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 READ_WEIGHT = 0.2
-TOLD = 4.0  # weight of a code that the caption decides: most are rough ground, which teaches little
+TOLD = 4.0
+"""Weight of a code that shows what the caption tells: most are rough ground, which teaches little. Such a loss is least
+where shapes begin too often (the odds of a shape times four), so training must end with all codes counted alike."""
 
 
 class Painter(nn.Module):
-    """Captions and pixels to the loss of the codes. The picture tokenizer and the stub of a vision tower are frozen."""
+    """Captions and pixels to the loss of the codes. The picture tokenizer and the stub of a vision tower are frozen.
 
-    def __init__(self, model: JanusForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> None:
+    Args: told: how often codes count that show what the caption tells, `TOLD` say.
+    """
+
+    def __init__(
+        self, model: JanusForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, told: float = 1.0
+    ) -> None:
         super().__init__()
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.told = model, tokenizer, told
         self.start = tokenizer.convert_tokens_to_ids(IMAGE_START)
         for part in (model.model.vqmodel, model.model.vision_model, model.model.aligner):
             part.requires_grad_(False)
@@ -45,7 +52,7 @@ class Painter(nn.Module):
         logits = self.logits(ids, mask, codes, watch)
         each = cross_entropy(logits.transpose(1, 2), codes, reduction="none")
         told = (owners.flatten(1) >= 0) & right.any(-1)
-        loss = weighed(each, told) if self.training else each.mean()
+        loss = weighed(each, told, self.told) if self.training else each.mean()
         for scores in watch.scores.values():
             loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(mask[:, None] == 0, -torch.inf), right)
         return {"loss": loss, "logits": logits}
@@ -103,7 +110,7 @@ class Painter(nn.Module):
         return float((free + guidance * (told - free)).softmax(-1).amax(-1).mean())
 
 
-def weighed(each: Tensor, told: Tensor) -> Tensor:
-    """The mean loss of codes, those that a caption decides counted TOLD times. Both: [B, codes]."""
-    weight = 1 + (TOLD - 1) * told
+def weighed(each: Tensor, told: Tensor, times: float) -> Tensor:
+    """The mean loss of codes, those that a caption tells counted several times. Both: [B, codes]."""
+    weight = 1 + (times - 1) * told
     return (weight * each).sum() / weight.sum()

@@ -17,7 +17,7 @@ from mmspec.checkpoints import find_model, read_model
 from mmspec.errors import MismatchError
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
 from mmspec.image_ar.pretrain.codes import Autoencoder
-from mmspec.image_ar.pretrain.draw import Painter
+from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
@@ -126,10 +126,10 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
         stage("critic", Lesson(critic), steps, CRITIC_BATCH, 0.02, steps * 2 // 3, labelled=True)
         sharpener = Sharpener(model.model.vqmodel, critic)
         stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
-    painter = Painter(model, processor.tokenizer)
     if options.start is None:
-        stage("shallow", painter, options.steps, options.batch, 0.01, 0)
-        painter = Painter(deepened(model, options.layers, STACK), processor.tokenizer)
+        stage("shallow", Painter(model, processor.tokenizer, TOLD), options.steps, options.batch, 0.01, 0)
+        model = deepened(model, options.layers, STACK)
+    painter = Painter(model, processor.tokenizer)
     if options.deep_steps:
         name = "deep" if options.start is None else f"more-{options.seed}"
         stage(name, painter, options.deep_steps, options.batch, 0.008, min(options.deep_steps, FALLING))
