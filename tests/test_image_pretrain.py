@@ -242,7 +242,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
         "1",
     ]
     steps = ["--picture-steps", "2", "--critic-steps", "1", "--sharp-steps", "1", "--steps", "2"]
-    command = [*small, *steps, "--deep-steps", "2", "--out", str(out), "--run", str(run)]
+    command = [*small, *steps, "--deep-steps", "2", "--even-steps", "2", "--out", str(out), "--run", str(run)]
 
     def stopped(*args: object) -> None:
         raise KeyboardInterrupt
@@ -257,7 +257,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert (run / "codes.safetensors").stat().st_mtime_ns == first
     card = (out / "README.md").read_text()
     assert [line.split(":")[0] for line in card.splitlines() if line.startswith("- ")] == [
-        "- codes", "- critic", "- sharp", "- shallow", "- deep",
+        "- codes", "- critic", "- sharp", "- shallow", "- deep", "- even",
     ]  # fmt: skip
     pipe = mmspec.load(out)
     drawn = pipe(prompt="a red circle at the top left", seed=1)
@@ -273,8 +273,8 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     with pytest.raises(mmspec.Error, match="janus-mini"):
         train.read_start("janus-minni")
     further = tmp_path / "further"
-    train.main([*small, "--start", str(out), "--sharp-steps", "0", "--deep-steps", "2", "--seed", "7",
-                "--out", str(further), "--run", str(tmp_path / "more")])  # fmt: skip
+    more = ["--sharp-steps", "0", "--deep-steps", "2", "--even-steps", "2", "--seed", "7"]
+    train.main([*small, *more, "--start", str(out), "--out", str(further), "--run", str(tmp_path / "more")])
     assert "(this one with `--start`, from a finished `janus-mini`)" in (further / "README.md").read_text()
     assert "- more-7: the decoder of the start" in (further / "README.md").read_text()
     old, new = (load_file(folder / "model.safetensors") for folder in (out, further))

@@ -12,11 +12,13 @@ from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 from mmspec.image_ar.pretrain.architecture import IMAGE_START, SIDE
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.world import normalized
+from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 READ_WEIGHT = 0.2
+PLACE_WEIGHT = 0.3  # without it, a linear probe finds the column of the code at hand in two of three cases
 TOLD = 4.0
 """Weight of a code that shows what the caption tells: most are rough ground, which teaches little. Such a loss is least
 where shapes begin too often (the odds of a shape times four), so training must end with all codes counted alike."""
@@ -49,10 +51,12 @@ class Painter(nn.Module):
         codes = self.codes(pixels)
         width, layers = ids.shape[1], self.model.config.text_config.num_hidden_layers
         watch = Watch(reading_layers(layers) if self.training else (), slice(0, width), width - 1)
-        logits = self.logits(ids, mask, codes, watch)
+        logits, early = self.read(ids, mask, codes, watch)
         each = cross_entropy(logits.transpose(1, 2), codes, reduction="none")
         told = (owners.flatten(1) >= 0) & right.any(-1)
         loss = weighed(each, told, self.told) if self.training else each.mean()
+        if self.training:
+            loss = loss + PLACE_WEIGHT * place_loss(early)
         for scores in watch.scores.values():
             loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(mask[:, None] == 0, -torch.inf), right)
         return {"loss": loss, "logits": logits}
@@ -84,21 +88,30 @@ class Painter(nn.Module):
         """[B, side * side] codes of pictures."""
         return self.model.model.vqmodel.encode(normalized(pixels)).image_tokens.view(-1, SIDE * SIDE)
 
-    def logits(self, ids: Tensor, mask: Tensor, codes: Tensor, watch: Watch | None = None) -> Tensor:
-        """[B, L, V] logits of every code, given those before it. watch: is shown who attends to what."""
+    def logits(self, ids: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
+        """[B, L, V] logits of every code, given those before it."""
+        return self.read(ids, mask, codes)[0]
+
+    def read(self, ids: Tensor, mask: Tensor, codes: Tensor, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
+        """Of every code, given those before it: logits [B, L, V], and what leaves the first quarter of the layers,
+        [B, L, H]. watch: is shown who attends to what."""
         model = self.model
         words = model.get_input_embeddings()(ids)
         drawn = model.prepare_embeddings_for_image_generation(codes[:, :-1])
         seen = torch.cat([mask, torch.ones_like(codes[:, :-1])], 1)
         places = (seen.cumsum(-1) - 1).clamp(min=0)
+        quarter = model.config.text_config.num_hidden_layers // 4
         states: Any = model.model.language_model(
             inputs_embeds=torch.cat([words, drawn], 1),
             attention_mask=seen,
             position_ids=places,
             use_cache=False,
+            output_hidden_states=[quarter],
             watch=watch,
         )
-        return model.model.generation_head(states.last_hidden_state[:, ids.shape[1] - 1 :])
+        first = ids.shape[1] - 1
+        logits = model.model.generation_head(states.last_hidden_state[:, first:])
+        return logits, states.hidden_states[quarter][:, first:]
 
     @torch.no_grad()
     def certainty(self, pixels: Tensor, captions: list[str], guidance: float) -> float:

@@ -31,7 +31,6 @@ from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_argument
 STACK = "model.language_model.layers"
 VALIDATION = 64
 CRITIC_BATCH = 48
-FALLING = 800  # last updates of the deepened decoder, during which the rate falls to 0
 
 
 def prepare_processor(run: Path) -> JanusProcessor:
@@ -126,13 +125,17 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
         stage("critic", Lesson(critic), steps, CRITIC_BATCH, 0.02, steps * 2 // 3, labelled=True)
         sharpener = Sharpener(model.model.vqmodel, critic)
         stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
+    deep, even = "deep", "even"
     if options.start is None:
         stage("shallow", Painter(model, processor.tokenizer, TOLD), options.steps, options.batch, 0.01, 0)
         model = deepened(model, options.layers, STACK)
-    painter = Painter(model, processor.tokenizer)
+    else:
+        deep, even = f"more-{options.seed}", f"even-{options.seed}"
     if options.deep_steps:
-        name = "deep" if options.start is None else f"more-{options.seed}"
-        stage(name, painter, options.deep_steps, options.batch, 0.008, min(options.deep_steps, FALLING))
+        stage(deep, Painter(model, processor.tokenizer, TOLD), options.deep_steps, options.batch, 0.008, 0)
+    painter = Painter(model, processor.tokenizer)
+    if options.even_steps:
+        stage(even, painter, options.even_steps, options.batch, 0.008, options.even_steps)
     return painter, processor
 
 
@@ -151,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--sharp-steps", type=int, default=900, help="updates of the tokenizer's decoder by what it sees"
     )
     parser.add_argument("--steps", type=int, default=1300, help="updates of the shallow decoder")
-    parser.add_argument("--deep-steps", type=int, default=2200, help="updates of the deepened (or the started) decoder")
+    parser.add_argument("--deep-steps", type=int, default=1400, help="updates of the deepened (or the started) decoder")
+    parser.add_argument("--even-steps", type=int, default=800, help="its last updates, with all codes counted alike")
     parser.add_argument("--batch", type=int, default=12, help="pictures per update")
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
@@ -162,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     kept = (
-        "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "batch",
-        "shallow", "layers", "width", "seed",
+        "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
+        "batch", "shallow", "layers", "width", "seed",
     )  # fmt: skip
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)

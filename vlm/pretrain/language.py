@@ -15,12 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixi
 from mmspec.miniworld import Sample, sample
 from mmspec.miniworld.facts import QA
 from mmspec.miniworld.language import questions
+from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
-from mmspec.vlm.pretrain.slots import naming_loss, place_loss, slot_words
+from mmspec.vlm.pretrain.slots import naming_loss, slot_words
 from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 WIDTH = 160

@@ -5,12 +5,11 @@ words and digits that end in it, the shapes, colours, textures and sizes that co
 name and value of a bar, the row and column of a number. An answer then finds its words where the picture has them.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.miniworld.facts import Mark
@@ -19,7 +18,6 @@ from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
-SHARPNESS = 4.0  # of the logits of places
 
 
 def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -87,18 +85,3 @@ def naming_loss(logits: Tensor, words: Tensor) -> Tensor:
     named = words != NONE
     chances = log_softmax(logits, -1).gather(-1, words.clamp(min=0))
     return -chances[named].mean()
-
-
-def place_loss(tokens: Tensor) -> Tensor:
-    """Cross-entropy of the row and the column of each image token, read off its first features.
-
-    Nothing else asks the tower where a thing lies, and what belongs to what in a picture depends on it.
-
-    Args: tokens: [N, side * side, D], row by row, those of what the tower sees together.
-    """
-    side = math.isqrt(tokens.shape[1])
-    scaled = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6) * SHARPNESS
-    places = torch.arange(side * side, device=tokens.device).expand(len(tokens), -1)
-    rows, columns = places // side, places % side
-    across = cross_entropy(scaled[..., :side].flatten(0, 1), rows.flatten())
-    return across + cross_entropy(scaled[..., side : 2 * side].flatten(0, 1), columns.flatten())

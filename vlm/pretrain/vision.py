@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Mark
+from mmspec.training.places import place_loss
 from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.slots import place_loss
 
 PATCHES = SIDE * 2  # attributes are located on a grid of 16 x 16 cells of 20 canvas pixels
 CELLS = SIDE * 4  # characters on one of 32 x 32
