@@ -1,11 +1,13 @@
 """janus-mini can be trained: scenes and captions, both stages, going on where they stopped, and the finished folder."""
 
+import math
 import random
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import one_hot
 
 import mmspec
 from mmspec.errors import InputError, MismatchError
@@ -17,6 +19,7 @@ from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
+from mmspec.training.places import place_loss
 
 
 def painter() -> Painter:
@@ -110,6 +113,25 @@ def test_heads_are_taught_in_training_only() -> None:
     queries = model.model.model.language_model.layers[1].self_attn.q_proj.weight.grad
     assert queries is not None
     assert queries[:32].abs().sum() > 0
+
+
+def test_places_are_asked_row_by_row() -> None:
+    squares = torch.arange(16)
+    right = torch.cat([one_hot(squares // 4, 4), one_hot(squares % 4, 4), torch.zeros(16, 2)], 1).float()
+    assert float(place_loss(right[None])) < 0.02
+    assert float(place_loss(torch.zeros(1, 16, 10))) == pytest.approx(2 * math.log(4), abs=1e-4)
+    assert float(place_loss(right.roll(1, 0)[None])) > 5.0  # what stands for a square tells the place of another one
+
+
+def test_the_first_quarter_of_the_layers_is_asked_for_the_place_of_the_code_to_come() -> None:
+    model, batch = painter().train(), collate([scene("a", 0)])
+    ids, mask = model.prompts([batch["captions"][0].text])
+    early = model.read(ids, mask, model.codes(batch["pixels"]))[1]
+    assert early.shape == (1, 256, 32)
+    place_loss(early).backward()
+    layers = model.model.model.language_model.layers
+    assert layers[0].mlp.down_proj.weight.grad.abs().sum() > 0
+    assert layers[1].mlp.down_proj.weight.grad is None
 
 
 def test_codes_that_the_caption_decides_count_more() -> None:
