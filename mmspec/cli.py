@@ -127,7 +127,7 @@ def generate(
         raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
     from mmspec.checkpoints import find_model
 
-    find_model(model)  # a wrong name is told in a moment, before torch is imported
+    folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
     from mmspec.control import read_shape
 
     text = _read_prompt() if prompt == "-" else prompt
@@ -147,7 +147,7 @@ def generate(
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
     pipe = mmspec.load(
-        model,
+        folder,
         drafter,
         acceptance,
         shape=read_shape(shape),

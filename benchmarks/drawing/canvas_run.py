@@ -99,8 +99,7 @@ def paint_all(pipe: Pipeline, settings: ImageSettings, folder: Path) -> Painted:
     counts = {name: (0, 0) for name in settings.speed.drafters}
     done = {(record["row"], record["batch"]): (record["drafted"], record["kept"]) for record in store.load()}
     starts = range(0, len(captions), TOGETHER)
-    bar = progress(desc="pictures", unit="batch", total=len(counts) * len(starts), initial=len(done))
-    with bar:
+    with progress(desc="pictures", unit="batch", total=len(counts) * len(starts), initial=len(done)) as bar:
         for place, name in enumerate(counts):
             for start in starts:
                 if (name, start) not in done:

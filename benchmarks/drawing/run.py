@@ -244,8 +244,7 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
     rows = [*settings.speed.drafters, *([AGAIN] if OURS in settings.speed.drafters else [])]
     store = Store(folder, told_of(settings, captions) | {"run": "pictures", "captions": len(captions)})
     done = {(record["row"], record["caption"]): record["tokens"] for record in store.load()}
-    bar = progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done))
-    with bar:
+    with progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done)) as bar:
         for name in rows:
             missing = [index for index in range(len(captions)) if (name, index) not in done]
             drawing = Drawing(row(pipe, OURS if name == AGAIN else name), settings.guidance) if missing else None

@@ -49,8 +49,7 @@ class Autoencoder(nn.Module):
         fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
         passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
         made = self.vq.decoder(self.vq.post_quant_conv(passed))
-        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges(made, wanted) + tones(made, wanted) + fit
-        return {"loss": loss, "made": made}
+        return {"loss": pixel_loss(made, wanted) + fit, "made": made}
 
     @torch.no_grad()
     def _nearest(self, states: Tensor) -> Tensor:
@@ -77,9 +76,10 @@ class Autoencoder(nn.Module):
         return self.vq.eval()
 
 
-def edges(made: Tensor, wanted: Tensor) -> Tensor:
-    """The error of the steps between neighbouring pixels."""
-    return sum((l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3)), made.new_zeros(()))
+def pixel_loss(made: Tensor, wanted: Tensor) -> Tensor:
+    """How far pictures [B, 3, S, S] are from those wanted: pixels, steps between neighbouring ones, mean colours."""
+    steps = sum((l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3)), made.new_zeros(()))
+    return l1_loss(made, wanted) + mse_loss(made, wanted) + steps + tones(made, wanted)
 
 
 def tones(made: Tensor, wanted: Tensor) -> Tensor:

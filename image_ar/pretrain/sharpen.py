@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import l1_loss, mse_loss, normalize
+from torch.nn.functional import normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from mmspec.image_ar.pretrain.codes import edges, tones
+from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.world import normalized
 from mmspec.image_ar.reader import Reader
 
@@ -45,8 +45,7 @@ class Sharpener(nn.Module):
             seen = self.critic.stages(wanted)
         made = self.vq.decode(codes)
         looks = sum(unlikeness(mine, other) for mine, other in zip(self.critic.stages(made), seen, strict=True))
-        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges(made, wanted) + tones(made, wanted)
-        return {"loss": loss + LOOKS * looks, "made": made}
+        return {"loss": pixel_loss(made, wanted) + LOOKS * looks, "made": made}
 
 
 def unlikeness(mine: Tensor, other: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features, head_logits
+from mmspec.training.features import Features, head_law, head_logits
 from mmspec.training.layer import block_config
 from mmspec.training.steps import HeadRecipe
 
@@ -55,9 +55,7 @@ class DFlashLoss:
 
     def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """The losses [M] of what stands for features `goal` [M, H]."""
-        with torch.no_grad():
-            law = head_logits(self.target, goal).softmax(-1)
-        return cross_entropy(head_logits(self.target, estimate), law, reduction="none")
+        return cross_entropy(head_logits(self.target, estimate), head_law(self.target, goal), reduction="none")
 
     def _anchors(self, position: int, rows: list[Answered]) -> tuple[Tensor, Tensor]:
         """[B, J] positions of answer tokens that another one follows, and which of them are real."""

@@ -25,6 +25,12 @@ def head_logits(target: Any, features: Tensor) -> Tensor:
     return head(features.to(head.weight.dtype)).float()  # type: ignore[no-any-return]
 
 
+@torch.no_grad()
+def head_law(target: Any, features: Tensor) -> Tensor:
+    """[M, V] float32: the target's laws, of its features [M, H]."""
+    return head_logits(target, features).softmax(-1)
+
+
 class Features:
     """Hidden states of answers by one target.
 

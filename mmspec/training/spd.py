@@ -22,7 +22,7 @@ from mmspec.errors import InputError
 from mmspec.placeholders import words
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features, head_logits
+from mmspec.training.features import Features, head_law
 from mmspec.training.recipe import Recipe
 
 
@@ -123,9 +123,7 @@ class SpdLoss:
         by_token = cross_entropy(logits, tokens, reduction="none")
         if heard is None:
             return by_token
-        with torch.no_grad():
-            law = head_logits(self.target, heard).softmax(-1)
-        by_law = cross_entropy(logits, law, reduction="none")
+        by_law = cross_entropy(logits, head_law(self.target, heard), reduction="none")
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
     @staticmethod

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.features import Features, head_logits
+from mmspec.training.features import Features, head_law
 from mmspec.training.spd import SpdLoss, SpdRecipe
 from mmspec.vlm.drafters.branching import SpecLlava
 from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
@@ -47,8 +47,7 @@ class GraftedLoss(SpdLoss):
             told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
             logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
         tokens = torch.tensor([token for row in rows for token in row.answer], device=logits.device)
-        with torch.no_grad():
-            law = head_logits(self.target, self._heard(true, rows)).softmax(-1)
+        law = head_law(self.target, self._heard(true, rows))
         by_token, by_law = cross_entropy(logits, tokens), cross_entropy(logits, law)
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
