@@ -59,6 +59,7 @@ class MarTarget(CausalTarget):
     """A folder of MAR. See `mmspec.loading.Family`. `CausalTarget` lends what a face asks for, and no decoding."""
 
     modality = "image"
+    makes = "picture"
     usual_drafter = "none"
     compiles = False
     settings = ("guidance", "steps")

@@ -95,6 +95,7 @@ class ImageTarget(CausalTarget):
     """
 
     modality = "image"
+    makes = "picture"
     usual_drafter = "scd-gs"
     settings: tuple[str, ...] = ("guidance",)
     applies: tuple[str, ...] = ("guidance_scale",)

@@ -224,7 +224,7 @@ class Pipeline:
         product = partial(self.target.product_of, inputs)
         verifies = getattr(self.rule, "verifies", True)
         sounding = partial(self.target.sounding, inputs)
-        draws = self.target.modality == "image"
+        draws = self.target.makes == "picture"
         return Stream(
             rounds, stop, tokenizer, lengths, self.rule.lossless, single, product, verifies, sounding, n, draws
         )

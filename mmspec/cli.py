@@ -46,6 +46,8 @@ DELEGATED = {
     "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
 }
 
+WRITTEN = {"picture": "picture.png", "sound": "speech.wav"}
+"""What is no text goes to a file: names that suit."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -156,11 +158,11 @@ def generate(
         compile=compile,
         drafter_dtype=drafter_dtype,
     )
-    draws = pipe.target.modality == "image"
+    product = pipe.target.makes
     if out is not None:
-        _check_out(out, pipe.target.modality)
-    elif draws and not (compare or as_json):
-        raise InputError("this model draws: say where to, such as --out picture.png")
+        _check_out(out, product)
+    elif product in WRITTEN and not (compare or as_json):
+        raise InputError(f"this model makes a {product}: say where to, such as --out {WRITTEN[product]}")
     if compare:
         if n != 1:
             raise InputError("--compare checks one answer: leave --n out")
@@ -171,12 +173,12 @@ def generate(
         _show_comparison(result, as_json)
         return
     answers = pipe.stream(images, text, **options)
-    live = not (draws or as_json or n > 1) and (sys.stdout.isatty() if stream is None else stream)
+    live = product == "text" and not as_json and n == 1 and (sys.stdout.isatty() if stream is None else stream)
     if live:
         _show_pieces(answers)
     made = answers.finish()
     several = [made] if n == 1 else made
-    if not (live or draws or as_json):
+    if product == "text" and not (live or as_json):
         typer.echo("\n\n".join(answer.text.strip() for answer in several))
     for place, answer in enumerate(several, 1):
         _write(answer, out if out is None or n == 1 else out.with_stem(f"{out.stem}-{place}"))
@@ -195,13 +197,13 @@ def _read_prompt() -> str:
         raise InputError(f"the prompt on standard input is not {error.encoding} text: {error.reason}") from error
 
 
-def _check_out(out: Path, modality: str) -> None:
+def _check_out(out: Path, product: str) -> None:
     """Mistakes that would waste the time it takes to draw or to speak."""
     from mmspec.media import picture_format
 
-    if modality == "image":
+    if product == "picture":
         picture_format(out)
-    elif modality != "speech":
+    elif product not in WRITTEN:
         raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
     elif out.suffix.lower() != ".wav":
         raise InputError(f"{out} has the ending {out.suffix!r}: speech is written as .wav")

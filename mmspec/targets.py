@@ -45,6 +45,8 @@ class CausalTarget:
     """A causal HF model as target. See `mmspec.contract.TextTarget`."""
 
     modality = "text"
+    makes = "text"
+    """What an answer is: a text, a picture, a sound."""
     placeholders: tuple[int, ...] = ()
     pictures: tuple[str, ...] = ()
     """Names of the model inputs that hold pictures."""

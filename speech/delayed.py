@@ -60,6 +60,7 @@ class Delayed(CausalTarget):
     """
 
     modality = "speech"
+    makes = "sound"
     usual_drafter = "none"
     compiles = False
     settings = ("guidance",)

@@ -28,6 +28,7 @@ class Speaking(CausalTarget):
     """Base of the families. They add how a prompt is written, and how codes become sound."""
 
     modality = "speech"
+    makes = "sound"
     answers = {"sampled": 1.0, "max_new_tokens": 256}  # noqa: RUF012  greedy speech repeats itself
     unsaid: tuple[int, ...] = ()
     """Ids that the model reads and never emits."""

@@ -164,7 +164,7 @@ def test_pictures_go_with_json_and_with_a_comparison(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "this model draws: say where to, such as --out picture.png"),
+        ((), "this model makes a picture: say where to, such as --out picture.png"),
         (("--out", "picture.xyz"), "picture.xyz has the ending '.xyz'"),
         (("--out", "no/such/folder/picture.png"), "cannot be written"),
         (("--out", "p.png", "--guidance", "0"), "guidance=0.0 is not valid"),

@@ -24,7 +24,8 @@ from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
 from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, read_known
-from mmspec.vlm.pretrain.language import PackedPictures, asked_about, encode, packed_states
+from mmspec.vlm.pretrain.language import PackedPictures, packed_states
+from mmspec.vlm.pretrain.lessons import asked_about, lesson
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.pixtral import PIXTRAL
 from mmspec.vlm.pretrain.pointers import taught_layers
@@ -104,7 +105,7 @@ def test_packed_rows_give_the_logits_of_the_stock_model(
     prefix = processor.tokenizer(family.prefix, add_special_tokens=False)["input_ids"]
     question = processor.tokenizer(question_text(asked.question), add_special_tokens=False)["input_ids"]
     assert inputs["input_ids"][0].tolist() == prefix + question  # training text is the chat template's
-    ids, _ = encode(processor.tokenizer, asked)
+    ids = lesson(processor.tokenizer, asked).ids
     inputs["input_ids"] = torch.tensor([prefix + ids])
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     if "token_type_ids" in inputs:
@@ -198,7 +199,7 @@ def test_a_translated_decoder_says_nearly_what_the_known_model_says() -> None:
     with torch.no_grad():  # sizes count
         for layer in decoder.layers:
             layer.post_attention_layernorm.weight.zero_()
-    assert agreement(decoder) < near / 2
+    assert agreement(decoder) < near - 0.1
     words = known.model.get_input_embeddings().weight
     torch.testing.assert_close(model.get_output_embeddings().weight[: len(words)], words)
 
@@ -286,6 +287,30 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
     for temperature in (0.0, 1.0):
         asked = {"max_new_tokens": 12, "temperature": temperature, "seed": 3}
         assert drafted(image, question, **asked).token_ids == plain(image, question, **asked).token_ids
+
+
+def test_a_finished_model_is_trained_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "MORE", replace(ONE, name="more", layers=24))
+    monkeypatch.setattr(train, "VALIDATION", 2)
+    command = ["--start", str(source), "--run", str(tmp_path / "run"), "--threads", "1", "--more-steps", "3"]
+    for name, more in (("exact", []), ("mixed", ["--bf16"])):
+        train.train(LITTLE, [*command, *more, "--run", str(tmp_path / name), "--out", str(tmp_path / f"{name}-out")])
+    runs = (tmp_path / name / "more-done" for name in ("exact", "mixed"))  # in float32
+    before, after, mixed = (load_file(folder / "model.safetensors") for folder in (source, *runs))
+    assert before.keys() == after.keys() == mixed.keys()  # it stays as deep as it was
+    moved = torch.cat([(after[name].float() - weight).flatten() for name, weight in before.items()])
+    assert moved.abs().max() > 1e-3
+    apart = torch.cat([(after[name].float() - mixed[name].float()).flatten() for name in before])
+    assert 0 < apart.norm() < moved.norm()
+    card = (tmp_path / "mixed-out" / "README.md").read_text()
+    assert "It goes on from little (" in card
+    assert "--start little --more-steps 3 --bf16` trains one like it" in card
+    with pytest.raises(MismatchError, match="differs in start"):
+        train.train(
+            LITTLE, [*command, "--start", str(tmp_path / "exact-out"), "--run", str(tmp_path / "exact"), "--out", "x"]
+        )
+    with pytest.raises(MismatchError, match="pixtral-mini cannot go on from .*, a smolvlm checkpoint"):
+        train.train(FAMILIES["pixtral"], [*command, "--out", str(tmp_path / "no")])
 
 
 def said(folder: Path) -> list[float]:

@@ -47,7 +47,7 @@ def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
-    assert isinstance(run("one", "--model", folder, "--voice", "nobody").exception, UnknownNameError)
+    assert isinstance(run("one", "--model", folder, "--voice", "nobody", "--out", tmp_path / "x.wav").exception, UnknownNameError)
     silent = tiny.tiny_llama(tmp_path / "llama")
     done = run("hello", "--model", silent, "--max-new-tokens", 4, "--out", tmp_path / "x.wav")
     assert isinstance(done.exception, InputError)
@@ -60,6 +60,9 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
 ) -> None:
     monkeypatch.setattr(mmspec.Pipeline, "stream", None)
     silent = tiny.tiny_llama(tmp_path / "llama")
+    done = run("one", "--model", folder)
+    assert isinstance(done.exception, InputError)
+    assert "this model makes a sound: say where to, such as --out speech.wav" in str(done.exception)
     for model, file, message in (
         (folder, "speech.mp3", "has the ending '.mp3': speech is written as .wav"),
         (folder, "no/such/speech.wav", "there is no folder"),

@@ -557,3 +557,19 @@ def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
 
     assert "mmspec generate SENTENCE --out speech.wav --model target --drafter FOLDER" in card("speech")
     assert "mmspec generate QUESTION --model target --drafter FOLDER" in card("text")
+
+
+def test_a_card_does_not_say_where_things_lay_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def card(data: str, start: str) -> str:
+        course = replace(COURSE, data=data, start=start)
+        return model_card(Trained("target", "vlm", RECIPE_OF["eagle2"](), course, ["eagle2"], [], [], 7))
+
+    monkeypatch.chdir(tmp_path)
+    here, away = card(str(tmp_path / "mine" / "asked"), "owner/name"), card("owner/name:test", "/elsewhere/heads")
+    assert "questions of `mine/asked`" in here
+    assert "| data | mine/asked |" in here
+    assert "| start | owner/name |" in here
+    assert "questions of `owner/name:test`" in away
+    assert "| start | heads |" in away
+    assert str(tmp_path) not in here
+    assert "/elsewhere" not in away

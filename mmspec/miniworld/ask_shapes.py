@@ -93,7 +93,16 @@ def ask_attribute(voice: Voice, scene: Shapes) -> Ask | None:
         )
 
     wrong = tuple(v for v in VALUES[key] if v != gold)
-    return Ask(key, f"{key} {place(thing)}", question, gold, claim, lambda: _locate(voice, scene, thing, name), wrong)
+    return Ask(
+        key,
+        f"{key} {place(thing)}",
+        question,
+        gold,
+        claim,
+        lambda: _locate(voice, scene, thing, name),
+        wrong,
+        about=(plain(name),),
+    )
 
 
 def _locate(voice: Voice, scene: Shapes, thing: Thing, name: str) -> str:
@@ -127,7 +136,16 @@ def ask_place(voice: Voice, scene: Shapes) -> Ask | None:
         )
 
     wrong = tuple(p for row in PLACES for p in row if p != gold)
-    return Ask("position", f"place {gold}", question, gold, claim, lambda: _locate(voice, scene, thing, name), wrong)
+    return Ask(
+        "position",
+        f"place {gold}",
+        question,
+        gold,
+        claim,
+        lambda: _locate(voice, scene, thing, name),
+        wrong,
+        about=(plain(name),),
+    )
 
 
 def ask_neighbor(voice: Voice, scene: Shapes) -> Ask | None:
@@ -162,7 +180,8 @@ def ask_neighbor(voice: Voice, scene: Shapes) -> Ask | None:
         )  # fmt: skip
 
     wrong = tuple(v for v in VALUES[key] if v != gold)
-    return Ask("relation", f"relation {place(thing)} {side} {key}", question, gold, claim, steps, wrong)
+    spot = f"relation {place(thing)} {side} {key}"
+    return Ask("relation", spot, question, gold, claim, steps, wrong, about=(plain(name),))
 
 
 TOPICS = {ask_count: 5, ask_attribute: 6, ask_place: 2, ask_neighbor: 3}

@@ -96,11 +96,15 @@ def _answer(talker: Talker, form: str, seen: set[str]) -> QA | None:
     ask = _draw(talker, form, seen)
     if ask is None:
         return None
-    return {"worked": _worked, "short": _short, "yesno": _yesno, "choice": _choice}[form](talker, ask)
+    return _worked(talker, ask) if form == "worked" else phrased(talker.voice, ask, form)
 
 
-def _short(talker: Talker, ask: Ask) -> QA:
-    voice = talker.voice
+def phrased(voice: Voice, ask: Ask, form: str) -> QA:
+    """A question with a brief answer. form: "short", "yesno" or "choice"; the last two need wrong values."""
+    return {"short": _short, "yesno": _yesno, "choice": _choice}[form](voice, ask)
+
+
+def _short(voice: Voice, ask: Ask) -> QA:
     if voice.rng.random() < 0.5:
         cue = voice.say(
             "[Answer with [just |]the [value|word or number]|Give [only|just] the [value|answer]|[Only|Just] the [value|answer], please|No sentence, just the answer]."
@@ -180,14 +184,15 @@ def _description(talker: Talker) -> QA:
     return QA(tidy(question), answer, "describe", "describe", None, spans)
 
 
-def _yesno(talker: Talker, ask: Ask) -> QA:
-    voice = talker.voice
+def _yesno(voice: Voice, ask: Ask) -> QA:
     truth = voice.rng.random() < 0.5
     value = ask.gold if truth else voice.rng.choice(ask.wrong)
     claimed = plain(ask.claim(mark(value)))
     question = voice.say(
         "[Is it [true|correct|right] that|Can [you|we] say that|Would you [agree|say] that] {c}?", c=claimed
     )
+    if any(name not in claimed for name in ask.about):  # "its color is red": whose?
+        question = f"{ask.question} {question}"
     gold = "yes" if truth else "no"
     answer = f"<{gold}>, {ask.claim(mark(ask.gold))}."
     if voice.rng.random() < 0.3:
@@ -196,8 +201,7 @@ def _yesno(talker: Talker, ask: Ask) -> QA:
     return _qa(made, "yesno", question, answer)
 
 
-def _choice(talker: Talker, ask: Ask) -> QA:
-    voice = talker.voice
+def _choice(voice: Voice, ask: Ask) -> QA:
     wrong = voice.rng.sample(ask.wrong, min(len(ask.wrong), voice.rng.choice((2, 3))))
     options = wrong + [ask.gold]
     voice.rng.shuffle(options)

@@ -30,7 +30,7 @@ class Ask:
 
     question: ends with "?"; key: equal keys ask the same; claim(value): a clause, without capital and full stop, that
     states a (marked-up) value; steps: sentences that lead to the answer; wrong: values that are not the answer; quoted:
-    whether the value is a text that is put in quotation marks.
+    whether the value is a text that is put in quotation marks; about: what the question names, though a claim may not.
     """
 
     topic: str
@@ -41,6 +41,7 @@ class Ask:
     steps: Callable[[], str] | None = None
     wrong: tuple[str, ...] = ()
     quoted: bool = False
+    about: tuple[str, ...] = ()
 
 
 class Voice:

@@ -275,7 +275,7 @@ def ask_compare(voice: Voice, chart: Chart) -> Ask | None:
         return voice.say("[the {w} [one|value] [is|belongs to] {v}|{v} is {w}|{v} has the {w} value]", w=word, v=value)
 
     key = f"compare {min(a, b)} {max(a, b)} {up}"
-    return Ask("compare", key, question, gold, claim, steps, (chart.categories[loser],))
+    return Ask("compare", key, question, gold, claim, steps, (chart.categories[loser],), about=(a, b))
 
 
 def ask_arithmetic(voice: Voice, chart: Chart) -> Ask | None:
@@ -309,18 +309,10 @@ def arithmetic(voice: Voice, a: str, b: str, x: int, y: int, readings: Callable[
             + " "
         )
         if add:
-            return text + voice.say(
-                "[now|then|next] [we|I] [add|sum] [them|both|the two]: {x} plus {y} [makes|is|gives] {g}.",
-                x=mark(x),
-                y=mark(y),
-                g=mark(gold),
-            )
-        return text + voice.say(
-            "[now|then|next] [we|I] [subtract|take away] the [smaller|lesser] [one|number|value]: {x} minus {y} [is|leaves|gives] {g}.",
-            x=mark(max(x, y)),
-            y=mark(min(x, y)),
-            g=mark(gold),
-        )
+            say = "[now|then|next] [we|I] [add|sum] [them|both|the two]: "
+        else:
+            say = "[now|then|next] [we|I] [subtract|take away] the [smaller|lesser] [one|number|value]: "
+        return text + voice.say(say) + calculation(voice, x, y, add) + "."
 
     def claim(value: str) -> str:
         if add:
@@ -336,7 +328,15 @@ def arithmetic(voice: Voice, a: str, b: str, x: int, y: int, readings: Callable[
 
     wrong = tuple(str(w) for w in sorted({int(gold) + 1, int(gold) + 3, abs(int(gold) - 2), x, y} - {int(gold)}))
     topic = "sum" if add else "difference"
-    return Ask(topic, f"{topic} {min(a, b)} {max(a, b)}", question, gold, claim, steps, wrong)
+    return Ask(topic, f"{topic} {min(a, b)} {max(a, b)}", question, gold, claim, steps, wrong, about=(a, b))
+
+
+def calculation(voice: Voice, x: int, y: int, add: bool) -> str:
+    """A clause that adds two numbers, or takes the smaller from the larger."""
+    if add:
+        return voice.say("{x} plus {y} [makes|is|gives] {g}", x=mark(x), y=mark(y), g=mark(x + y))
+    low, high = sorted((x, y))
+    return voice.say("{x} minus {y} [is|leaves|gives] {g}", x=mark(high), y=mark(low), g=mark(high - low))
 
 
 def ask_above(voice: Voice, chart: Chart) -> Ask:
@@ -430,7 +430,7 @@ def ask_trend(voice: Voice, chart: Chart) -> Ask | None:
             v=value,
         )
 
-    return Ask("trend", f"trend {a}", question, gold, claim, steps, (bad,))
+    return Ask("trend", f"trend {a}", question, gold, claim, steps, (bad,), about=(a, b))
 
 
 def ask_color(voice: Voice, chart: Chart) -> Ask:
@@ -447,7 +447,7 @@ def ask_color(voice: Voice, chart: Chart) -> Ask:
     def claim(value: str) -> str:
         return voice.say("[the {what} is [|drawn in |painted ]{v}|its color is {v}|it is {v}]", what=marked, v=value)
 
-    return Ask("color", key, question, gold, claim, None, tuple(c for c in COLORS if c != gold))
+    return Ask("color", key, question, gold, claim, None, tuple(c for c in COLORS if c != gold), about=(what,))
 
 
 def ask_owner(voice: Voice, chart: Chart) -> Ask | None:
@@ -465,7 +465,8 @@ def ask_owner(voice: Voice, chart: Chart) -> Ask | None:
             "[the {c} {s} [belongs to|is for]|it [belongs to|stands for]] {v}", c=mark(color), s=noun, v=value
         )
 
-    return Ask("owner", f"owner {color}", question, gold, claim, None, tuple(c for c in chart.categories if c != gold))
+    wrong = tuple(c for c in chart.categories if c != gold)
+    return Ask("owner", f"owner {color}", question, gold, claim, None, wrong, about=(color,))
 
 
 TOPICS = {

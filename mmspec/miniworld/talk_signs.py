@@ -1,5 +1,7 @@
 """What can be said and asked about signs with text."""
 
+from dataclasses import replace
+
 from mmspec.miniworld.facts import COLORS, ORDINALS, Sign
 from mmspec.miniworld.phrases import Ask, Voice, mark, plural
 from mmspec.miniworld.words import SIGN_WORDS
@@ -154,7 +156,8 @@ def ask_line(voice: Voice, sign: Sign) -> Ask:
         k=k,
     )
     lead = f"[the <{k}> line [says|reads]|[it|this line] [says|reads]|on the <{k}> line [we|you] read]"
-    return _text_ask(voice, sign, "line", f"line {k}", question, sign.lines[index], lead)
+    ask = _text_ask(voice, sign, "line", f"line {k}", question, sign.lines[index], lead)
+    return replace(ask, about=(k,))
 
 
 def ask_whole(voice: Voice, sign: Sign) -> Ask:
@@ -215,6 +218,7 @@ def ask_color(voice: Voice, sign: Sign) -> Ask:
         lambda v: voice.say(lead, p=name, v=v),
         None,
         tuple(c for c in COLORS if c != gold),
+        about=(name,),
     )
 
 
@@ -255,7 +259,7 @@ def ask_count(voice: Voice, sign: Sign) -> Ask:
         return voice.say("[there {be}|the sign has|we count] {v} {s}{m}", be=be, v=value, s=name, m=marked)
 
     wrong = tuple(str(n) for n in range(1, 9) if n != gold and abs(n - gold) <= 3)
-    return Ask("count", f"count {kind} {word}", question, str(gold), claim, steps, wrong)
+    return Ask("count", f"count {kind} {word}", question, str(gold), claim, steps, wrong, about=(word,))
 
 
 TOPICS = {ask_line: 3, ask_whole: 2, ask_edge_word: 2, ask_number: 2, ask_color: 3, ask_count: 3}

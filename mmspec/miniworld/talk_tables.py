@@ -1,5 +1,7 @@
 """What can be said and asked about tables of numbers."""
 
+from dataclasses import replace
+
 from mmspec.miniworld.facts import ORDINALS, Table
 from mmspec.miniworld.phrases import Ask, Voice, mark, plural
 from mmspec.miniworld.talk_charts import arithmetic
@@ -192,6 +194,7 @@ def ask_extreme(voice: Voice, table: Table) -> Ask | None:
         claim,
         steps,
         tuple(r for r in table.rows if r != gold),
+        about=(c,),
     )
 
 
@@ -254,9 +257,8 @@ def ask_compare(voice: Voice, table: Table) -> Ask | None:
             "[{v} has {w}|[for|in|under] {c}, {v} has {w}|the one with {w} is {v}]", w=word, v=value, c=mark(c)
         )
 
-    return Ask(
-        "compare", f"compare {c} {min(a, b)} {max(a, b)} {up}", question, gold, claim, steps, (table.rows[loser],)
-    )
+    key = f"compare {c} {min(a, b)} {max(a, b)} {up}"
+    return Ask("compare", key, question, gold, claim, steps, (table.rows[loser],), about=(a, b, c))
 
 
 def ask_arithmetic(voice: Voice, table: Table) -> Ask | None:
@@ -271,7 +273,7 @@ def ask_arithmetic(voice: Voice, table: Table) -> Ask | None:
     )  # fmt: skip
     c = table.columns[column]
     question = voice.say("[in|under] [the column |]{c}, ", c=c) + ask.question
-    return Ask(ask.topic, f"{ask.key} {c}", question, ask.gold, ask.claim, ask.steps, ask.wrong)
+    return replace(ask, key=f"{ask.key} {c}", question=question, about=(*ask.about, c))
 
 
 def ask_size(voice: Voice, table: Table) -> Ask:

@@ -32,6 +32,7 @@ def packed_attention(
     if "watch" in kwargs:
         kwargs["watch"].see(module.layer_idx, query, key, scaling)
     batch, heads, total, size = query.shape
+    dtype = query.dtype
     width = attention_mask.shape[2]
     prefix = attention_mask.shape[3] - width
     bins = (total - prefix) // width
@@ -48,19 +49,22 @@ def packed_attention(
 
     together = kwargs.get("together")
     seen = None if together is None else _prefix_mask(together, kwargs.get("sliding_window"))
-    first = scaled_dot_product_attention(
-        query[:, :, :prefix],
-        key[:, :, :prefix],
-        value[:, :, :prefix],
-        attn_mask=seen,
-        is_causal=seen is None,
-        scale=scaling,
-    )
-    rest = scaled_dot_product_attention(
-        binned(query), extended(key), extended(value), attn_mask=attention_mask, scale=scaling
-    )
+    with torch.autocast(query.device.type, enabled=False):  # on a CPU, its backward pass is slower in bfloat16
+        precise = torch.promote_types(query.dtype, torch.float32)
+        query, key, value = query.to(precise), key.to(precise), value.to(precise)
+        first = scaled_dot_product_attention(
+            query[:, :, :prefix],
+            key[:, :, :prefix],
+            value[:, :, :prefix],
+            attn_mask=seen,
+            is_causal=seen is None,
+            scale=scaling,
+        )
+        rest = scaled_dot_product_attention(
+            binned(query), extended(key), extended(value), attn_mask=attention_mask, scale=scaling
+        )
     rest = rest.reshape(batch, bins, heads, width, size).transpose(1, 2).reshape(batch, heads, bins * width, size)
-    return torch.cat([first, rest], dim=2).transpose(1, 2).contiguous(), None
+    return torch.cat([first, rest], dim=2).transpose(1, 2).to(dtype).contiguous(), None
 
 
 def _prefix_mask(together: Tensor, window: int | None) -> Tensor:

@@ -12,7 +12,6 @@ from mmspec.checkpoints import writing
 from mmspec.training.cost import last_cost
 from mmspec.training.loop import last_checkpoint
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.known import Known
 from mmspec.vlm.pretrain.stages import Stage
 from mmspec.vlm.pretrain.tokenizer import token_ids
 
@@ -39,7 +38,7 @@ and questions that the world does not ask are beyond it, and it will answer them
 ## Recipe
 
 `mmspec train target {target} --out FOLDER {options}` trains one like it.
-{known}Vision tower: dense labels of every patch. Then, with
+{begun}Vision tower: dense labels of every patch. Then, with
 cross-entropy on answers (words that only the picture determines count more) and on what every image slot shows and
 where it lies; a few attention heads are taught to look at the slots that show the word at hand:
 
@@ -61,12 +60,12 @@ def export(
     out: Path,
     stages: Sequence[Stage],
     run: Path,
-    known: Known | None,
+    begun: str,
     options: str,
 ) -> None:
     """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run.
 
-    options: those of the command that trains one like it.
+    begun: what it starts from, a sentence or nothing. options: those of the command that trains one like it.
     """
     model = family.model_class.from_pretrained(trained, dtype=torch.bfloat16)
     processor = family.processor_class.from_pretrained(trained)
@@ -75,6 +74,7 @@ def export(
         bos_token_id=ids.start, eos_token_id=ids.end, pad_token_id=ids.padding, do_sample=False
     )
     logs = {name: read_log(run / name) for name in ("vision", *(stage.name for stage in stages))}
+    logs = {name: log for name, log in logs.items() if log}
     last = next(entry for entry in reversed(logs[stages[-1].name]) if "eval_image_words" in entry)
     text = model.config.text_config
     card = CARD.format(
@@ -86,9 +86,7 @@ def export(
         sees=family.sees,
         target=family.name,
         options=options,
-        known=""
-        if known is None
-        else f"It starts from {known.name} ({known.digest}): it has {family.known} from there. ",
+        begun=begun,
         cost="\n".join(f"- {name}: {cost(log)}" for name, log in logs.items()),
         seeds="tokenizer, vision, " + ", ".join(stage.name for stage in stages),
         stages="\n".join(f"- {stage}" for stage in stages),

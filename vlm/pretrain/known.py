@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -49,8 +50,17 @@ def read_known(source: str, family: Family) -> Known:
     if layers < needed and not family.deepens:
         raise MismatchError(f"{family.name} cannot start from {folder}, which has {layers} layers: it needs {needed}")
     model = read_model(SmolVLMForConditionalGeneration, folder, torch.float32)
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
-    return Known(folder.name, digest, model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
+    return Known(folder.name, weights_digest(folder), model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
+
+
+def weights_digest(folder: Path) -> str:
+    """What tells the weights of a checkpoint of one file from others."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def begun_from(family: Family, known: Known | None) -> str:
+    """What a new model has from the checkpoint it starts from, for its card."""
+    return f"It starts from {known.name} ({known.digest}): it has {family.known} from there. " if known else ""
 
 
 def adopt_tower(family: Family, model: PreTrainedModel, known: Known) -> set[str]:

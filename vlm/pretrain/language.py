@@ -12,56 +12,29 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
-from mmspec.miniworld import Sample, sample
-from mmspec.miniworld.facts import QA
-from mmspec.miniworld.language import questions
+from mmspec.miniworld import sample
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.family import Family
+from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import naming_loss, slot_words
-from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 WIDTH = 160
-IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
-SHORT_WEIGHT = 6.0  # the same in answers of a few words: there are few of them, and nothing else tells what is meant
 NAMING_WEIGHT = 0.5
 PLACE_WEIGHT = 0.3
 LOOK_WEIGHT = READ_WEIGHT = 0.35  # per taught head
 IGNORE = -1
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, qa: QA) -> tuple[list[int], list[float]]:
-    """The ids of a question with its answer, and for each the weight of its loss (0 for the question)."""
-    question = tokenizer(question_text(qa.question), add_special_tokens=False)["input_ids"]
-    answer = tokenizer(answer_text(qa.answer), add_special_tokens=False, return_offsets_mapping=True)
-    seen = [(start + 1, end + 1) for start, end, kind in qa.spans if kind == "image"]  # the answer begins with a space
-    image_weight = SHORT_WEIGHT if qa.form in ("short", "yesno", "choice") else IMAGE_WEIGHT
-    weights = []
-    for start, end in answer["offset_mapping"]:
-        inside = any(start < high and end > low for low, high in seen)
-        weights.append(image_weight if inside else 1.0)
-    return question + answer["input_ids"], [0.0] * len(question) + weights
-
-
-def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
-    """Twice as many questions about a picture as it comes with, in the order in which they should find room: one with a
-    long answer, then yes/no and multiple choice, which are rare and hard to learn, then the other short ones."""
-    found = [*drawn.qas, *questions(drawn.facts, rng)]
-    long = [qa for qa in found if qa.form in ("worked", "describe")]
-    closed = [qa for qa in found if qa.form in ("yesno", "choice")]
-    short = [qa for qa in found if qa.form == "short"]
-    return [*long[:1], *closed, *short, *long[1:]]
-
-
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, first fit into the bins of a row.
 
-    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, places int64 and
-    weights float [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding). The prefix
-    is the same for all and added later.
+    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought and places
+    int64 and weights float [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding).
+    The prefix is the same for all and added later.
     """
 
     def __init__(
@@ -81,13 +54,15 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         drawn = sample(self.seed, index)
         tokens = torch.full((self.bins, WIDTH), self.tokenizer.pad_token_id)
         targets = torch.full((self.bins, WIDTH), IGNORE)
+        sought = torch.full((self.bins, WIDTH), NOTHING)
         weights = torch.zeros(self.bins, WIDTH)
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
         asked = asked_about(drawn, random.Random(f"{self.seed}/{index}/more"))
         for number, qa in enumerate(asked, 1):
-            ids, losses = encode(self.tokenizer, qa)
+            taught = lesson(self.tokenizer, qa)
+            ids = taught.ids
             free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
             if not free:
                 continue
@@ -96,11 +71,12 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             tokens[row, start:end] = torch.tensor(ids)
             # the token at t is asked for x_{t+1}; the last one (end of utterance) is asked for nothing
             targets[row, start : end - 1] = torch.tensor(ids[1:])
-            weights[row, start : end - 1] = torch.tensor(losses[1:])
+            sought[row, start : end - 1] = torch.tensor(taught.sought[1:])
+            weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
             places[row, start:end] = torch.arange(len(ids))
             segments[row, start:end] = number
             filled[row] = end
-        packed = {"tokens": tokens, "targets": targets, "weights": weights, "places": places}
+        packed = {"tokens": tokens, "targets": targets, "sought": sought, "weights": weights, "places": places}
         return {
             "pixels": self.pixels(drawn.image),
             "words": slot_words(drawn.marks, self.tokenizer),
@@ -167,7 +143,8 @@ class AnswerTrainer(StageTrainer):
         places = image_places(self.model, prefix)
         squares = places[self.family.grid.to(places.device)]
         watch = Watch((self.look, *self.read), squares, prefix.shape[1])
-        packed = packed_states(self.family, self.model, prefix, inputs, watch=watch)
+        with self.accelerator.autocast():
+            packed = packed_states(self.family, self.model, prefix, inputs, watch=watch)
         weights, words = inputs["weights"], inputs["words"]
         asked, seen, said = weights > 0, weights > 1, inputs["segments"].flatten(1) > 0
         logits = self.model.lm_head(packed.tokens[asked])
@@ -177,7 +154,7 @@ class AnswerTrainer(StageTrainer):
         loss = loss + PLACE_WEIGHT * place_loss(self.family.views(packed.images))
 
         before = shown(inputs["tokens"], words)
-        ahead = meant(shown(inputs["targets"], words), before, inputs["segments"].flatten(1))
+        ahead = meant(shown(inputs["sought"], words), before, inputs["segments"].flatten(1))
         loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said], before[said])
         for layer in self.read:
             loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen], ahead[seen])

@@ -34,3 +34,14 @@ JOINED = Stage(
     "joined", steps=600, batch=24, bins=2, rate=0.003, falling=400, layers=24, about="updates of the joined model"
 )
 """A decoder that can answer already gets another vision tower."""
+MORE = Stage(
+    "more",
+    steps=900,
+    batch=16,
+    bins=3,
+    rate=0.003,
+    falling=600,
+    layers=24,
+    about="updates from --start on",
+)
+"""A finished model is trained on: fewer pictures, and more questions about each."""

@@ -8,13 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
+from mmspec.checkpoints import find_model, read_model
+from mmspec.errors import MismatchError
 from mmspec.miniworld import sample
+from mmspec.safe_files import read_json
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import last_checkpoint, stage_arguments
@@ -22,19 +26,19 @@ from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.export import export
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
-from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, read_known
+from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, begun_from, read_known, weights_digest
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixtral import PIXTRAL
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM
-from mmspec.vlm.pretrain.stages import DEEP, JOINED, SHALLOW, Stage
+from mmspec.vlm.pretrain.stages import DEEP, JOINED, MORE, SHALLOW, Stage
 from mmspec.vlm.pretrain.tokenizer import token_ids, train_tokenizer, with_tokens
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
-STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps"}
+STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps", MORE.name: "--more-steps"}
 """The option that sets the updates of a stage."""
 
 
@@ -116,6 +120,7 @@ def train_answers(
     processor: ProcessorMixin,
     seed: int = 0,
     family: Family = SMOLVLM,
+    bf16: bool = False,
 ) -> Path:
     """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
     result, folder = run / f"{stage.name}-done", run / stage.name
@@ -123,6 +128,7 @@ def train_answers(
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
         model = deepened(model, stage.layers, stack_name(family))
+    data = f"{stage.name}-{seed}" if seed else stage.name
     pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
     trainer = AnswerTrainer(
         family,
@@ -135,10 +141,11 @@ def train_answers(
             stage.rate,
             seed,
             falling=stage.falling,
+            bf16=bf16,
             eval_strategy="steps",
             eval_steps=min(100, stage.steps),
         ),
-        train_dataset=pictures(stage.name, stage.steps * stage.batch, stage.bins),
+        train_dataset=pictures(data, stage.steps * stage.batch, stage.bins),
         eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
@@ -151,54 +158,93 @@ def train_answers(
 
 def train_language(
     run: Path,
-    vision: Path,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
     stages: Sequence[Stage],
     seed: int = 0,
     family: Family = SMOLVLM,
-    known: Known | None = None,
+    bf16: bool = False,
 ) -> Path:
     """The stages after the first; returns the folder of the trained model."""
-    set_seed(seed)
-    processor = prepare_processor(run, family, known)
-    model = new_model(processor, vision, stages[0].layers, family, known)
     for stage in stages:
-        result = train_answers(run, stage, model, processor, seed, family)
+        result = train_answers(run, stage, model, processor, seed, family, bf16)
         model = family.model_class.from_pretrained(result, dtype=torch.float32)
     return result
 
 
-def train(family: Family, arguments: Sequence[str] | None = None) -> None:
-    """Command line."""
+def read_start(source: str, family: Family) -> tuple[Path, PreTrainedModel, ProcessorMixin]:
+    """A finished checkpoint to go on from (a bundled name, a folder, a hub id): its folder, model (float32), processor.
+
+    Raises: MismatchError: it is not of the family's class, or not as wide.
+    """
+    folder = find_model(source)
+    config = read_json(folder / "config.json")
+    wanted = family.config(TokenIds(64, 3, 1, 2, 0), layers=1)
+    width = config.get("text_config", {}).get("hidden_size")
+    if config.get("model_type") != wanted.model_type or width != family.width:
+        raise MismatchError(
+            f"{family.name} cannot go on from {folder}, a {config.get('model_type')} checkpoint with hidden size "
+            f"{width}: it needs a {wanted.model_type} of hidden size {family.width}"
+        )
+    model = read_model(family.model_class, folder, "auto").float()
+    return folder, model, family.processor_class.from_pretrained(folder)
+
+
+def parser_of(family: Family) -> argparse.ArgumentParser:
+    """The options of a family's command."""
     parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
+    parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
     if family.known:
         parser.add_argument(
             "--source", default=SMOLVLM.name, help=f"where {family.known} come from: a name or a folder"
         )
     parser.add_argument("--vision-steps", type=int, default=520, help="updates of the vision tower")
-    for stage in family.stages:
+    for stage in (*family.stages, MORE):
         parser.add_argument(STEPS[stage.name], type=int, default=stage.steps, dest=stage.name, help=stage.about)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--bf16", action="store_true", help="mixed precision, for computers that are fast in bfloat16")
+    return parser
+
+
+def train(family: Family, arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    options = parser_of(family).parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    steps = {stage.name: getattr(options, stage.name) for stage in family.stages}
-    stages = [
-        replace(stage, steps=steps[stage.name], falling=steps[stage.name] * stage.falling // stage.steps)
-        for stage in family.stages
-    ]
-    known = read_known(options.source, family) if family.known else None
-    settings = {"target": family.name, "source": known.digest if known else None, "seed": options.seed}
-    claim(options.run, {**settings, "vision_steps": options.vision_steps, "stages": [*map(str, stages)]})
-    vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
-    trained = train_language(options.run, vision, stages, options.seed, family, known)
-    told = {"--vision-steps": options.vision_steps, **{STEPS[stage.name]: stage.steps for stage in stages}}
-    told |= {"--seed": options.seed} if options.seed else {}
-    told |= {"--source": options.source} if known and options.source != SMOLVLM.name else {}
-    asked = " ".join(f"{name} {value}" for name, value in told.items())
-    export(family, trained, options.out, stages, options.run, known, asked)
+
+    def asked(stage: Stage, **more: Any) -> Stage:
+        """The stage with the updates that were asked for."""
+        steps = getattr(options, stage.name)
+        return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps, **more)
+
+    settings = {"target": family.name, "seed": options.seed, "bf16": options.bf16}
+    if options.start is None:
+        stages = [asked(stage) for stage in family.stages]
+        known = read_known(options.source, family) if family.known else None
+        settings |= {"source": known.digest if known else None, "vision_steps": options.vision_steps}
+        claim(options.run, {**settings, "stages": [*map(str, stages)]})
+        vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
+        set_seed(options.seed)
+        processor = prepare_processor(options.run, family, known)
+        model = new_model(processor, vision, stages[0].layers, family, known)
+        begun, first = begun_from(family, known), {"--vision-steps": str(options.vision_steps)}
+    else:
+        folder, model, processor = read_start(options.start, family)
+        digest = weights_digest(folder)
+        stages = [asked(MORE, layers=model.config.text_config.num_hidden_layers)]
+        claim(options.run, {**settings, "start": digest, "stages": [*map(str, stages)]})
+        set_seed(options.seed)
+        begun, first = f"It goes on from {folder.name} ({digest}). ", {"--start": folder.name}
+    trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
+    told = first | {STEPS[stage.name]: str(stage.steps) for stage in stages}
+    told |= {"--seed": str(options.seed)} if options.seed else {}
+    if options.start is None and family.known and options.source != SMOLVLM.name:
+        told["--source"] = options.source
+    words = [word for pair in told.items() for word in pair] + ["--bf16"] * options.bf16
+    export(family, trained, options.out, stages, options.run, begun, " ".join(words))
 
 
 main = partial(train, SMOLVLM)
