@@ -97,6 +97,19 @@ def test_few_questions_offer_a_guess(samples):
     assert forms["worked"] + forms["describe"] > 0.25 * forms.total()
 
 
+def test_a_yes_or_no_can_be_told_from_the_question_and_the_picture(samples):
+    found = [(drawn.facts, qa) for drawn in samples for qa in drawn.qas if qa.form == "yesno"]
+    about_two = [(facts, qa) for facts, qa in found if qa.topic in ("compare", "sum", "difference")]
+    assert len(about_two) > 10
+    for facts, qa in about_two:
+        names = facts.categories if isinstance(facts, Chart) else facts.rows
+        assert len({name for name in names if re.search(rf"\b{name}\b", qa.question)}) >= 2, qa.question
+    whose = [qa.question for _, qa in found if re.search(r"\b(its|we count)\b", qa.question)]
+    assert len(whose) > 5
+    assert all(question.count("?") == 2 or "the sign" in question for question in whose)
+    assert any(qa.question.count("?") == 1 for _, qa in found)
+
+
 def test_questions_are_phrased_in_many_ways(samples):
     templates = {re.sub(r"\d+|\"[^\"]*\"|\b[A-Z]\w+", "_", qa.question) for drawn in samples for qa in drawn.qas}
     assert len(templates) > 300

@@ -3,6 +3,7 @@
 import copy
 import random
 import re
+from collections import Counter
 
 import torch
 from transformers import SmolVLMForConditionalGeneration
@@ -13,6 +14,7 @@ from mmspec.training.growth import deepened, places
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import packed_attention
+from mmspec.vlm.pretrain.drills import drill
 from mmspec.vlm.pretrain.lessons import GOLD_WEIGHT, IMAGE_WEIGHT, LONG, NOTHING, asked_about, lesson, share
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import NONE, slot_words
@@ -38,9 +40,10 @@ def test_hard_questions_find_room_before_others():
     for index, found in enumerate(asked):
         assert all(qa in found for qa in sample("x", index, "bar").qas)
         assert len(found) >= 3 * 8
-        kinds = [qa.form in LONG for qa in found]
-        assert kinds == [True, *sorted(kinds[1:])]  # a long one, the short ones, the other long ones
-        short = [share(qa) for qa in found if qa.form not in LONG]
+        assert all(qa.form in LONG for qa in found[:2])
+        kinds = [qa.form in LONG for qa in found[4:]]  # behind two drills
+        assert kinds == sorted(kinds)
+        short = [share(qa) for qa in found[4:] if qa.form not in LONG]
         firsts += short[: len(short) // 2]
         lasts += short[len(short) // 2 :]
     assert sum(firsts) > 1.4 * sum(lasts)  # in random order they would be alike
@@ -60,6 +63,44 @@ def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
         assert said.replace(" ", "") == wanted.replace(" ", "")
         golden = {weight for _, weight in pairs if weight > IMAGE_WEIGHT}
         assert golden == (set() if qa.form == "describe" else {GOLD_WEIGHT})
+
+
+def test_drills_are_sums_of_numbers_that_are_told():
+    tokenizer = processor().tokenizer
+    forms = Counter()
+    for index in range(200):
+        qa = drill(random.Random(index))
+        forms[qa.form] += 1
+        for x, sign, y, _, told in re.findall(r"(\d+) (plus|minus) (\d+) (is|makes|gives|leaves) (\d+)", qa.answer):
+            assert int(told) == int(x) + int(y) * (1 if sign == "plus" else -1)
+            assert f"{x} {sign} {y}" in qa.question
+        taught = lesson(tokenizer, qa)
+        heavy = [place for place, weight in enumerate(taught.weights) if weight == GOLD_WEIGHT]
+        assert heavy
+        assert all(
+            taught.sought[place] == NOTHING for place in heavy if tokenizer.decode([taught.ids[place]]).isdigit()
+        )
+        if qa.form == "worked":
+            said = "".join(tokenizer.decode([taught.ids[place]]) for place in heavy)
+            assert said == qa.gold.replace(" ", "")
+        if qa.form == "short":
+            x, y = (int(number) for number in re.findall(r"\d+", qa.question))
+            assert int(qa.gold) == (x + y if qa.topic == "sum" else abs(x - y))
+    assert set(forms) == {"worked", "short", "yesno", "choice"}
+
+
+def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
+    tokenizer = processor().tokenizer
+    answer = "Kim has 7 and Gus 20. Only Gus is above 8, which makes 1. Answer: 1."
+    spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Kim|Gus|\d+", answer))
+
+    def heavy(form):
+        taught = lesson(tokenizer, QA("How many?", answer, form, "above", "1", spans))
+        pairs = zip(taught.ids, taught.weights, strict=True)
+        return "".join(tokenizer.decode([one]) for one, weight in pairs if weight == GOLD_WEIGHT).replace(" ", "")
+
+    assert heavy("worked") == "Gus811"
+    assert heavy("describe") == "11"
 
 
 def test_a_yes_hangs_on_what_follows_and_a_sum_stands_nowhere():

@@ -47,7 +47,9 @@ def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
-    assert isinstance(run("one", "--model", folder, "--voice", "nobody", "--out", tmp_path / "x.wav").exception, UnknownNameError)
+    assert isinstance(
+        run("one", "--model", folder, "--voice", "nobody", "--out", tmp_path / "x.wav").exception, UnknownNameError
+    )
     silent = tiny.tiny_llama(tmp_path / "llama")
     done = run("hello", "--model", silent, "--max-new-tokens", 4, "--out", tmp_path / "x.wav")
     assert isinstance(done.exception, InputError)
