@@ -47,7 +47,8 @@ DELEGATED = {
 }
 
 WRITTEN = {"picture": "picture.png", "sound": "speech.wav"}
-"""What is no text goes to a file: names that suit."""
+"""What goes to a file, with the name of one."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

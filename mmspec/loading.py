@@ -29,6 +29,7 @@ class Family(Protocol):
     """What a target class offers for loading, beside `mmspec.contract.TextTarget`."""
 
     modality: str
+    makes: str
     usual_drafter: str
 
     def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:

@@ -15,7 +15,17 @@ from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import packed_attention
 from mmspec.vlm.pretrain.drills import drill
-from mmspec.vlm.pretrain.lessons import GOLD_WEIGHT, IMAGE_WEIGHT, LONG, NOTHING, asked_about, lesson, share
+from mmspec.vlm.pretrain.language import PackedPictures
+from mmspec.vlm.pretrain.lessons import (
+    CLOSED,
+    GOLD_WEIGHT,
+    IMAGE_WEIGHT,
+    LONG,
+    NOTHING,
+    asked_about,
+    lesson,
+    priority,
+)
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import NONE, slot_words
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
@@ -36,17 +46,33 @@ def tiny(tokenizer):
 
 def test_hard_questions_find_room_before_others():
     asked = [asked_about(sample("x", index, "bar"), random.Random(index)) for index in range(20)]
-    firsts, lasts = [], []
+    high, low = [], []
     for index, found in enumerate(asked):
         assert all(qa in found for qa in sample("x", index, "bar").qas)
         assert len(found) >= 3 * 8
         assert all(qa.form in LONG for qa in found[:2])
-        kinds = [qa.form in LONG for qa in found[4:]]  # behind two drills
+        kinds = [qa.form in LONG for qa in found[2:]]
         assert kinds == sorted(kinds)
-        short = [share(qa) for qa in found[4:] if qa.form not in LONG]
-        firsts += short[: len(short) // 2]
-        lasts += short[len(short) // 2 :]
-    assert sum(firsts) > 1.4 * sum(lasts)  # in random order they would be alike
+        short = [priority(qa) for qa in found if qa.form not in LONG]
+        high += short[: len(short) // 2]
+        low += short[len(short) // 2 :]
+    assert sum(high) > 1.4 * sum(low)  # in random order they would be alike
+
+
+def test_drills_are_asked_behind_the_long_answers():
+    made = processor()
+
+    def questions(drills):
+        item = PackedPictures(made.tokenizer, "x", 1, 9, lambda image: torch.zeros(1), drills)[0]
+        tokens, segments = item["tokens"], item["segments"].flatten()
+        found = [made.tokenizer.decode(tokens[segments == number]) for number in range(1, int(segments.max()) + 1)]
+        return [text.split("<end")[0] for text in found if text]
+
+    plain, drilled = questions(0), questions(2)
+    assert len(plain) > 8
+    assert set(plain[:2]) < set(drilled)
+    assert 1 <= len(set(drilled[2:4]) - set(plain)) <= 2
+    assert all(re.search(r"\d", text) for text in set(drilled) - set(plain))
 
 
 def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
@@ -71,6 +97,10 @@ def test_drills_are_sums_of_numbers_that_are_told():
     for index in range(200):
         qa = drill(random.Random(index))
         forms[qa.form] += 1
+        if qa.form in CLOSED:
+            assert qa.reason.isdigit()
+        if qa.form in CLOSED or " and " in qa.question:
+            assert len(re.findall(r"\d+", qa.question)) >= 2, qa.question
         for x, sign, y, _, told in re.findall(r"(\d+) (plus|minus) (\d+) (is|makes|gives|leaves) (\d+)", qa.answer):
             assert int(told) == int(x) + int(y) * (1 if sign == "plus" else -1)
             assert f"{x} {sign} {y}" in qa.question
@@ -80,13 +110,14 @@ def test_drills_are_sums_of_numbers_that_are_told():
         assert all(
             taught.sought[place] == NOTHING for place in heavy if tokenizer.decode([taught.ids[place]]).isdigit()
         )
-        if qa.form == "worked":
+        several = len(qa.gold.split()) > 1
+        if several:
             said = "".join(tokenizer.decode([taught.ids[place]]) for place in heavy)
             assert said == qa.gold.replace(" ", "")
-        if qa.form == "short":
+        elif qa.form == "short":
             x, y = (int(number) for number in re.findall(r"\d+", qa.question))
             assert int(qa.gold) == (x + y if qa.topic == "sum" else abs(x - y))
-    assert set(forms) == {"worked", "short", "yesno", "choice"}
+    assert set(forms) == {"short", "yesno", "choice"}
 
 
 def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
@@ -100,25 +131,47 @@ def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
         return "".join(tokenizer.decode([one]) for one, weight in pairs if weight == GOLD_WEIGHT).replace(" ", "")
 
     assert heavy("worked") == "Gus811"
-    assert heavy("describe") == "11"
+    assert heavy("describe") == ""
+    assert heavy("short") == "Kim7Gus20Gus811"
 
 
-def test_a_yes_hangs_on_what_follows_and_a_sum_stands_nowhere():
+def test_what_is_sought_is_what_the_picture_shows():
     tokenizer = processor().tokenizer
 
-    def sought(answer, form, topic, gold):
-        spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Yes|\d+", answer))
-        taught = lesson(tokenizer, QA("What?", answer, form, topic, gold, spans))
+    def sought(answer, form, topic, gold, reason=None):
+        spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Yes|No|\bB\b|\d+", answer))
+        taught = lesson(tokenizer, QA("What?", answer, form, topic, gold, spans, reason))
         changed = zip(taught.ids, taught.sought, strict=True)
         return [(tokenizer.decode([one]).strip(), other) for one, other in changed if one != other]
 
     (digit,) = tokenizer("4", add_special_tokens=False)["input_ids"]
-    assert dict(sought("Yes, it is 42.", "yesno", "value", "yes")).keys() <= {"Yes", "Y", "es"}
-    assert {other for _, other in sought("Yes, it is 42.", "yesno", "value", "yes")} == {digit}
+    for said in ("Yes", "Yes.", "Yes, it is.", "No, it is 42."):  # the value is said, or stands in the question
+        changed = sought(said, "yesno", "value", said[:2].strip(",.").lower(), "42")
+        assert {other for _, other in changed} == {digit}
+        assert "".join(one for one, _ in changed) == re.match(r"\w+", said)[0]
+    assert sought("(B) 42", "choice", "value", "42", "42") == [("B", digit)]
+    assert sought("42", "choice", "value", "42", "42") == []
     assert sought("It is 42.", "short", "value", "42") == []
     assert sought("It is 42.", "short", "sum", "42") == [("4", NOTHING), ("2", NOTHING)]
-    assert sought("30 plus 12 makes 42.", "worked", "sum", "42") == [("4", NOTHING), ("2", NOTHING)]
+    assert {other for _, other in sought("No, it is 42.", "yesno", "sum", "no", "42")} == {NOTHING}
+    worked = "Kim has 42. We add 30 and 12. 30 plus 12 makes 42."
+    assert sought(worked, "worked", "sum", "42") == [("4", NOTHING), ("2", NOTHING)]  # Kim's stands in the picture
     assert not shown(torch.tensor([[NOTHING]]), torch.tensor([[[NONE, digit]]])).any()
+
+
+def test_every_yes_no_and_letter_hangs_on_a_value():
+    made = processor()
+    closed = [qa for index in range(30) for qa in sample("closed", index).qas if qa.form in CLOSED]
+    forms = Counter()
+    for qa in closed:
+        taught = lesson(made.tokenizer, qa)
+        first = next(place for place, weight in enumerate(taught.weights) if weight > 1)
+        moved = taught.sought[first] != taught.ids[first]
+        forms[qa.form, qa.gold if qa.form == "yesno" else "", moved] += 1
+    assert forms["yesno", "yes", False] == forms["yesno", "no", False] == 0
+    assert forms["yesno", "yes", True] > 3
+    assert forms["yesno", "no", True] > 3
+    assert forms["choice", "", True] > forms["choice", "", False] > 0  # some choices are answered by the value
 
 
 def test_dense_labels_find_the_characters():

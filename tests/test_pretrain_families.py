@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from transformers import AutoModelForImageTextToText, AutoProcessor, SmolVLMForConditionalGeneration
 
 import mmspec
-from mmspec.errors import MismatchError
+from mmspec.errors import InputError, MismatchError
 from mmspec.miniworld import sample
 from mmspec.registry import resolve
 from mmspec.training.loop import stage_arguments
@@ -199,7 +199,8 @@ def test_a_translated_decoder_says_nearly_what_the_known_model_says() -> None:
     with torch.no_grad():  # sizes count
         for layer in decoder.layers:
             layer.post_attention_layernorm.weight.zero_()
-    assert agreement(decoder) < near - 0.1
+            layer.post_feedforward_layernorm.weight.zero_()
+    assert agreement(decoder) < near / 2
     words = known.model.get_input_embeddings().weight
     torch.testing.assert_close(model.get_output_embeddings().weight[: len(words)], words)
 
@@ -229,17 +230,19 @@ def test_one_layer_in_six_sees_all() -> None:
     assert {kinds[layer] for layer in (taught[0], *taught[1])} == {"full_attention"}
 
 
+def saving(*args: Any, **more: Any) -> Any:
+    """The arguments of a stage that saves after every update."""
+    here = {"save_steps": 1, "logging_steps": 1, "dataloader_num_workers": 0}
+    forked = {"dataloader_prefetch_factor": None, "dataloader_persistent_workers": False}
+    return stage_arguments(*args, **{**more, **here, **forked})
+
+
 @pytest.mark.parametrize("family", [*FAMILIES.values(), LITTLE], ids=[*FAMILIES, "smolvlm"])
 @pytest.mark.slow
 def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
     family: Family, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def quick(*args: Any, **more: Any) -> Any:
-        here = {"save_steps": 1, "logging_steps": 1, "warmup_steps": 0, "dataloader_num_workers": 0}
-        forked = {"dataloader_prefetch_factor": None, "dataloader_persistent_workers": False}
-        return stage_arguments(*args, **{**more, **here, **forked})
-
-    monkeypatch.setattr(train, "stage_arguments", quick)
+    monkeypatch.setattr(train, "stage_arguments", lambda *args, **more: saving(*args, **{**more, "warmup_steps": 0}))
     monkeypatch.setattr(train, "VALIDATION", 2)
     run, out = tmp_path / "run", tmp_path / "mini"
     command = ["--out", str(out), "--run", str(run), "--vision-steps", "2", "--threads", "1"]
@@ -260,9 +263,10 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
 
     card = (out / "README.md").read_text()
     if family.known:
-        assert f"--source {source}`" in card
+        assert "--source little` trains" in card
         digest = read_known(str(source), family).digest
-        assert f"It starts from little ({digest}): it has {family.known} from there" in card
+        assert f"It starts from little ({digest}): it has {family.known} from there. Vision tower" in card
+    assert "Seeds: tokenizer, vision, " in card
     assert f"- {last}: 2 updates" in card
     assert f"--out FOLDER --vision-steps 2 --steps {family.stages[0].steps}" in card
     with pytest.raises(MismatchError, match="differs in seed"):
@@ -292,9 +296,18 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
 def test_a_finished_model_is_trained_on(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "MORE", replace(ONE, name="more", layers=24))
     monkeypatch.setattr(train, "VALIDATION", 2)
-    command = ["--start", str(source), "--run", str(tmp_path / "run"), "--threads", "1", "--more-steps", "3"]
+    monkeypatch.setattr(train, "stage_arguments", saving)
+    command = ["--start", str(source), "--threads", "1", "--more-steps", "3", "--seed", "4"]
     for name, more in (("exact", []), ("mixed", ["--bf16"])):
-        train.train(LITTLE, [*command, *more, "--run", str(tmp_path / name), "--out", str(tmp_path / f"{name}-out")])
+        run, out = tmp_path / name, tmp_path / f"{name}-out"
+        again = [*command, *more, "--run", str(run), "--out", str(out)]
+        train.train(LITTLE, again)
+        weights = load_file(run / "more-done" / "model.safetensors")
+        for lost in (run / "more-done", run / "more" / "checkpoint-3", out):
+            shutil.rmtree(lost)
+        train.train(LITTLE, again)
+        for key, weight in load_file(run / "more-done" / "model.safetensors").items():
+            torch.testing.assert_close(weight, weights[key], msg=key, rtol=1e-4, atol=1e-6)
     runs = (tmp_path / name / "more-done" for name in ("exact", "mixed"))  # in float32
     before, after, mixed = (load_file(folder / "model.safetensors") for folder in (source, *runs))
     assert before.keys() == after.keys() == mixed.keys()  # it stays as deep as it was
@@ -304,13 +317,35 @@ def test_a_finished_model_is_trained_on(source: Path, tmp_path: Path, monkeypatc
     assert 0 < apart.norm() < moved.norm()
     card = (tmp_path / "mixed-out" / "README.md").read_text()
     assert "It goes on from little (" in card
-    assert "--start little --more-steps 3 --bf16` trains one like it" in card
+    assert "Seeds: more-4." in card
+    assert "Vision tower" not in card
+    assert f"--start {source.name} --more-steps 3 --seed 4 --bf16` trains one like it" in card
     with pytest.raises(MismatchError, match="differs in start"):
         train.train(
             LITTLE, [*command, "--start", str(tmp_path / "exact-out"), "--run", str(tmp_path / "exact"), "--out", "x"]
         )
     with pytest.raises(MismatchError, match="pixtral-mini cannot go on from .*, a smolvlm checkpoint"):
         train.train(FAMILIES["pixtral"], [*command, "--out", str(tmp_path / "no")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--more-steps", "3"], "--more-steps needs --start"),
+        (["--start", "smolvlm-mini", "--vision-steps", "3"], "--vision-steps is for a new model: with --start, --more"),
+        (["--start", "smolvlm-mini", "--source", "smolvlm-mini"], "--source is for a new model"),
+        (["--start", "smolvlm-mini", "--steps", "0"], "--steps is for a new model"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        train.train(LLAVA_NEXT, [*options, "--out", str(tmp_path / "out"), "--run", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_training_starts_from_is_not_replaced(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="where the model lies that training starts from"):
+        train.train(LITTLE, ["--start", str(source), "--out", str(source), "--run", str(tmp_path / "run")])
 
 
 def said(folder: Path) -> list[float]:

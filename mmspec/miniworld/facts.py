@@ -109,6 +109,7 @@ class QA:
     gold: the value by which an answer is judged (None for descriptions). The answer's last sentence states it.
     spans: (start, end, kind) character spans of the answer; kind "image" = only the picture determines it, "copy" = it
         stands in the question. Everything else is template. Spans do not overlap and are sorted.
+    reason: the value that a yes, a no or the letter of a choice hangs on; the answer need not say it.
     """
 
     question: str
@@ -117,3 +118,4 @@ class QA:
     topic: str
     gold: str | None
     spans: tuple[tuple[int, int, str], ...]
+    reason: str | None = None

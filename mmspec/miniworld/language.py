@@ -5,7 +5,9 @@ together, keeps answers within their length and turns mark-up into spans. Random
 """
 
 import random
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -191,14 +193,14 @@ def _yesno(voice: Voice, ask: Ask) -> QA:
     question = voice.say(
         "[Is it [true|correct|right] that|Can [you|we] say that|Would you [agree|say] that] {c}?", c=claimed
     )
-    if any(name not in claimed for name in ask.about):  # "its color is red": whose?
+    if not all(re.search(rf"\b{re.escape(name)}\b", claimed) for name in ask.about):  # "its color is red": whose?
         question = f"{ask.question} {question}"
     gold = "yes" if truth else "no"
     answer = f"<{gold}>, {ask.claim(mark(ask.gold))}."
     if voice.rng.random() < 0.3:
         question, answer = f"{question} Answer yes or no.", f"<{gold}>."
     made = Ask(ask.topic, ask.key, question, gold, ask.claim)
-    return _qa(made, "yesno", question, answer)
+    return replace(_qa(made, "yesno", question, answer), reason=ask.gold)
 
 
 def _choice(voice: Voice, ask: Ask) -> QA:
@@ -210,7 +212,8 @@ def _choice(voice: Voice, ask: Ask) -> QA:
     cue = voice.say("[Choose [one|from]:|Pick [one|from]:|Options:|]")
     answer = voice.say("[(<{k}>) {v}|[it|the answer] is (<{k}>) {v}.|{v}]", k=letter, v=mark(ask.gold))
     asked = f"{ask.question} {cue}"
-    return _qa(ask, "choice", f"{asked} {listed}", answer, asked=asked, sentences=answer.endswith("."))
+    made = _qa(ask, "choice", f"{asked} {listed}", answer, asked=asked, sentences=answer.endswith("."))
+    return replace(made, reason=ask.gold)
 
 
 def _qa(ask: Ask, form: str, question: str, answer: str, *, asked: str = "", sentences: bool = True) -> QA:

@@ -191,14 +191,8 @@ def ask_number(voice: Voice, sign: Sign) -> Ask | None:
     question = voice.say("[which|what] number [is|stands|can you see] on the sign?")
     ask = _text_ask(voice, sign, "number", "number", question, numbers[0], "[the number is|it shows|we read]")
     near = (str(int(numbers[0]) + 1), str(int(numbers[0]) + 10), str(int(numbers[0]) + 5))
-    return Ask(
-        ask.topic,
-        ask.key,
-        question,
-        ask.gold,
-        lambda v: voice.say("[the number is|it shows|we read] {v}", v=v),
-        ask.steps,
-        near,
+    return replace(
+        ask, claim=lambda v: voice.say("[the number is|it shows|we read] {v}", v=v), wrong=near, quoted=False
     )
 
 

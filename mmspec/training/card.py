@@ -52,10 +52,10 @@ def model_card(trained: Trained) -> str:
     target, recipe, course, history = trained.target, trained.recipe, trained.course, trained.history
     answers = asdict(course.answers)
     answers["answer batch"] = answers.pop("batch")  # `batch` is that of an update
-    settings = {**asdict(recipe), **asdict(course), **answers, "data": _place(course.data)}
+    settings = {**asdict(recipe), **asdict(course), **answers, "data": shown_place(course.data)}
     del settings["answers"]
     if course.start is not None:
-        settings["start"] = _place(course.start)
+        settings["start"] = shown_place(course.start)
     return "\n".join([
         "---",
         f"base_model: {target}",
@@ -96,7 +96,7 @@ def model_card(trained: Trained) -> str:
     ])  # fmt: skip
 
 
-def _place(told: str) -> str:
+def shown_place(told: str) -> str:
     """A name or a folder as others may read it: not where it lies on the disk of who trained."""
     path = Path(told)
     if not path.is_absolute():
@@ -110,7 +110,7 @@ def _data(course: Course, rows: Sequence[Answered]) -> list[str]:
     if course.answers.author == "target":
         greedy = sum(row.temperature == 0 for row in rows)
         by = f"the target's, {greedy:,} of them greedy and {len(rows) - greedy:,} sampled at temperature 1"
-    return [f"{len(rows):,} questions of `{_place(course.data)}`; the answers ({tokens:,} tokens) are {by}."]
+    return [f"{len(rows):,} questions of `{shown_place(course.data)}`; the answers ({tokens:,} tokens) are {by}."]
 
 
 def _together(trained: Trained) -> list[str]:

@@ -49,8 +49,8 @@ def packed_attention(
 
     together = kwargs.get("together")
     seen = None if together is None else _prefix_mask(together, kwargs.get("sliding_window"))
-    with torch.autocast(query.device.type, enabled=False):  # on a CPU, its backward pass is slower in bfloat16
-        precise = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):  # where the backward pass of attention is slower in bfloat16
+        precise = torch.promote_types(query.dtype, torch.float32) if query.device.type == "cpu" else query.dtype
         query, key, value = query.to(precise), key.to(precise), value.to(precise)
         first = scaled_dot_product_attention(
             query[:, :, :prefix],

@@ -13,7 +13,8 @@ CHAIN = 3
 
 
 def drill(rng: random.Random) -> QA:
-    """A few sums, worked out; or one, asked for as the sums of a picture are, whose numbers stand in the question."""
+    """A few sums; or one, asked for as the sums of a picture are. Here "image" spans are what is to be computed, and
+    the gold value of a few sums is all their results."""
     voice = Voice(rng)
     if rng.random() < 0.5:
         return _chain(voice)
@@ -32,4 +33,4 @@ def _chain(voice: Voice) -> QA:
     # of the three numbers of a sum, only the last is not in the question
     told = tuple((start, end, "copy" if place % 3 < 2 else "image") for place, (start, end, _) in enumerate(spans))
     gold = " ".join(answer[start:end] for start, end, kind in told if kind == "image")
-    return QA(question, answer, "worked", "sum", gold, told)
+    return QA(question, answer, "short", "sum", gold, told)

@@ -38,9 +38,8 @@ and questions that the world does not ask are beyond it, and it will answer them
 ## Recipe
 
 `mmspec train target {target} --out FOLDER {options}` trains one like it.
-{begun}Vision tower: dense labels of every patch. Then, with
-cross-entropy on answers (words that only the picture determines count more) and on what every image slot shows and
-where it lies; a few attention heads are taught to look at the slots that show the word at hand:
+{begun} with cross-entropy on answers (words that only the picture determines count more) and on what every image slot
+shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand:
 
 {stages}
 
@@ -61,11 +60,13 @@ def export(
     stages: Sequence[Stage],
     run: Path,
     begun: str,
+    seeds: Sequence[str],
     options: str,
 ) -> None:
     """Write the trained model of the folder `trained` to `out`, with a card from the stages and the logs of the run.
 
-    begun: what it starts from, a sentence or nothing. options: those of the command that trains one like it.
+    begun: how its training begins, up to the loss. seeds: of the data. options: those of the command that trains one
+    like it.
     """
     model = family.model_class.from_pretrained(trained, dtype=torch.bfloat16)
     processor = family.processor_class.from_pretrained(trained)
@@ -88,7 +89,7 @@ def export(
         options=options,
         begun=begun,
         cost="\n".join(f"- {name}: {cost(log)}" for name, log in logs.items()),
-        seeds="tokenizer, vision, " + ", ".join(stage.name for stage in stages),
+        seeds=", ".join(seeds),
         stages="\n".join(f"- {stage}" for stage in stages),
         validation=f"{last['eval_image_words']:.1%} of the picture's words right.",
     )

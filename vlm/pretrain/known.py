@@ -6,17 +6,23 @@ import hashlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, SmolVLMForConditionalGeneration, SmolVLMProcessor
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+    SmolVLMForConditionalGeneration,
+    SmolVLMProcessor,
+)
 
-from mmspec.checkpoints import bundled, locate, read_model
+from mmspec.checkpoints import find_model, read_model
 from mmspec.errors import MismatchError
 from mmspec.miniworld import sample
 from mmspec.safe_files import read_json
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.smolvlm import SMOLVLM
 from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 TEXT = 128
@@ -28,7 +34,7 @@ class Known:
 
     name: str
     digest: str
-    model: SmolVLMForConditionalGeneration
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
 
 
@@ -37,15 +43,8 @@ def read_known(source: str, family: Family) -> Known:
 
     Raises: MismatchError: it is of another class, not as wide as the family's, or too shallow.
     """
-    found = bundled()
-    folder = found.get(source) or locate("model", source, list(found))
-    config = read_json(folder / "config.json")
-    width = config.get("text_config", {}).get("hidden_size")
-    if config.get("model_type") != "smolvlm" or width != family.width:
-        raise MismatchError(
-            f"{family.name} cannot start from {folder}, a {config.get('model_type')} checkpoint with hidden size "
-            f"{width}: it needs one like {SMOLVLM.name}, of hidden size {family.width}"
-        )
+    folder = find_model(source)
+    config = check_kind(folder, SmolVLMForConditionalGeneration, family.width, f"{family.name} cannot start from")
     layers, needed = config["text_config"].get("num_hidden_layers", 0), family.stages[-1].layers
     if layers < needed and not family.deepens:
         raise MismatchError(f"{family.name} cannot start from {folder}, which has {layers} layers: it needs {needed}")
@@ -53,14 +52,50 @@ def read_known(source: str, family: Family) -> Known:
     return Known(folder.name, weights_digest(folder), model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
 
 
+def read_start(source: str, family: Family) -> tuple[Known, ProcessorMixin]:
+    """A finished checkpoint of the family to go on from (a bundled name, a folder, a hub id), and its processor.
+
+    Raises: MismatchError: it is not of the family's class, or not as wide.
+    """
+    folder = find_model(source)
+    check_kind(folder, family.model_class, family.width, f"{family.name} cannot go on from")
+    model = read_model(family.model_class, folder, torch.float32)
+    processor = family.processor_class.from_pretrained(folder)
+    return Known(folder.name, weights_digest(folder), model, processor.tokenizer), processor
+
+
+def check_kind(folder: Path, model_class: type[PreTrainedModel], width: int, refusal: str) -> dict[str, Any]:
+    """The configuration of a checkpoint of that class and that hidden size.
+
+    Raises: MismatchError: it is another one; refusal: how the message begins.
+    """
+    config = read_json(folder / "config.json")
+    wanted, found = model_class.config_class.model_type, config.get("text_config", {}).get("hidden_size")
+    if config.get("model_type") != wanted or found != width:
+        raise MismatchError(
+            f"{refusal} {folder}, a {config.get('model_type')} checkpoint with hidden size {found}: it needs a "
+            f"{wanted} of hidden size {width}"
+        )
+    return config
+
+
 def weights_digest(folder: Path) -> str:
-    """What tells the weights of a checkpoint of one file from others."""
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    """A short hash of a checkpoint's weights.
+
+    Raises: MismatchError: they are in several files.
+    """
+    file = folder / "model.safetensors"
+    if not file.exists():
+        raise MismatchError(
+            f"{folder} has no model.safetensors: a checkpoint to begin with has its weights in one file"
+        )
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def begun_from(family: Family, known: Known | None) -> str:
-    """What a new model has from the checkpoint it starts from, for its card."""
-    return f"It starts from {known.name} ({known.digest}): it has {family.known} from there. " if known else ""
+    """How the training of a new model begins, for its card."""
+    begun = f"It starts from {known.name} ({known.digest}): it has {family.known} from there. " if known else ""
+    return begun + "Vision tower: dense labels of every patch. Then,"
 
 
 def adopt_tower(family: Family, model: PreTrainedModel, known: Known) -> set[str]:

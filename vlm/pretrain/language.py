@@ -16,6 +16,7 @@ from mmspec.miniworld import sample
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
+from mmspec.vlm.pretrain.drills import drill
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
@@ -30,7 +31,7 @@ IGNORE = -1
 
 
 class PackedPictures(Dataset[dict[str, Tensor]]):
-    """Pictures with their questions, first fit into the bins of a row.
+    """Pictures with their questions, and drills among them, first fit into the bins of a row.
 
     Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought and places
     int64 and weights float [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding).
@@ -44,8 +45,10 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         length: int,
         bins: int,
         pixels: Callable[[Image.Image], Tensor],
+        drills: int = 0,
     ) -> None:
         self.tokenizer, self.seed, self.length, self.bins, self.pixels = tokenizer, seed, length, bins, pixels
+        self.drills = drills
 
     def __len__(self) -> int:
         return self.length
@@ -59,7 +62,9 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
-        asked = asked_about(drawn, random.Random(f"{self.seed}/{index}/more"))
+        rng = random.Random(f"{self.seed}/{index}/more")
+        asked = asked_about(drawn, rng)
+        asked[2:2] = [drill(rng) for _ in range(self.drills)]
         for number, qa in enumerate(asked, 1):
             taught = lesson(self.tokenizer, qa)
             ids = taught.ids
@@ -99,8 +104,9 @@ def packed_states(family: Family, model: Any, prefix: Tensor, batch: dict[str, T
     """Runs the stock model on packed rows. prefix: [1, P] ids; more: for the attention function, a `Watch` say."""
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
-    images = torch.stack(list(inner.get_image_features(**family.pictures(batch["pixels"])).pooler_output))
     embeddings = inner.get_input_embeddings()(torch.cat([prefix.expand(rows, -1), tokens], 1))
+    images = torch.stack(list(inner.get_image_features(**family.pictures(batch["pixels"])).pooler_output))
+    images = images.to(embeddings.dtype)  # with autocast, a linear layer may have made them bfloat16
     places = image_places(model, prefix)
     before = torch.arange(length, device=tokens.device).expand(rows, -1)
     states = inner.get_submodule(family.decoder)(

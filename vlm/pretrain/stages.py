@@ -44,4 +44,4 @@ MORE = Stage(
     layers=24,
     about="updates from --start on",
 )
-"""A finished model is trained on: fewer pictures, and more questions about each."""
+"""A finished model, whatever its depth, is trained on: fewer pictures, and more questions about each."""

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
-from mmspec.checkpoints import find_model, read_model
-from mmspec.errors import MismatchError
+from mmspec.checkpoints import find_model
+from mmspec.errors import InputError
 from mmspec.miniworld import sample
-from mmspec.safe_files import read_json
+from mmspec.training.card import shown_place
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import last_checkpoint, stage_arguments
@@ -26,7 +26,7 @@ from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.export import export
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
-from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, begun_from, read_known, weights_digest
+from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, begun_from, read_known, read_start
 from mmspec.vlm.pretrain.language import AnswerTrainer, PackedPictures
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.loop import StageTrainer
@@ -38,6 +38,8 @@ from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
+DRILLS = 2  # per picture
+VISION_STEPS = 520
 STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps", MORE.name: "--more-steps"}
 """The option that sets the updates of a stage."""
 
@@ -48,7 +50,12 @@ def stack_name(family: Family) -> str:
 
 
 def train_vision(
-    run: Path, steps: int = 520, batch: int = 24, seed: int = 0, family: Family = SMOLVLM, known: Known | None = None
+    run: Path,
+    steps: int = VISION_STEPS,
+    batch: int = 24,
+    seed: int = 0,
+    family: Family = SMOLVLM,
+    known: Known | None = None,
 ) -> Path:
     """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped."""
     result = run / VISION_FILE
@@ -128,7 +135,6 @@ def train_answers(
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
         model = deepened(model, stage.layers, stack_name(family))
-    data = f"{stage.name}-{seed}" if seed else stage.name
     pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
     trainer = AnswerTrainer(
         family,
@@ -145,7 +151,7 @@ def train_answers(
             eval_strategy="steps",
             eval_steps=min(100, stage.steps),
         ),
-        train_dataset=pictures(data, stage.steps * stage.batch, stage.bins),
+        train_dataset=pictures(data_seed(stage, seed), stage.steps * stage.batch, stage.bins, drills=DRILLS),
         eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
@@ -154,6 +160,11 @@ def train_answers(
     processor.save_pretrained(temporary)
     temporary.rename(result)
     return result
+
+
+def data_seed(stage: Stage, seed: int) -> str:
+    """The seed of a stage's pictures."""
+    return f"{stage.name}-{seed}" if seed else stage.name
 
 
 def train_language(
@@ -172,24 +183,6 @@ def train_language(
     return result
 
 
-def read_start(source: str, family: Family) -> tuple[Path, PreTrainedModel, ProcessorMixin]:
-    """A finished checkpoint to go on from (a bundled name, a folder, a hub id): its folder, model (float32), processor.
-
-    Raises: MismatchError: it is not of the family's class, or not as wide.
-    """
-    folder = find_model(source)
-    config = read_json(folder / "config.json")
-    wanted = family.config(TokenIds(64, 3, 1, 2, 0), layers=1)
-    width = config.get("text_config", {}).get("hidden_size")
-    if config.get("model_type") != wanted.model_type or width != family.width:
-        raise MismatchError(
-            f"{family.name} cannot go on from {folder}, a {config.get('model_type')} checkpoint with hidden size "
-            f"{width}: it needs a {wanted.model_type} of hidden size {family.width}"
-        )
-    model = read_model(family.model_class, folder, "auto").float()
-    return folder, model, family.processor_class.from_pretrained(folder)
-
-
 def parser_of(family: Family) -> argparse.ArgumentParser:
     """The options of a family's command."""
     parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
@@ -198,53 +191,76 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
     parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
     if family.known:
         parser.add_argument(
-            "--source", default=SMOLVLM.name, help=f"where {family.known} come from: a name or a folder"
+            "--source", help=f"where {family.known} come from: a name or a folder (without it: {SMOLVLM.name})"
         )
-    parser.add_argument("--vision-steps", type=int, default=520, help="updates of the vision tower")
+    parser.add_argument("--vision-steps", type=int, help=f"updates of the vision tower (without it: {VISION_STEPS})")
     for stage in (*family.stages, MORE):
-        parser.add_argument(STEPS[stage.name], type=int, default=stage.steps, dest=stage.name, help=stage.about)
+        told = f"{stage.about} (without it: {stage.steps})"
+        parser.add_argument(STEPS[stage.name], type=int, dest=stage.name, help=told)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bf16", action="store_true", help="mixed precision, for computers that are fast in bfloat16")
+    parser.add_argument(
+        "--bf16", action="store_true", help="mixed precision once there are questions, where bfloat16 is fast"
+    )
     return parser
+
+
+def check_options(options: argparse.Namespace, family: Family) -> None:
+    """Raises: InputError: an option that would change nothing, or the finished checkpoint would replace its start."""
+    new = {"--source": "source", "--vision-steps": "vision_steps"}
+    new |= {STEPS[stage.name]: stage.name for stage in family.stages}
+    given = [option for option, name in new.items() if getattr(options, name, None) is not None]
+    if options.start is not None and given:
+        raise InputError(f"{given[0]} is for a new model: with --start, {STEPS[MORE.name]} sets the updates")
+    if options.start is None and options.more is not None:
+        raise InputError(f"{STEPS[MORE.name]} needs --start: the model to train on")
+    if options.start is not None and options.out.resolve() == find_model(options.start).resolve():
+        raise InputError(f"--out {options.out} is where the model lies that training starts from: name another folder")
 
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     options = parser_of(family).parse_args(arguments)
+    check_options(options, family)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
+    set_seed(options.seed)
 
     def asked(stage: Stage, **more: Any) -> Stage:
         """The stage with the updates that were asked for."""
         steps = getattr(options, stage.name)
+        steps = stage.steps if steps is None else steps
         return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps, **more)
 
     settings = {"target": family.name, "seed": options.seed, "bf16": options.bf16}
     if options.start is None:
         stages = [asked(stage) for stage in family.stages]
-        known = read_known(options.source, family) if family.known else None
-        settings |= {"source": known.digest if known else None, "vision_steps": options.vision_steps}
+        vision_steps = VISION_STEPS if options.vision_steps is None else options.vision_steps
+        known = read_known(options.source or SMOLVLM.name, family) if family.known else None
+        settings |= {"source": known.digest if known else None, "vision_steps": vision_steps}
         claim(options.run, {**settings, "stages": [*map(str, stages)]})
-        vision = train_vision(options.run, options.vision_steps, seed=options.seed, family=family, known=known)
+        vision = train_vision(options.run, vision_steps, seed=options.seed, family=family, known=known)
         set_seed(options.seed)
         processor = prepare_processor(options.run, family, known)
         model = new_model(processor, vision, stages[0].layers, family, known)
-        begun, first = begun_from(family, known), {"--vision-steps": str(options.vision_steps)}
+        begun, seeds, told = begun_from(family, known), ["tokenizer", "vision"], {"--vision-steps": str(vision_steps)}
     else:
-        folder, model, processor = read_start(options.start, family)
-        digest = weights_digest(folder)
+        start, processor = read_start(options.start, family)
+        model = start.model
         stages = [asked(MORE, layers=model.config.text_config.num_hidden_layers)]
-        claim(options.run, {**settings, "start": digest, "stages": [*map(str, stages)]})
-        set_seed(options.seed)
-        begun, first = f"It goes on from {folder.name} ({digest}). ", {"--start": folder.name}
+        claim(options.run, {**settings, "start": start.digest, "stages": [*map(str, stages)]})
+        begun, seeds, told = (
+            f"It goes on from {start.name} ({start.digest}),",
+            [],
+            {"--start": shown_place(options.start)},
+        )
     trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
-    told = first | {STEPS[stage.name]: str(stage.steps) for stage in stages}
+    told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
-    if options.start is None and family.known and options.source != SMOLVLM.name:
-        told["--source"] = options.source
+    told |= {"--source": shown_place(options.source)} if getattr(options, "source", None) else {}
     words = [word for pair in told.items() for word in pair] + ["--bf16"] * options.bf16
-    export(family, trained, options.out, stages, options.run, begun, " ".join(words))
+    seeds += [data_seed(stage, options.seed) for stage in stages]
+    export(family, trained, options.out, stages, options.run, begun, seeds, " ".join(words))
 
 
 main = partial(train, SMOLVLM)
