@@ -267,7 +267,8 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
         digest = read_known(str(source), family).digest
         assert f"It starts from little ({digest}): it has {family.known} from there. Vision tower" in card
     assert "Seeds: tokenizer, vision, " in card
-    assert f"- {last}: 2 updates" in card
+    assert f"- {last}: 2 updates, " in card  # what it cost
+    assert f"- {last}: 2 updates of 2 pictures" in card
     assert f"--out FOLDER --vision-steps 2 --steps {family.stages[0].steps}" in card
     with pytest.raises(MismatchError, match="differs in seed"):
         train.train(family, [*command, "--seed", "1"])

@@ -90,7 +90,7 @@ def export(
         begun=begun,
         cost="\n".join(f"- {name}: {cost(log)}" for name, log in logs.items()),
         seeds=", ".join(seeds),
-        stages="\n".join(f"- {stage}" for stage in stages),
+        stages="\n".join(f"- {stage.told}" for stage in stages),
         validation=f"{last['eval_image_words']:.1%} of the picture's words right.",
     )
     with writing(out) as folder:

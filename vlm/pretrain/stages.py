@@ -21,6 +21,15 @@ class Stage:
     layers: int
     about: str = field(default="", repr=False)
 
+    @property
+    def told(self) -> str:
+        """The stage in words, for a model card."""
+        falling = f", which falls to zero in the last {self.falling}" if self.falling else ""
+        return (
+            f"{self.name}: {self.steps} updates of {self.batch} pictures with {self.bins} rows of questions each; "
+            f"{self.layers} decoder layers; rate of their matrices {self.rate}{falling}"
+        )
+
 
 SHALLOW = Stage(
     "shallow", steps=1200, batch=24, bins=2, rate=0.005, falling=0, layers=8, about="updates of the shallow decoder"
