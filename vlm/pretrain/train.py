@@ -243,17 +243,15 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         set_seed(options.seed)
         processor = prepare_processor(options.run, family, known)
         model = new_model(processor, vision, stages[0].layers, family, known)
-        begun, seeds, told = begun_from(family, known), ["tokenizer", "vision"], {"--vision-steps": str(vision_steps)}
+        begun, seeds = begun_from(family, known), ["tokenizer", "vision"]
+        told = {"--vision-steps": str(vision_steps)}
     else:
         start, processor = read_start(options.start, family)
         model = start.model
         stages = [asked(MORE, layers=model.config.text_config.num_hidden_layers)]
         claim(options.run, {**settings, "start": start.digest, "stages": [*map(str, stages)]})
-        begun, seeds, told = (
-            f"It goes on from {start.name} ({start.digest}),",
-            [],
-            {"--start": shown_place(options.start)},
-        )
+        begun, seeds = f"It goes on from {start.name} ({start.digest}),", []
+        told = {"--start": shown_place(options.start)}
     trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
