@@ -1,5 +1,7 @@
 """What can be asked about a scene of shapes."""
 
+from functools import partial
+
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Shapes, Thing
 from mmspec.miniworld.phrases import Ask, Voice, mark, plain, plural, there
 from mmspec.miniworld.talk_shapes import PLACES, SIDES, full, identify, neighbor, place, sighting
@@ -93,16 +95,8 @@ def ask_attribute(voice: Voice, scene: Shapes) -> Ask | None:
         )
 
     wrong = tuple(v for v in VALUES[key] if v != gold)
-    return Ask(
-        key,
-        f"{key} {place(thing)}",
-        question,
-        gold,
-        claim,
-        lambda: _locate(voice, scene, thing, name),
-        wrong,
-        about=(plain(name),),
-    )
+    steps = partial(_locate, voice, scene, thing, name)
+    return Ask(key, f"{key} {place(thing)}", question, gold, claim, steps, wrong, about=(plain(name),))
 
 
 def _locate(voice: Voice, scene: Shapes, thing: Thing, name: str) -> str:
@@ -136,16 +130,8 @@ def ask_place(voice: Voice, scene: Shapes) -> Ask | None:
         )
 
     wrong = tuple(p for row in PLACES for p in row if p != gold)
-    return Ask(
-        "position",
-        f"place {gold}",
-        question,
-        gold,
-        claim,
-        lambda: _locate(voice, scene, thing, name),
-        wrong,
-        about=(plain(name),),
-    )
+    steps = partial(_locate, voice, scene, thing, name)
+    return Ask("position", f"place {gold}", question, gold, claim, steps, wrong, about=(plain(name),))
 
 
 def ask_neighbor(voice: Voice, scene: Shapes) -> Ask | None:

@@ -7,7 +7,6 @@ together, keeps answers within their length and turns mark-up into spans. Random
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -200,7 +199,7 @@ def _yesno(voice: Voice, ask: Ask) -> QA:
     if voice.rng.random() < 0.3:
         question, answer = f"{question} Answer yes or no.", f"<{gold}>."
     made = Ask(ask.topic, ask.key, question, gold, ask.claim)
-    return replace(_qa(made, "yesno", question, answer), reason=ask.gold)
+    return _qa(made, "yesno", question, answer, reason=ask.gold)
 
 
 def _choice(voice: Voice, ask: Ask) -> QA:
@@ -212,11 +211,20 @@ def _choice(voice: Voice, ask: Ask) -> QA:
     cue = voice.say("[Choose [one|from]:|Pick [one|from]:|Options:|]")
     answer = voice.say("[(<{k}>) {v}|[it|the answer] is (<{k}>) {v}.|{v}]", k=letter, v=mark(ask.gold))
     asked = f"{ask.question} {cue}"
-    made = _qa(ask, "choice", f"{asked} {listed}", answer, asked=asked, sentences=answer.endswith("."))
-    return replace(made, reason=ask.gold)
+    whole = answer.endswith(".")
+    return _qa(ask, "choice", f"{asked} {listed}", answer, asked=asked, sentences=whole, reason=ask.gold)
 
 
-def _qa(ask: Ask, form: str, question: str, answer: str, *, asked: str = "", sentences: bool = True) -> QA:
+def _qa(
+    ask: Ask,
+    form: str,
+    question: str,
+    answer: str,
+    *,
+    asked: str = "",
+    sentences: bool = True,
+    reason: str | None = None,
+) -> QA:
     """The finished record; asked: the part of the question whose words count as copied, if not all of it."""
     text, spans = finish(tidy(answer, sentences=sentences), asked or question, ask.gold)
-    return QA(tidy(question), text, form, ask.topic, ask.gold, spans)
+    return QA(tidy(question), text, form, ask.topic, ask.gold, spans, reason)

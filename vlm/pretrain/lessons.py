@@ -45,10 +45,11 @@ class Lesson:
 def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA) -> Lesson:
     """A question with its answer as a lesson."""
     question = tokenizer(question_text(qa.question), add_special_tokens=False)["input_ids"]
-    answer = tokenizer(answer_text(qa.answer), add_special_tokens=False, return_offsets_mapping=True)
+    text = answer_text(qa.answer)
+    answer = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     # the answer begins with a space
     seen = [(start + 1, end + 1, qa.answer[start:end]) for start, end, kind in qa.spans if kind == "image"]
-    golden_from = {"worked": _last_two(answer_text(qa.answer)), "describe": math.inf}.get(qa.form, 0)
+    golden_from = math.inf if qa.form == "describe" else _last_two(text) if qa.form == "worked" else 0
     value = (qa.reason or qa.gold or "").split()
     weights, sought = [], list(answer["input_ids"])
     for place, (start, end) in enumerate(answer["offset_mapping"]):

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -224,13 +223,12 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     check_options(options, family)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    set_seed(options.seed)
 
-    def asked(stage: Stage, **more: Any) -> Stage:
+    def asked(stage: Stage) -> Stage:
         """The stage with the updates that were asked for."""
         steps = getattr(options, stage.name)
         steps = stage.steps if steps is None else steps
-        return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps, **more)
+        return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps)
 
     settings = {"target": family.name, "seed": options.seed, "bf16": options.bf16}
     if options.start is None:
@@ -248,7 +246,7 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     else:
         start, processor = read_start(options.start, family)
         model = start.model
-        stages = [asked(MORE, layers=model.config.text_config.num_hidden_layers)]
+        stages = [asked(replace(MORE, layers=model.config.text_config.num_hidden_layers))]
         claim(options.run, {**settings, "start": start.digest, "stages": [*map(str, stages)]})
         begun, seeds = f"It goes on from {start.name} ({start.digest}),", []
         told = {"--start": shown_place(options.start)}
