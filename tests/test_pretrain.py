@@ -9,7 +9,8 @@ import torch
 from transformers import SmolVLMForConditionalGeneration
 
 from mmspec.miniworld import sample
-from mmspec.miniworld.facts import QA
+from mmspec.miniworld.facts import QA, Sign, Table
+from mmspec.miniworld.words import CATEGORY_SETS
 from mmspec.training.growth import deepened, places
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.pointing import Watch, pointing_loss
@@ -26,11 +27,15 @@ from mmspec.vlm.pretrain.lessons import (
     lesson,
     priority,
 )
+from mmspec.vlm.pretrain.named import names, values_named
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import NONE, slot_words
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import dense_labels
+
+ANY = Sign(("STOP",), "red", "black")
+"""Facts without names."""
 
 
 def processor():
@@ -72,15 +77,16 @@ def test_drills_are_asked_behind_the_long_answers():
     assert len(plain) > 8
     assert set(plain[:2]) < set(drilled)
     assert 1 <= len(set(drilled[2:4]) - set(plain)) <= 2
-    assert all(re.search(r"\d", text) for text in set(drilled) - set(plain))
+    assert all(re.search(r"\d|there", text) for text in set(drilled) - set(plain))
 
 
 def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
     made = processor()
     for qa in sample("weights", 0).qas:
-        taught = lesson(made.tokenizer, qa)
+        taught = lesson(made.tokenizer, qa, None)
         question = len(made.tokenizer(question_text(qa.question), add_special_tokens=False)["input_ids"])
         assert len(taught.ids) == len(taught.weights) == len(taught.sought)
+        assert taught.targets == taught.ids
         assert not any(taught.weights[:question])
         assert all(taught.weights[question:])
         pairs = list(zip(taught.ids, taught.weights, strict=True))
@@ -91,33 +97,102 @@ def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
         assert golden == (set() if qa.form == "describe" else {GOLD_WEIGHT})
 
 
-def test_drills_are_sums_of_numbers_that_are_told():
+def is_sum(qa):
+    """Whether a drill is one without things that are told of."""
+    told = {name.lower() for group in CATEGORY_SETS for name in group}
+    return qa.topic != "count" and not told & set(re.findall(r"\w+", qa.question.lower()))
+
+
+def test_drills_are_sums_of_numbers_or_ask_about_what_is_told():
     tokenizer = processor().tokenizer
     forms = Counter()
-    for index in range(200):
+    for index in range(300):
         qa = drill(random.Random(index))
-        forms[qa.form] += 1
-        if qa.form in CLOSED:
-            assert qa.reason.isdigit()
-        if qa.form in CLOSED or " and " in qa.question:
-            assert len(re.findall(r"\d+", qa.question)) >= 2, qa.question
-        for x, sign, y, _, told in re.findall(r"(\d+) (plus|minus) (\d+) (is|makes|gives|leaves) (\d+)", qa.answer):
-            assert int(told) == int(x) + int(y) * (1 if sign == "plus" else -1)
-            assert f"{x} {sign} {y}" in qa.question
-        taught = lesson(tokenizer, qa)
+        taught = lesson(tokenizer, qa, None)
         heavy = [place for place, weight in enumerate(taught.weights) if weight == GOLD_WEIGHT]
         assert heavy
-        assert all(
-            taught.sought[place] == NOTHING for place in heavy if tokenizer.decode([taught.ids[place]]).isdigit()
-        )
+        assert set(taught.sought[place] for place in heavy) == {NOTHING}
         several = len(qa.gold.split()) > 1
         if several:
             said = "".join(tokenizer.decode([taught.ids[place]]) for place in heavy)
             assert said == qa.gold.replace(" ", "")
-        elif qa.form == "short":
+        for x, sign, y, _, told in re.findall(r"(\d+) (plus|minus) (\d+) (is|makes|gives|leaves) (\d+)", qa.answer):
+            assert int(told) == int(x) + int(y) * (1 if sign == "plus" else -1)
+            assert qa.form == "worked" or f"{x} {sign} {y}" in qa.question
+        kind = "bare" if is_sum(qa) else qa.topic
+        forms[kind, "few" if several else qa.form] += 1
+        if kind == "bare" and qa.form == "short" and not several:
             x, y = (int(number) for number in re.findall(r"\d+", qa.question))
             assert int(qa.gold) == (x + y if qa.topic == "sum" else abs(x - y))
-    assert set(forms) == {"short", "yesno", "choice"}
+    assert {form for kind, form in forms if kind == "bare"} == {"few", "short", "yesno", "choice"}
+    for kind in ("above", "compare", "count"):
+        assert {form for topic, form in forms if topic == kind} == {"worked", "short", "yesno", "choice"}
+
+
+def test_the_answers_about_what_is_told_follow_from_it():
+    checked = 0
+    for index in range(400):
+        qa = drill(random.Random(index), ("Ann", "Mon"))
+        if is_sum(qa):
+            continue
+        assert not re.search(r"\b(Ann|Mon)\b", qa.question)
+        asked = re.search(r"(above|below) (\d+)( percent)?\?", qa.question)
+        if qa.topic == "above" and asked is not None and qa.form in ("short", "worked"):
+            told = qa.question[: re.search(r"How many", qa.question).start()].replace("100", "99.5")
+            values = [float(number) for number in re.findall(r"\b\d+(?:\.5)?\b", told)]
+            limit = int(asked[2])
+            hits = [value for value in values if (value > limit if asked[1] == "above" else value < limit)]
+            assert int(qa.gold) == len(hits), qa
+            checked += 1
+    assert checked > 10
+
+
+def test_names_in_a_question_are_asked_what_they_stand_for():
+    tokenizer = processor().tokenizer
+    bars = sample("names", 0, "bar").facts
+    a, b = bars.categories[:2]
+    x, y = (str(value) for value in bars.values[:2])
+    table = Table("Rain", ("Ann", "Ben"), ("Sales", "Goals"), ((7, 31), (100, 4)))
+
+    def told(question, facts):
+        taught = lesson(tokenizer, QA(question, "9", "short", "sum", "9", ((0, 1, "image"),)), facts)
+        end = tokenizer(question_text(question), add_special_tokens=False)["input_ids"]
+        heavy = [place for place in range(len(end)) if taught.weights[place]]
+        assert all(taught.weights[place] == IMAGE_WEIGHT for place in heavy)
+        assert all(taught.targets[place] == taught.sought[place] for place in heavy)
+        assert all(taught.targets[p] == taught.ids[p] for p in range(len(taught.ids)) if p not in heavy)
+        return "".join(tokenizer.decode([taught.targets[place]]) for place in heavy)
+
+    assert told(f"How much are {a} and {b} together?", bars) == x + y
+    assert told(f"How much are {a} and {b} together?", None) == ""
+    assert told("Which has more for Sales, Ann or Ben?", table) == "7100"
+    assert told("What is the number of Ben under Goals?", table) == "4"
+    assert told("Which row has the highest number in Goals?", table) == ""
+    assert names(bars) == set(bars.categories)
+    assert names(table) == {"Ann", "Ben", "Sales", "Goals"}
+    assert names(sample("names", 0, "shapes").facts) == names(sample("names", 0, "text").facts) == set()
+
+
+def test_the_value_of_a_name_is_learnt_where_the_name_stands():
+    made = processor()
+    seen = 0
+    for index in range(12):
+        drawn = sample("x", index)
+        item = PackedPictures(made.tokenizer, "x", 12, 9, lambda image: torch.zeros(1))[index]
+        tokens, targets, weights = item["tokens"], item["targets"], item["weights"]
+        segments = item["segments"].flatten()
+        for number in range(1, int(segments.max()) + 1):
+            row = tokens[segments == number].tolist()
+            if not row:
+                continue
+            text = made.tokenizer.decode(row).split("<end")[0]
+            for end, value in values_named(drawn.facts, text):
+                place = len(made.tokenizer(text[:end], add_special_tokens=False)["input_ids"]) - 1
+                first = made.tokenizer.decode([int(targets[segments == number][place])])
+                assert first == value[0]
+                assert weights[segments == number][place] == IMAGE_WEIGHT
+                seen += 1
+    assert seen > 20
 
 
 def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
@@ -126,7 +201,7 @@ def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
     spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Kim|Gus|\d+", answer))
 
     def heavy(form):
-        taught = lesson(tokenizer, QA("How many?", answer, form, "above", "1", spans))
+        taught = lesson(tokenizer, QA("How many?", answer, form, "above", "1", spans), None)
         pairs = zip(taught.ids, taught.weights, strict=True)
         return "".join(tokenizer.decode([one]) for one, weight in pairs if weight == GOLD_WEIGHT).replace(" ", "")
 
@@ -135,12 +210,26 @@ def test_the_last_step_of_a_worked_answer_weighs_as_the_answer_does():
     assert heavy("short") == "Kim7Gus20Gus811"
 
 
+def test_the_verdicts_of_a_count_weigh_as_the_answer_does():
+    tokenizer = processor().tokenizer
+    answer = "The star counts, and the cross at the left does not count. There is 1 star. So the answer is 1."
+    spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"star|counts|cross|left|does|not|1", answer))
+
+    def heavy(topic):
+        taught = lesson(tokenizer, QA("How many?", answer, "worked", topic, "1", spans), None)
+        pairs = zip(taught.ids, taught.weights, strict=True)
+        return "".join(tokenizer.decode([one]) for one, weight in pairs if weight == GOLD_WEIGHT).replace(" ", "")
+
+    assert heavy("count") == "countsdoesnot1star1"
+    assert heavy("value") == "1star1"
+
+
 def test_what_is_sought_is_what_the_picture_shows():
     tokenizer = processor().tokenizer
 
     def sought(answer, form, topic, gold, reason=None):
         spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Yes|No|\bB\b|\d+", answer))
-        taught = lesson(tokenizer, QA("What?", answer, form, topic, gold, spans, reason))
+        taught = lesson(tokenizer, QA("What?", answer, form, topic, gold, spans, reason), ANY)
         changed = zip(taught.ids, taught.sought, strict=True)
         return [(tokenizer.decode([one]).strip(), other) for one, other in changed if one != other]
 
@@ -164,7 +253,7 @@ def test_every_yes_no_and_letter_hangs_on_a_value():
     closed = [qa for index in range(30) for qa in sample("closed", index).qas if qa.form in CLOSED]
     forms = Counter()
     for qa in closed:
-        taught = lesson(made.tokenizer, qa)
+        taught = lesson(made.tokenizer, qa, ANY)
         first = next(place for place, weight in enumerate(taught.weights) if weight > 1)
         moved = taught.sought[first] != taught.ids[first]
         forms[qa.form, qa.gold if qa.form == "yesno" else "", moved] += 1

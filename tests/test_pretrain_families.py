@@ -105,7 +105,7 @@ def test_packed_rows_give_the_logits_of_the_stock_model(
     prefix = processor.tokenizer(family.prefix, add_special_tokens=False)["input_ids"]
     question = processor.tokenizer(question_text(asked.question), add_special_tokens=False)["input_ids"]
     assert inputs["input_ids"][0].tolist() == prefix + question  # training text is the chat template's
-    ids = lesson(processor.tokenizer, asked).ids
+    ids = lesson(processor.tokenizer, asked, None).ids
     inputs["input_ids"] = torch.tensor([prefix + ids])
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     if "token_type_ids" in inputs:

@@ -20,6 +20,10 @@ ENDING = (
     "[[so|thus|hence|therefore] the [answer|result] is {v}|answer: {v}|the [answer|result] is [therefore|thus|then] {v}"
     "|[this means|we see] that the [answer|result] is {v}]."
 )
+STEPS_CUE = (
+    "[Explain [|your answer ][step by step|in steps]|Show [how you get there|your work|the steps]|[Reason|Think|Work] step by step"
+    "|Give the steps[ and the answer|]|Explain how you [know|find out|get there]]."
+)
 
 
 class Talker(NamedTuple):
@@ -123,19 +127,28 @@ def _with_cue(voice: Voice, question: str, cue: str) -> str:
 
 def _worked(talker: Talker, ask: Ask) -> QA:
     voice = talker.voice
-    cue = voice.say(
-        "[Explain [|your answer ][step by step|in steps]|Show [how you get there|your work|the steps]|[Reason|Think|Work] step by step"
-        "|Give the steps[ and the answer|]|Explain how you [know|find out|get there]]."
-    )
-    value = f'"{mark(ask.gold)}"' if ask.quoted else mark(ask.gold)
+    cue = voice.say(STEPS_CUE)
     best = ""
     assert ask.steps is not None
     for _ in range(8):
-        last = voice.say(ENDING, v=value)
+        last = _ending(voice, ask)
         best = _fill(talker, [ask.steps()], [last])
         if LOW <= length(best) <= HIGH:
             break
     return _qa(ask, "worked", _with_cue(voice, ask.question, cue), best)
+
+
+def reasoned(voice: Voice, ask: Ask) -> QA:
+    """A question whose answer is the last step of a worked one, and the result. `ask` has steps."""
+    cue = voice.say(STEPS_CUE)
+    assert ask.steps is not None
+    step = ask.steps().rstrip().rsplit(". ", 1)[-1]
+    return _qa(ask, "worked", _with_cue(voice, ask.question, cue), f"{step} {_ending(voice, ask)}")
+
+
+def _ending(voice: Voice, ask: Ask) -> str:
+    """The sentence that states the result."""
+    return voice.say(ENDING, v=f'"{mark(ask.gold)}"' if ask.quoted else mark(ask.gold))
 
 
 def _fill(talker: Talker, head: list[str], tail: list[str]) -> str:

@@ -1,26 +1,74 @@
-"""Sums without a picture: what a model has to know by heart before it can add what it reads."""
+"""Questions that hang on no picture: what a model has to know by heart before it can do it with what it sees."""
 
 import random
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar
 
-from mmspec.miniworld.facts import QA
-from mmspec.miniworld.language import phrased
-from mmspec.miniworld.phrases import Voice, finish, tidy
-from mmspec.miniworld.talk_charts import arithmetic, calculation
+from mmspec.miniworld.ask_shapes import ask_count
+from mmspec.miniworld.facts import QA, Chart, Shapes
+from mmspec.miniworld.language import phrased, reasoned
+from mmspec.miniworld.phrases import Voice, finish, plain, tidy
+from mmspec.miniworld.scenes import draw_facts
+from mmspec.miniworld.talk_charts import (
+    arithmetic,
+    ask_above,
+    ask_arithmetic,
+    ask_compare,
+    ask_extreme,
+    ask_value,
+    calculation,
+    listing,
+)
+from mmspec.miniworld.talk_shapes import sighting
 
+Item = TypeVar("Item")
 LARGEST = 20
 """Of the numbers that are added in the world."""
 CHAIN = 3
+TOLD = 0.7  # share of drills about things that are told
+KINDS = {"bar": 3, "line": 2, "pie": 2, "shapes": 2}
+TOPICS = {ask_above: 4, ask_arithmetic: 3, ask_compare: 2, ask_value: 2, ask_extreme: 1}
+"""What is asked of a chart; of a scene, how many there are of something."""
+FORMS = {"reasoned": 5, "short": 3, "choice": 3, "yesno": 2}
 
 
-def drill(rng: random.Random) -> QA:
-    """A few sums; or one, asked for as the sums of a picture are. Here "image" spans are what is to be computed, and
-    the gold value of a few sums is all their results."""
+def drill(rng: random.Random, known: Collection[str] = ()) -> QA:
+    """A few sums; or one, asked for as the sums of a picture are; or a question about a chart or a scene that is told.
+
+    Here "image" spans are what is to be found out, and the gold value of a few sums is all their results.
+
+    Args: known: names that are not to be told of, because they stand for something in a picture.
+    """
     voice = Voice(rng)
+    if rng.random() < TOLD:
+        return _told(voice, known)
     if rng.random() < 0.5:
         return _chain(voice)
     x, y = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
     ask = arithmetic(voice, str(x), str(y), x, y, str)
     return phrased(voice, ask, rng.choices(("short", "yesno", "choice"), (6, 3, 1))[0])
+
+
+def _told(voice: Voice, known: Collection[str]) -> QA:
+    """A question about a chart or a scene that is told in the question."""
+    rng = voice.rng
+    ask = None
+    while ask is None:
+        facts = draw_facts(rng, _any(rng, KINDS))
+        if isinstance(facts, Shapes):
+            told = voice.chain([sighting(voice, thing) for thing in voice.shuffled(facts.things)])
+            ask = ask_count(voice, facts)
+        elif isinstance(facts, Chart) and not set(facts.categories) & set(known):
+            told = listing(voice, facts, voice.shuffled(range(len(facts.values))))
+            ask = _any(rng, TOPICS)(voice, facts)
+    form = _any(rng, FORMS)
+    qa = reasoned(voice, ask) if form == "reasoned" else phrased(voice, ask, form)
+    return replace(qa, question=f"{tidy(plain(told))} {qa.question}")
+
+
+def _any(rng: random.Random, weights: Mapping[Item, int]) -> Item:
+    return rng.choices(list(weights), list(weights.values()))[0]
 
 
 def _chain(voice: Voice) -> QA:

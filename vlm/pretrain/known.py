@@ -49,7 +49,7 @@ def read_known(source: str, family: Family) -> Known:
     if layers < needed and not family.deepens:
         raise MismatchError(f"{family.name} cannot start from {folder}, which has {layers} layers: it needs {needed}")
     model = read_model(SmolVLMForConditionalGeneration, folder, torch.float32)
-    return Known(folder.name, weights_digest(folder), model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
+    return Known(folder.name, file_digest(folder), model, SmolVLMProcessor.from_pretrained(folder).tokenizer)
 
 
 def read_start(source: str, family: Family) -> tuple[Known, ProcessorMixin]:
@@ -61,7 +61,7 @@ def read_start(source: str, family: Family) -> tuple[Known, ProcessorMixin]:
     check_kind(folder, family.model_class, family.width, f"{family.name} cannot go on from")
     model = read_model(family.model_class, folder, torch.float32)
     processor = family.processor_class.from_pretrained(folder)
-    return Known(folder.name, weights_digest(folder), model, processor.tokenizer), processor
+    return Known(folder.name, file_digest(folder), model, processor.tokenizer), processor
 
 
 def check_kind(folder: Path, model_class: type[PreTrainedModel], width: int, refusal: str) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def check_kind(folder: Path, model_class: type[PreTrainedModel], width: int, ref
     return config
 
 
-def weights_digest(folder: Path) -> str:
-    """A short hash of a checkpoint's weights.
+def file_digest(folder: Path) -> str:
+    """A short hash of the file with a checkpoint's weights.
 
     Raises: MismatchError: they are in several files.
     """

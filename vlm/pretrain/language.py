@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
 from mmspec.miniworld import sample
+from mmspec.miniworld.facts import QA, Facts
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import NAME as PACKED
@@ -20,6 +21,7 @@ from mmspec.vlm.pretrain.drills import drill
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
+from mmspec.vlm.pretrain.named import names
 from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import naming_loss, slot_words
 
@@ -63,10 +65,10 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
         rng = random.Random(f"{self.seed}/{index}/more")
-        asked = asked_about(drawn, rng)
-        asked[2:2] = [drill(rng) for _ in range(self.drills)]
-        for number, qa in enumerate(asked, 1):
-            taught = lesson(self.tokenizer, qa)
+        asked: list[tuple[QA, Facts | None]] = [(qa, drawn.facts) for qa in asked_about(drawn, rng)]
+        asked[2:2] = [(drill(rng, names(drawn.facts)), None) for _ in range(self.drills)]
+        for number, (qa, facts) in enumerate(asked, 1):
+            taught = lesson(self.tokenizer, qa, facts)
             ids = taught.ids
             free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
             if not free:
@@ -75,7 +77,7 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             end = start + len(ids)
             tokens[row, start:end] = torch.tensor(ids)
             # the token at t is asked for x_{t+1}; the last one (end of utterance) is asked for nothing
-            targets[row, start : end - 1] = torch.tensor(ids[1:])
+            targets[row, start : end - 1] = torch.tensor(taught.targets[1:])
             sought[row, start : end - 1] = torch.tensor(taught.sought[1:])
             weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
             places[row, start:end] = torch.arange(len(ids))

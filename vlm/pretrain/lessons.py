@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.miniworld import Sample
-from mmspec.miniworld.facts import QA
+from mmspec.miniworld.facts import QA, Facts
 from mmspec.miniworld.language import questions
+from mmspec.vlm.pretrain.named import values_named
 from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
-GOLD_WEIGHT = 6.0  # of short answers, and of the last two sentences of worked ones: few words, on which all depends
+GOLD_WEIGHT = 6.0
+"""Of short answers, of the last two sentences of worked ones and of the verdicts on what is counted: few words, on
+which all depends."""
+VERDICTS = ("counts", "fits", "belongs", "does", "not", "fails")
 CLOSED = ("yesno", "choice")
 LONG = ("worked", "describe")
 COMPUTED = ("sum", "difference", "count", "above")
@@ -32,36 +36,59 @@ NOTHING = -2  # an id that no slot shows
 class Lesson:
     """A question with its answer, token by token.
 
-    ids: of both. weights: of the loss of each, 0 for the question, above 1 for words that are not copied from it and
-    no template. sought: the word that the picture shows where the token is decided: the token itself, for a yes, a no
+    ids: of both. targets: what is to be said in the place of each: the token itself, but right behind a name of the
+    question, digit by digit, the value that it stands for: who has read both values can tell their sum in one step.
+    weights: of the loss of each, 0 for the rest of the question, above 1 for words that are not copied from it and no
+    template. sought: the word that the picture shows where the target is decided: the target itself, for a yes, a no
     or a letter the value it hangs on, for what is computed nothing.
     """
 
     ids: list[int]
+    targets: list[int]
     weights: list[float]
     sought: list[int]
 
 
-def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA) -> Lesson:
-    """A question with its answer as a lesson."""
-    question = tokenizer(question_text(qa.question), add_special_tokens=False)["input_ids"]
+def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None) -> Lesson:
+    """A question with its answer as a lesson. facts: what the picture shows; None where it does not matter."""
+    asked = _question(tokenizer, question_text(qa.question), facts)
     text = answer_text(qa.answer)
     answer = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     # the answer begins with a space
     seen = [(start + 1, end + 1, qa.answer[start:end]) for start, end, kind in qa.spans if kind == "image"]
     golden_from = math.inf if qa.form == "describe" else _last_two(text) if qa.form == "worked" else 0
     value = (qa.reason or qa.gold or "").split()
-    weights, sought = [], list(answer["input_ids"])
+    weights: list[float] = []
+    sought = list(answer["input_ids"])
     for place, (start, end) in enumerate(answer["offset_mapping"]):
         low, word = next(((low, word) for low, high, word in seen if start < high and end > low), (-1, None))
-        golden = low >= golden_from
+        golden = low >= golden_from or (qa.topic == "count" and word in VERDICTS)
         weights.append(1.0 if word is None else GOLD_WEIGHT if golden else IMAGE_WEIGHT)
         if golden and word in value and qa.topic in COMPUTED:
             sought[place] = NOTHING
         elif word is not None and qa.reason is not None and low == seen[0][0] and word not in value:
             # the yes, the no, the letter
             sought[place] = NOTHING if qa.topic in COMPUTED else _first_token(tokenizer, qa.reason)
-    return Lesson(question + answer["input_ids"], [0.0] * len(question) + weights, question + sought)
+    if facts is None:
+        sought = [NOTHING] * len(sought)
+    return Lesson(
+        asked.ids + answer["input_ids"],
+        asked.targets + answer["input_ids"],
+        asked.weights + weights,
+        asked.sought + sought,
+    )
+
+
+def _question(tokenizer: PreTrainedTokenizerFast, text: str, facts: Facts | None) -> Lesson:
+    """The question alone."""
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = coded["input_ids"]
+    targets, weights = list(ids), [0.0] * len(ids)
+    ends = {end: place for place, (_, end) in enumerate(coded["offset_mapping"])}
+    for end, value in values_named(facts, text) if facts is not None else ():
+        for place, digit in enumerate(value, ends[end] + 1):
+            targets[place], weights[place] = _first_token(tokenizer, digit), IMAGE_WEIGHT
+    return Lesson(ids, targets, weights, list(targets))
 
 
 def _last_two(text: str) -> int:

@@ -37,7 +37,7 @@ from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
 
 VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
-DRILLS = 2  # per picture
+DRILLS = 3  # per picture
 VISION_STEPS = 520
 STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps", MORE.name: "--more-steps"}
 """The option that sets the updates of a stage."""

@@ -1,0 +1,29 @@
+"""What the names in a question stand for: the values that a chart or a table has for them."""
+
+import re
+from collections.abc import Iterator
+
+from mmspec.miniworld.facts import Chart, Facts, Table
+
+
+def names(facts: Facts) -> set[str]:
+    """The names that stand for values in a picture, and those of a table's columns."""
+    if isinstance(facts, Chart):
+        return set(facts.categories)
+    return {*facts.rows, *facts.columns} if isinstance(facts, Table) else set()
+
+
+def values_named(facts: Facts, text: str) -> Iterator[tuple[int, str]]:
+    """Where names in a text end, and the values in the picture that are then known.
+
+    A category of a chart names its value. Of a table, the cell is known with the second of a row and a column.
+    """
+    row, column = None, None
+    for found in re.finditer(r"\w+", text):
+        name = found[0]
+        if isinstance(facts, Chart) and name in facts.categories:
+            yield found.end(), str(facts.values[facts.categories.index(name)])
+        if isinstance(facts, Table) and name in (*facts.rows, *facts.columns):
+            row, column = (name, column) if name in facts.rows else (row, name)
+            if row is not None and column is not None:
+                yield found.end(), str(facts.cells[facts.rows.index(row)][facts.columns.index(column)])
