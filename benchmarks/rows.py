@@ -75,7 +75,11 @@ def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
     for setting in settings:
         if setting not in known:
             raise unknown_name(f"setting of the {kind} {name}", setting, known)
-    return maker(**settings)
+    try:
+        return maker(**settings)
+    except TypeError as error:  # a word where a number belongs
+        told = ", ".join(f"{setting}={value}" for setting, value in settings.items())
+        raise InputError(f"the {kind} {name!r} cannot be set to {told}: {one_line(error)}") from error
 
 
 def _value(text: str) -> Any:
@@ -92,4 +96,5 @@ def split(text: str) -> tuple[str, str, float | None]:
     drafter, _, rule = text.partition("@")
     name, _, rest = rule.partition(":") if ":" in rule else rule.partition("=")
     knob = rest.partition(":")[0].rpartition("=")[2]
-    return drafter, name or "exact", float(knob) if knob else None
+    value = _value(knob) if knob else None
+    return drafter, name or "exact", None if isinstance(value, str) else value

@@ -23,7 +23,7 @@ from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json
 
 FORMAT = 1
-DESCRIPTION = "drafter.json"
+DESCRIPTION, CARD = "drafter.json", "README.md"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 
@@ -278,9 +278,10 @@ def _check_finite(folder: Path, drafter: Any) -> None:
 def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A new, empty folder to write into, which takes the place of `folder` when the block ends without an error.
 
-    What lay in `folder` is replaced as a whole; until then, and after any error, it is as it was. What a process that
-    was killed left behind is removed.
-    Raises: CheckpointError: the folder cannot be written, or it holds something that is not a checkpoint.
+    What lay in `folder` is replaced as a whole, but only by something that has all its files, so that no drafters are
+    lost with their target, and no model to a drafter; until then, and after any error, it is as it was. What a process
+    that was killed left behind is removed.
+    Raises: CheckpointError: the folder cannot be written, or it holds something that would be lost.
     """
     goal = _replaceable(folder)
     draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
@@ -293,6 +294,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
             if path.is_file():
                 path.chmod(shared)
             _flush(path)
+        _lose_nothing(goal, draft)
         take_place(draft, goal)
     except OSError as error:
         raise CheckpointError(f"{goal} was not saved, and is as it was before: {one_line(error)}") from error
@@ -312,6 +314,15 @@ def _replaceable(folder: str | os.PathLike[str]) -> Path:
     if holds and not holds & {DESCRIPTION, "config.json"}:
         raise CheckpointError(f"{goal} holds something that is not a checkpoint ({min(holds)}): choose another folder")
     return goal
+
+
+def _lose_nothing(goal: Path, draft: Path) -> None:
+    """Raises: CheckpointError: `goal` holds something, other than a card, that has no successor in `draft`."""
+    lost = {path.name for path in goal.iterdir()} - {path.name for path in draft.iterdir()} if goal.is_dir() else set()
+    if lost - {CARD}:
+        raise CheckpointError(
+            f"{goal} also holds {', '.join(sorted(lost - {CARD})[:3])}, which would be lost: choose another folder"
+        )
 
 
 def _flush(path: Path) -> None:

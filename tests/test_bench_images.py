@@ -183,6 +183,7 @@ def test_rows_with_settings_make_what_they_say(pipe: mmspec.Pipeline) -> None:
         ("sjd:size=3@ratio", "unknown setting of the drafter sjd 'size'"),
         ("sjd@lantern:lambda=3", "unknown setting of the rule lantern 'lambda'"),
         ("sjd:window@ratio", "the setting 'window' of 'sjd:window' is not valid"),
+        ("sjd@lantern:delta=high", "the rule 'lantern' cannot be set to delta=high"),
         ("sjd:window=0@ratio", "a Jacobi window of 0 is not valid"),
         ("sjd@nothing", "unknown rule 'nothing'"),
         ("nobody", "unknown drafter 'nobody'"),
@@ -197,6 +198,8 @@ def test_rows_split_into_drafter_rule_and_knob(pipe: mmspec.Pipeline) -> None:
     assert rows.split("sjd") == ("sjd", "exact", None)
     assert rows.split("sjd:window=4@ratio") == ("sjd:window=4", "ratio", None)
     assert rows.split("sjd@gsd=14") == ("sjd", "gsd", 14.0)
+    assert rows.split("sjd@lantern:residual=optimal") == ("sjd", "lantern", None)
+    assert rows.split("sjd@gsd:distance=none") == ("sjd", "gsd", None)
     assert rows.split("sjd@lantern:delta=0.1:k=5") == ("sjd", "lantern", 0.1)
     for text in curve_rows():
         knob = rows.split(text)[2]

@@ -176,11 +176,33 @@ def test_a_full_disk_leaves_the_old_folder_and_one_error(
 
 
 def test_writing_replaces_the_whole_folder(tmp_path: Path) -> None:
-    for name in ("config.json", "drafter.json"):
-        with writing(tmp_path / "deep" / "model") as draft:
-            (draft / name).write_text("{}")
-            assert not (tmp_path / "deep" / "model" / "drafter.json").exists()
-    assert [path.name for path in (tmp_path / "deep" / "model").iterdir()] == ["drafter.json"]
+    folder = tmp_path / "deep" / "model"
+    for names in (("config.json", "README.md"), ("config.json", "drafter.json")):
+        with writing(folder) as draft:
+            for name in names:
+                (draft / name).write_text("{}")
+            assert not (folder / "drafter.json").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "drafter.json"]  # a card may go
+
+
+@pytest.mark.parametrize("kept", ["drafters", ".git", "model.safetensors"])
+def test_a_folder_is_not_replaced_by_one_that_has_not_all_of_it(kept: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / kept).mkdir(parents=True)
+    (folder / kept / "precious").touch()
+    (folder / "config.json").touch()
+    with pytest.raises(CheckpointError, match=f"also holds {kept}, which would be lost"), writing(folder) as draft:
+        (draft / "config.json").write_text("new")
+    assert (folder / kept / "precious").exists()
+    assert (folder / "config.json").read_text() == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_drafter_does_not_take_the_place_of_a_model(target: CausalTarget, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"config\.json, which would be lost"):
+        save_drafter(eagle(), tmp_path, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_whoever_may_read_the_folder_may_read_the_weights(target: CausalTarget, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
 from mmspec.training import hub, processes, updates
 from mmspec.training.answers import own_answer
-from mmspec.training.data import Lines, open_data, warm_up_data
+from mmspec.training.data import Lines, open_data, warm_up_data, written_data
 from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
@@ -207,7 +207,7 @@ def test_a_folder_in_the_hub_s_layout_is_read(tmp_path: Path) -> None:
 def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
     written(tmp_path, [{"prompt": "a"}])
     written(tmp_path, [{"prompt": "b"}, {"prompt": "c"}], "test")
-    assert len(hub.HubData(f"{tmp_path}:test")) == 2
+    assert len(hub.HubData(f"{tmp_path}:test")) == len(written_data(f"{tmp_path}:test")) == 2
     assert hub.HubData(f"{tmp_path}:test").name != hub.HubData(str(tmp_path)).name
     with pytest.raises(InputError, match=r"split 'validation'"):
         hub.HubData(f"{tmp_path}:validation")

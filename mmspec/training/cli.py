@@ -61,7 +61,9 @@ def drafter(
     steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
     batch: Annotated[int | None, typer.Option(help="Answers per update.")] = None,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate of matrices.")] = None,
-    warm_steps: Annotated[int | None, typer.Option(help="spd: updates on the data's own answers before.")] = None,
+    warm_steps: Annotated[
+        int | None, typer.Option(help="spd: updates on the data's own answers before; 0 with --start.")
+    ] = None,
     warm_questions: Annotated[int | None, typer.Option(help="spd: questions of that warm-up.")] = None,
     unroll: Annotated[
         int | None, typer.Option(help="eagle to eagle3, hass, msd to specvlm: steps on the head's own estimates.")
@@ -187,7 +189,7 @@ def drafter(
         "steps": steps,
         "batch": batch,
         "rate": rate,
-        "warm_steps": warm_steps,
+        "warm_steps": 0 if warm_steps is None and start is not None else warm_steps,  # a start has learnt words before
         "warm_questions": warm_questions,
         "unroll": unroll,
         "decay": decay,

@@ -150,9 +150,13 @@ def written_data(data: str) -> Questions:
     from mmspec.checkpoints import HUB_ID
     from mmspec.training.hub import HubData
 
-    folder = Path(data)
+    folder, split = Path(data), Path(data.rpartition(":")[0] or data)
     laid_out = folder.is_dir() and not any(folder.glob("*.jsonl")) and any(folder.rglob("*.parquet"))
-    if laid_out or (not folder.exists() and HUB_ID.fullmatch(data.partition(":")[0])):
+    if (
+        laid_out
+        or (not folder.exists() and split.is_dir())
+        or (not folder.exists() and HUB_ID.fullmatch(data.partition(":")[0]))
+    ):
         return HubData(data)
     return Lines(folder)
 
