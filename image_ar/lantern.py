@@ -32,14 +32,14 @@ class Lantern(Relaxed):
         super().__init__(residual)
         if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
             raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
-        self.k, self.delta, self.neighbours = k, delta, neighbours
+        self.k, self.delta, self.given, self.neighbours = k, delta, neighbours, neighbours
 
     def bind(self, target: Any) -> None:
         """Take the table of the target's codebook."""
         if not hasattr(target, "codebook"):
             raise MismatchError(f"{type(self).__name__} needs a codebook of images, {type(target).__name__} has none")
-        if self.neighbours is not None:
-            self.neighbours.fit(target.codebook)
+        if self.given is not None:
+            self.given.fit(target.codebook)
         elif self.k:
             self.neighbours = target.neighbours(self.k)
 

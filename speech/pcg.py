@@ -38,7 +38,7 @@ class PCG:
     def __init__(self, size: float = 0.004, groups: Groups | None = None) -> None:
         if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < 1:
             raise InputError(f"pcg acceptance needs a mean group size in [0, 1) of the vocabulary, got {size!r}")
-        self.size, self.groups = size, groups
+        self.size, self.given, self.groups = size, groups, groups
         self.lossless = size == 0 if groups is None else groups.mean_size == 1
 
     def bind(self, target: Any) -> None:
@@ -46,7 +46,7 @@ class PCG:
 
         Raises: MismatchError: given groups are of another vocabulary.
         """
-        if self.groups is None:
+        if self.given is None:
             codes = set(target.code_ids())
             alone = [token for token in range(target.vocab_size) if token not in codes]
             wanted = max(1.0, self.size * len(codes))

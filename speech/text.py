@@ -30,7 +30,7 @@ _SAME = str.maketrans(
         ")": ",",
     }
 )
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?:(?<![\d,])\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?")
 _SIGNS = {"%": " percent", "&": " and ", "+": " plus ", "=": " equals ", "/": " over "}
 
 
@@ -53,6 +53,7 @@ def spoken(text: str) -> str:
 
 
 def _in_words(number: str) -> str:
+    number = number.replace(",", "")
     if len(number) > 15:
         return " ".join(num2words(int(digit)) for digit in number if digit != ".")
     return num2words(float(number) if "." in number else int(number))

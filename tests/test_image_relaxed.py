@@ -250,6 +250,11 @@ def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Pat
     Lantern(2, neighbours=again).bind(TARGET)
     with pytest.raises(mmspec.Error, match="belongs to another codebook: it has 12 codes"):
         Lantern(2, neighbours=Neighbours.of(CODEBOOK + 1, 3)).bind(TARGET)
+    shared, other = Lantern(2), Coded(TARGET.table)
+    other.codebook = CODEBOOK.flip(0)
+    for target in (TARGET, other, TARGET):  # a table that nobody gave is made for each model
+        shared.bind(target)
+        shared.neighbours.fit(target.codebook)
     (tmp_path / "text").write_text("hello")
     for name in ("text", "missing"):
         with pytest.raises(mmspec.Error, match="no table of neighbours"):

@@ -336,6 +336,9 @@ def test_a_finished_model_is_trained_on(source: Path, tmp_path: Path, monkeypatc
         (["--start", "smolvlm-mini", "--vision-steps", "3"], "--vision-steps is for a new model: with --start, --more"),
         (["--start", "smolvlm-mini", "--source", "smolvlm-mini"], "--source is for a new model"),
         (["--start", "smolvlm-mini", "--steps", "0"], "--steps is for a new model"),
+        (["--start", "smolvlm-mini", "--more-steps", "0"], "--more-steps 0 is not valid"),
+        (["--steps", "-1"], "--steps -1 is not valid"),
+        (["--threads", "0"], "--threads 0 is not valid"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options: list[str], message: str, tmp_path: Path) -> None:

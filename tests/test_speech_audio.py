@@ -114,6 +114,9 @@ def test_resampling_keeps_the_tone() -> None:
         ("value: 3.5!", "value: three point five!"),
         ("\u201cquoted\u201d (and more)", "quoted,and more,"),
         ("R&D", "r and d"),
+        ("1,000 bars", "one thousand bars"),
+        ("12,345.5", "twelve thousand, three hundred and forty-five point five"),
+        ("1,2 and 1,0000", "one,two and one,zero"),
     ],
 )
 def test_text_is_spoken_as_words(text: str, want: str) -> None:

@@ -22,6 +22,7 @@ from mmspec.image_ar.pretrain.captions import GROUNDS, INKS
 from mmspec.image_ar.pretrain.world import Scene, normalized, scene
 from mmspec.image_ar.reader import CELLS, Reader, held
 from mmspec.miniworld.facts import SHAPES
+from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
 
 UNTOLD = -100
@@ -139,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
+    claim(options.run, {name: getattr(options, name) for name in ("steps", "batch", "rate", "seed")})
     reader = Reader()
     trainer = InOrderTrainer(
         model=Lesson(reader),

@@ -130,7 +130,7 @@ def train_drafters(
         if not group().is_main_process:
             break
         net = nets[recipe.method]
-        made: Any = recipe.drafter(net.to(torch.bfloat16))
+        made: Any = recipe.drafter(placed(net, model.device, torch.bfloat16))
         if getattr(made, "static", False):
             made.shares = measured_shares(*drafting(recipe), inputs, most, recipe.seed)
         recipe.save(recipe.serving(pipe, net), made, out)

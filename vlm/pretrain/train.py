@@ -205,7 +205,8 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
 
 
 def check_options(options: argparse.Namespace, family: Family) -> None:
-    """Raises: InputError: an option that would change nothing, or the finished checkpoint would replace its start."""
+    """Raises: InputError: an option that would change nothing, a count below 1, or the finished checkpoint would take the
+    place of its start."""
     new = {"--source": "source", "--vision-steps": "vision_steps"}
     new |= {STEPS[stage.name]: stage.name for stage in family.stages}
     given = [option for option, name in new.items() if getattr(options, name, None) is not None]
@@ -213,6 +214,11 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
         raise InputError(f"{given[0]} is for a new model: with --start, {STEPS[MORE.name]} sets the updates")
     if options.start is None and options.more is not None:
         raise InputError(f"{STEPS[MORE.name]} needs --start: the model to train on")
+    counts = {option: getattr(options, name) for option, name in new.items() if name != "source"}
+    counts |= {STEPS[MORE.name]: options.more, "--threads": options.threads}
+    wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
+    if wrong:
+        raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
     if options.start is not None and options.out.resolve() == find_model(options.start).resolve():
         raise InputError(f"--out {options.out} is where the model lies that training starts from: name another folder")
 
