@@ -52,9 +52,9 @@ class PCG:
             wanted = max(1.0, self.size * len(codes))
             within = (wanted * len(codes) + len(alone)) / target.vocab_size  # the mean over all tokens
             self.groups = by_size(target.embed.weight[: target.vocab_size].detach(), within, alone)
-        if len(self.groups.members) != target.vocab_size:
+        elif len(self.given.members) != target.vocab_size:
             raise MismatchError(
-                f"the groups are of {len(self.groups.members)} tokens, the target has {target.vocab_size}"
+                f"the groups are of {len(self.given.members)} tokens, the target has {target.vocab_size}"
             )
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

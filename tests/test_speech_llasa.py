@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,10 @@ def test_a_stream_plays_the_codes(pipe: Any) -> None:
 
 def test_groups_are_made_of_codes_only(pipe: Any) -> None:
     rule = PCG(0.3)
-    rule.bind(pipe.target)
+    other = SimpleNamespace(code_ids=lambda: [1, 2, 3], vocab_size=5, embed=torch.nn.Embedding(5, 4))
+    for target in (other, pipe.target):  # groups that nobody gave are made for each model
+        rule.bind(target)
+        assert len(rule.groups.members) == target.vocab_size
     codes = set(pipe.target.code_ids())
     sizes = (rule.groups.members < pipe.target.vocab_size).sum(-1)
     assert {int(size) for token, size in enumerate(sizes) if token not in codes} == {1}

@@ -205,8 +205,7 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
 
 
 def check_options(options: argparse.Namespace, family: Family) -> None:
-    """Raises: InputError: an option that would change nothing, a count below 1, or the finished checkpoint would take the
-    place of its start."""
+    """Raises: InputError: an option that would change nothing, a count below 1, or an --out where the start lies."""
     new = {"--source": "source", "--vision-steps": "vision_steps"}
     new |= {STEPS[stage.name]: stage.name for stage in family.stages}
     given = [option for option, name in new.items() if getattr(options, name, None) is not None]
