@@ -5,13 +5,16 @@ import random
 import re
 from collections import Counter
 
+import pytest
 import torch
 from transformers import SmolVLMForConditionalGeneration
 
+from mmspec.errors import InputError
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Sign, Table
 from mmspec.miniworld.words import CATEGORY_SETS
-from mmspec.training.growth import deepened, places
+from mmspec.training import growth
+from mmspec.training.growth import deepened, regrown
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import packed_attention
@@ -23,6 +26,7 @@ from mmspec.vlm.pretrain.lessons import (
     IMAGE_WEIGHT,
     LONG,
     NOTHING,
+    SHORT_WEIGHT,
     asked_about,
     lesson,
     priority,
@@ -43,6 +47,9 @@ def processor():
     return build_processor(train_tokenizer(texts, 700))
 
 
+STACK = "model.text_model.layers"
+
+
 def tiny(tokenizer):
     torch.manual_seed(0)
     config = smolvlm_config(token_ids(tokenizer), layers=2, width=32, vision_layers=1)
@@ -55,8 +62,8 @@ def test_hard_questions_find_room_before_others():
     for index, found in enumerate(asked):
         assert all(qa in found for qa in sample("x", index, "bar").qas)
         assert len(found) >= 3 * 8
-        assert all(qa.form in LONG for qa in found[:2])
-        kinds = [qa.form in LONG for qa in found[2:]]
+        assert found[0].form in LONG
+        kinds = [qa.form in LONG for qa in found[1:]]
         assert kinds == sorted(kinds)
         short = [priority(qa) for qa in found if qa.form not in LONG]
         high += short[: len(short) // 2]
@@ -64,7 +71,7 @@ def test_hard_questions_find_room_before_others():
     assert sum(high) > 1.4 * sum(low)  # in random order they would be alike
 
 
-def test_drills_are_asked_behind_the_long_answers():
+def test_drills_are_asked_behind_the_first_long_answer():
     made = processor()
 
     def questions(drills):
@@ -75,8 +82,8 @@ def test_drills_are_asked_behind_the_long_answers():
 
     plain, drilled = questions(0), questions(2)
     assert len(plain) > 8
-    assert set(plain[:2]) < set(drilled)
-    assert 1 <= len(set(drilled[2:4]) - set(plain)) <= 2
+    assert plain[0] == drilled[0]
+    assert 1 <= len(set(drilled[1:3]) - set(plain)) <= 2
     assert all(re.search(r"\d|there", text) for text in set(drilled) - set(plain))
 
 
@@ -95,6 +102,15 @@ def test_only_answers_are_learnt_and_words_of_the_picture_weigh_more():
         assert said.replace(" ", "") == wanted.replace(" ", "")
         golden = {weight for _, weight in pairs if weight > IMAGE_WEIGHT}
         assert golden == (set() if qa.form == "describe" else {GOLD_WEIGHT})
+
+
+def test_a_short_answer_about_a_picture_weighs_more_than_the_words_of_a_worked_one():
+    made = processor()
+    drawn = sample("weights", 0)
+    heaviest = {qa.form: max(lesson(made.tokenizer, qa, drawn.facts).weights) for qa in drawn.qas}
+    assert heaviest.pop("describe") == IMAGE_WEIGHT
+    assert heaviest.pop("worked") == GOLD_WEIGHT
+    assert set(heaviest.values()) == {SHORT_WEIGHT}
 
 
 def is_sum(qa):
@@ -305,21 +321,43 @@ def test_the_optimizer_lowers_a_loss_and_its_state_survives_saving():
     assert [step() for _ in range(3)] == expected
 
 
-def test_a_deepened_model_computes_the_same():
+def test_a_deepened_model_repeats_its_layers_quietly(monkeypatch):
     model = tiny(processor().tokenizer)
-    deep = deepened(model, 5, "model.text_model.layers").eval()
     ids = torch.randint(10, 90, (2, 9))
-    assert len(deep.model.text_model.layers) == 5
+    deep = deepened(model, 5, STACK).eval()
+    assert len(deep.model.text_model.layers) == deep.config.text_config.num_hidden_layers == 5
+    expected = {name: value.clone() for name, value in model.get_submodule(f"{STACK}.1").state_dict().items()}
+    for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+        expected[name] *= growth.ECHO
+    # slots 0, 1 and 2 have the first layer, 3 and 4 the second
+    torch.testing.assert_close(dict(deep.get_submodule(f"{STACK}.4").state_dict()), expected)
     with torch.no_grad():
-        torch.testing.assert_close(deep(input_ids=ids).logits, model(input_ids=ids).logits)
+        assert (deep(input_ids=ids).logits - model(input_ids=ids).logits).abs().max() > 1e-4
+        monkeypatch.setattr(growth, "ECHO", 0.0)
+        silent = deepened(model, 5, STACK).eval()
+        torch.testing.assert_close(silent(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
-def test_kept_layers_lie_evenly_and_the_taught_ones_stay_taught():
-    assert places(2, 5) == [1, 4]
-    assert places(8, 24) == [2, 5, 8, 11, 14, 17, 20, 23]
-    look, read = taught_layers(8)
-    kept = places(8, 24)
-    assert taught_layers(24) == (kept[look], tuple(kept[layer] for layer in read))
+def test_a_model_grows_again_from_the_layers_that_add_most():
+    model = deepened(tiny(processor().tokenizer), 6, STACK)
+    layers = model.get_submodule(STACK)
+    with torch.no_grad():
+        for index, layer in enumerate(layers):
+            for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                matrix.weight.normal_(std=0.5 if index in (2, 3, 5) else 0.01)
+    grown = regrown(model, 3, STACK).get_submodule(STACK)
+    for slot, source in enumerate((2, 2, 3, 3, 5, 5)):
+        torch.testing.assert_close(grown[slot].mlp.up_proj.weight, layers[source].mlp.up_proj.weight)
+        share = growth.ECHO if slot % 2 else 1.0
+        torch.testing.assert_close(grown[slot].mlp.down_proj.weight, share * layers[source].mlp.down_proj.weight)
+    for busy in (0, 6, 7):
+        with pytest.raises(InputError, match="the decoder has 6"):
+            regrown(model, busy, STACK)
+
+
+def test_taught_layers_stay_taught_in_a_deeper_model():
+    (look, read), (deep_look, deep_read) = taught_layers(8), taught_layers(24)
+    assert (look, *read) == tuple(slot * 8 // 24 for slot in (deep_look, *deep_read))
 
 
 def test_slots_name_kerned_words_and_what_belongs_to_them():

@@ -329,9 +329,38 @@ def test_a_finished_model_is_trained_on(source: Path, tmp_path: Path, monkeypatc
         train.train(FAMILIES["pixtral"], [*command, "--out", str(tmp_path / "no")])
 
 
+def test_a_finished_model_grows_again_from_its_busy_layers(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "MORE", replace(ONE, name="more", layers=24))
+    monkeypatch.setattr(train, "VALIDATION", 2)
+    out = tmp_path / "out"
+    command = ["--start", str(source), "--threads", "1", "--more-steps", "1", "--out", str(out)]
+    begun: list[list[torch.Tensor]] = []
+    answers = train.train_answers
+
+    def watched(run: Path, stage: Stage, model: torch.nn.Module, *more: Any) -> Path:
+        begun.append([layer.mlp.up_proj.weight.detach().clone() for layer in model.model.text_model.layers])
+        return answers(run, stage, model, *more)
+
+    monkeypatch.setattr(train, "train_answers", watched)
+    train.train(LITTLE, [*command, "--busy-layers", "1", "--run", str(tmp_path / "run")])
+    ((first, *echoes),) = begun
+    assert len(echoes) == 3
+    for echo in echoes:
+        torch.testing.assert_close(echo, first)
+    card = (out / "README.md").read_text()
+    assert "), with its 1 busiest decoder layers repeated, with cross-entropy" in card
+    assert f"--start {source.name} --busy-layers 1 --more-steps 1` trains one like it" in card
+    with pytest.raises(InputError, match="99 busy layers are not possible"):
+        train.train(LITTLE, [*command, "--busy-layers", "99", "--run", str(tmp_path / "other")])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--busy-layers", "8"], "--busy-layers needs --start"),
+        (["--start", "smolvlm-mini", "--busy-layers", "0"], "--busy-layers 0 is not valid"),
         (["--more-steps", "3"], "--more-steps needs --start"),
         (["--start", "smolvlm-mini", "--vision-steps", "3"], "--vision-steps is for a new model: with --start, --more"),
         (["--start", "smolvlm-mini", "--source", "smolvlm-mini"], "--source is for a new model"),

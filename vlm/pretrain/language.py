@@ -66,7 +66,7 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         filled = [0] * self.bins
         rng = random.Random(f"{self.seed}/{index}/more")
         asked: list[tuple[QA, Facts | None]] = [(qa, drawn.facts) for qa in asked_about(drawn, rng)]
-        asked[2:2] = [(drill(rng, names(drawn.facts)), None) for _ in range(self.drills)]
+        asked[1:1] = [(drill(rng, names(drawn.facts)), None) for _ in range(self.drills)]
         for number, (qa, facts) in enumerate(asked, 1):
             taught = lesson(self.tokenizer, qa, facts)
             ids = taught.ids

@@ -15,8 +15,10 @@ from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
 IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template words have 1
 GOLD_WEIGHT = 6.0
-"""Of short answers, of the last two sentences of worked ones and of the verdicts on what is counted: few words, on
-which all depends."""
+"""Of the last two sentences of worked answers, of the verdicts on what is counted and of the results of drills: few
+words, on which all depends."""
+SHORT_WEIGHT = 15.0
+"""Of short answers about a picture: fewer still, found in one step, and lost among the words of the worked ones."""
 VERDICTS = ("counts", "fits", "belongs", "does", "not", "fails")
 CLOSED = ("yesno", "choice")
 LONG = ("worked", "describe")
@@ -57,13 +59,14 @@ def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None) -> L
     # the answer begins with a space
     seen = [(start + 1, end + 1, qa.answer[start:end]) for start, end, kind in qa.spans if kind == "image"]
     golden_from = math.inf if qa.form == "describe" else _last_two(text) if qa.form == "worked" else 0
+    gold_weight = GOLD_WEIGHT if facts is None or qa.form in LONG else SHORT_WEIGHT
     value = (qa.reason or qa.gold or "").split()
     weights: list[float] = []
     sought = list(answer["input_ids"])
     for place, (start, end) in enumerate(answer["offset_mapping"]):
         low, word = next(((low, word) for low, high, word in seen if start < high and end > low), (-1, None))
         golden = low >= golden_from or (qa.topic == "count" and word in VERDICTS)
-        weights.append(1.0 if word is None else GOLD_WEIGHT if golden else IMAGE_WEIGHT)
+        weights.append(1.0 if word is None else gold_weight if golden else IMAGE_WEIGHT)
         if golden and word in value and qa.topic in COMPUTED:
             sought[place] = NOTHING
         elif word is not None and qa.reason is not None and low == seen[0][0] and word not in value:
@@ -104,13 +107,13 @@ def _first_token(tokenizer: PreTrainedTokenizerFast, value: str) -> int:
 
 
 def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
-    """Three times as many questions about a picture as it comes with, in the order in which they should find room: two
-    with long answers, the short ones, the other long ones; in each part those of a high priority tend to come first."""
+    """Three times as many questions about a picture as it comes with, in the order in which they should find room: a
+    long answer, the short ones, the other long ones; in each part those of a high priority tend to come first."""
     found = [*drawn.qas, *questions(drawn.facts, rng), *questions(drawn.facts, rng)]
     found.sort(key=lambda qa: -(rng.random() ** (1 / priority(qa))))  # a weighted shuffle
     long = [qa for qa in found if qa.form in LONG]
     short = [qa for qa in found if qa.form not in LONG]
-    return [*long[:2], *short, *long[2:]]
+    return [*long[:1], *short, *long[1:]]
 
 
 def priority(qa: QA) -> float:

@@ -19,7 +19,7 @@ from mmspec.errors import InputError
 from mmspec.miniworld import sample
 from mmspec.training.card import shown_place
 from mmspec.training.folders import claim
-from mmspec.training.growth import deepened, quiet
+from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.export import export
@@ -188,6 +188,13 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
     parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
+    parser.add_argument(
+        "--busy-layers",
+        type=int,
+        metavar="N",
+        help="with --start: go on from its N decoder layers that add most, repeated to its depth; for a start in which "
+        "the others do next to nothing",
+    )
     if family.known:
         parser.add_argument(
             "--source", help=f"where {family.known} come from: a name or a folder (without it: {SMOLVLM.name})"
@@ -213,8 +220,10 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
         raise InputError(f"{given[0]} is for a new model: with --start, {STEPS[MORE.name]} sets the updates")
     if options.start is None and options.more is not None:
         raise InputError(f"{STEPS[MORE.name]} needs --start: the model to train on")
+    if options.start is None and options.busy_layers is not None:
+        raise InputError("--busy-layers needs --start: the model whose layers they are")
     counts = {option: getattr(options, name) for option, name in new.items() if name != "source"}
-    counts |= {STEPS[MORE.name]: options.more, "--threads": options.threads}
+    counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers, "--threads": options.threads}
     wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
     if wrong:
         raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
@@ -251,10 +260,15 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     else:
         start, processor = read_start(options.start, family)
         model = start.model
+        if options.busy_layers is not None:
+            model = regrown(model, options.busy_layers, stack_name(family))
         stages = [asked(replace(MORE, layers=model.config.text_config.num_hidden_layers))]
-        claim(options.run, {**settings, "start": start.digest, "stages": [*map(str, stages)]})
-        begun, seeds = f"It goes on from {start.name} ({start.digest}),", []
+        settings |= {"start": start.digest, "busy_layers": options.busy_layers}
+        claim(options.run, {**settings, "stages": [*map(str, stages)]})
+        regrowth = f", with its {options.busy_layers} busiest decoder layers repeated" if options.busy_layers else ""
+        begun, seeds = f"It goes on from {start.name} ({start.digest}){regrowth},", []
         told = {"--start": shown_place(options.start)}
+        told |= {"--busy-layers": str(options.busy_layers)} if options.busy_layers else {}
     trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
