@@ -47,10 +47,11 @@ class AccuracySettings:
 
 @dataclass(frozen=True)
 class Judged:
-    """One judged answer. kind: the class it is counted under (`questions.class_of`); same: whether transformers alone
-    said the same, None if it was not asked."""
+    """One judged answer. picture: index of the miniworld sample. kind: the class it is counted under
+    (`questions.class_of`); same: whether transformers alone said the same, None if it was not asked."""
 
     question: int
+    picture: int
     kind: str
     form: str
     family: str
@@ -64,7 +65,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Score:
-    """Relaxed accuracy of one class, in [0, 1], with its 95 % interval (Wilson)."""
+    """Relaxed accuracy of one class, in [0, 1], with its 95 % interval."""
 
     name: str
     questions: int
@@ -112,20 +113,43 @@ def judge(question: Question, reply: str) -> Judged:
     value = final_value(reply)
     right = relaxed_match(value, qa.gold)
     kind = class_of(question.family, qa.form, qa.topic)
-    return Judged(question.index, kind, qa.form, question.family, qa.question, reply, value, qa.gold, right)
+    place = question.index, question.picture
+    return Judged(*place, kind, qa.form, question.family, qa.question, reply, value, qa.gold, right)
 
 
 def scores(answers: Sequence[Judged], field: str) -> list[Score]:
     """Accuracy for every value of a field ("kind", "form", "family"), by name."""
-    groups: dict[str, list[bool]] = {}
+    groups: dict[str, list[Judged]] = {}
     for answer in answers:
-        groups.setdefault(getattr(answer, field), []).append(answer.right)
-    return [score(name, groups[name]) for name in sorted(groups)]
+        groups.setdefault(getattr(answer, field), []).append(answer)
+    return [score_of(name, groups[name]) for name in sorted(groups)]
 
 
-def score(name: str, rights: Sequence[bool]) -> Score:
-    """Accuracy of one group with its Wilson interval."""
-    n, share, z = len(rights), sum(rights) / len(rights), 1.96
+def score_of(name: str, answers: Sequence[Judged]) -> Score:
+    """Accuracy of some answers; those about one picture belong together."""
+    return score(name, [answer.right for answer in answers], [answer.picture for answer in answers])
+
+
+def score(name: str, rights: Sequence[bool], units: Sequence[int] | None = None) -> Score:
+    """Accuracy of one group with its Wilson interval.
+
+    Args: units: what each answer belongs to, a picture say. Answers that belong together tell less than as many
+        independent ones: the interval is that of as many as have the variance between units.
+    """
+    share, z = sum(rights) / len(rights), 1.96
+    n = independent(rights, units or range(len(rights)))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Score(name, n, share, max(0.0, middle - half), min(1.0, middle + half))
+    return Score(name, len(rights), share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def independent(rights: Sequence[bool], units: Sequence[int]) -> float:
+    """How many independent answers have a share as uncertain as these (Kish's effective sample size)."""
+    n, share = len(rights), sum(rights) / len(rights)
+    apart: dict[int, float] = {}
+    for right, unit in zip(rights, units, strict=True):
+        apart[unit] = apart.get(unit, 0.0) + right - share
+    if len(apart) == n or share in (0, 1):  # all alike: each unit may have had one answer
+        return len(apart)
+    effect = sum(each * each for each in apart.values()) / (n * share * (1 - share))
+    return n / max(1.0, effect)

@@ -26,6 +26,7 @@ from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.tables import aligned, number, speed_table
+from mmspec.benchmarks.weights import weights_of
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
@@ -127,7 +128,7 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
         "world": run(
             pipe,
             speed,
-            part(folder, "world", speed, shapes=shapes),
+            part(pipe, folder, "world", speed, shapes=shapes),
             lambda: long_questions(speed.questions, count),
             lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, drafter), **fixed_shapes(pipe, drafter)},
         )
@@ -137,14 +138,14 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
             samples["random"] = run(
                 pipe,
                 long,
-                part(folder, "random", long),
+                part(pipe, folder, "random", long),
                 lambda: long_questions(long.questions, count),
                 lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, with_random_weights(drafter))},
             )
         samples["outside"] = run(
             pipe,
             long,
-            part(folder, "outside", long),
+            part(pipe, folder, "outside", long),
             lambda: outside_questions(long.questions),
             lambda pipe: {**baselines(pipe), AUTO: controlled(pipe, drafter)},
         )
@@ -154,9 +155,10 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
     )
 
 
-def part(folder: Path, name: str, settings: SpeedSettings, **more: Any) -> Store:
+def part(pipe: Pipeline, folder: Path, name: str, settings: SpeedSettings, **more: Any) -> Store:
     """The store of one run."""
-    return Store(folder / name, {"run": f"auto {name}", **asdict(settings), **more})
+    told = {"run": f"auto {name}", **asdict(settings), **weights_of(pipe, settings.drafters), **more}
+    return Store(folder / name, told)
 
 
 def long_enough(samples: list[Sample], settings: SpeedSettings) -> list[Sample]:

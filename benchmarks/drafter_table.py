@@ -40,6 +40,7 @@ from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.start import loaded
 from mmspec.benchmarks.tables import NAMED, number, span
+from mmspec.benchmarks.weights import weights_of, weights_of_rows
 from mmspec.benchmarks.world_tasks import TASKS
 from mmspec.errors import Error, InputError, one_line, unknown_name
 
@@ -200,7 +201,8 @@ def drafters_there(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings) ->
 
 def measured(pipe: Pipeline, settings: SpeedSettings, task: str, compared: Sequence[str], place: Path) -> list[Sample]:
     """The samples of a family on a task at one temperature. compared: rows DRAFTER@RULE beside the drafters."""
-    store = Store(place, {"run": "drafters", "task": task, "compared": list(compared), **asdict(settings)})
+    told = {"run": "drafters", "task": task, "compared": list(compared), **asdict(settings)}
+    store = Store(place, told | weights_of(pipe, settings.drafters) | weights_of_rows(pipe, compared))
 
     def make(pipe: Pipeline) -> dict[str, Method]:
         return {**methods(pipe, settings.drafters), **{rule: Ours(row(pipe, rule)) for rule in compared}}

@@ -159,24 +159,39 @@ def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run
 def interval(
     samples: Sequence[Sample], base: str, method: str, level: float = 0.95
 ) -> tuple[float, float] | tuple[None, None]:
-    """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together).
-
-    There is none below LEAST_UNITS prompts.
-    """
+    """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together)."""
     questions = sorted({sample.question for sample in samples})
-    if len(questions) < LEAST_UNITS:
-        return None, None
     costs = np.stack(
         [
             _costs([sample for sample in samples if sample.question == question], base, method, decode_cost).sum(0)
             for question in questions
         ]
     )  # [questions, 4]
-    chosen = np.random.default_rng(0).integers(len(questions), size=(RESAMPLES, len(questions)))
-    sums = costs[chosen].sum(1)
-    told = sums[(sums > 0).all(1)]  # a reply that a prefill gave whole took no time: alone it says nothing of speed
-    low, high = np.quantile(_speedups(told), [(1 - level) / 2, (1 + level) / 2])
+    return bootstrap(costs, _speedups, level)
+
+
+def bootstrap(
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
+) -> tuple[float, float] | tuple[None, None]:
+    """The interval of a value of sums over independent units, such as prompts.
+
+    There is none below LEAST_UNITS of them. Resampled sums of which there is no value do not count.
+
+    Args: units: [units, parts] what each adds. value: sums [.., parts] -> values [..].
+    """
+    if len(units) < LEAST_UNITS:
+        return None, None
+    chosen = np.random.default_rng(0).integers(len(units), size=(RESAMPLES, len(units)))
+    values = value(units[chosen].sum(1))
+    low, high = np.quantile(values[np.isfinite(values)], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def with_interval(
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
+) -> tuple[float, float | None, float | None]:
+    """The value of the sum of all units, and its interval. See `bootstrap`."""
+    return float(value(units.sum(0))), *bootstrap(units, value, level)
 
 
 def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> np.ndarray:
@@ -185,9 +200,11 @@ def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Ru
 
 
 def _speedups(costs: np.ndarray) -> np.ndarray:
-    """[..., 4] -> [...]."""
+    """[..., 4] -> [...]; NaN where a reply that a prefill gave whole took no time: alone it says nothing of speed."""
     base_seconds, base_tokens, seconds, tokens = np.moveaxis(costs, -1, 0)
-    return (base_seconds * tokens) / (seconds * np.maximum(base_tokens, 1))
+    told = (costs > 0).all(-1)
+    found = (base_seconds * tokens) / np.where(told, seconds * base_tokens, 1)
+    return np.where(told, found, np.nan)
 
 
 def best_possible(samples: Sequence[Sample], base: str, method: str) -> float | None:

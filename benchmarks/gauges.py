@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import BASELINES
-from mmspec.benchmarks.questions import Question, closed_share, long_questions
+from mmspec.benchmarks.questions import Question, closed_share
 from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.speed import token_counter, tokenizer_of
+from mmspec.benchmarks.speed import Prompt, model_inputs, tokenizer_of
 
 SURE = 0.9
 LIMITS = {
@@ -35,24 +35,27 @@ class Gauges:
 
     unsure: emitted tokens with a top probability under 0.9. top: mean top-1 probability of the emitted positions.
     image_share: tokens of the reference answers that only the picture determines. closed_share: yes/no and
-    multiple-choice questions among all. lookup_speedup: S of prompt lookup, None where it did not run.
+    multiple-choice questions among all; both None for questions of one's own. lookup_speedup: S of prompt lookup, None
+    where it did not run.
     """
 
     temperature: float
     unsure: float
     top: float
-    image_share: float
-    closed_share: float
+    image_share: float | None
+    closed_share: float | None
     lookup_speedup: float | None
 
 
-def gauges(pipe: Pipeline, samples: Sequence[Sample], lookup: dict[float, float | None]) -> list[Gauges]:
+def gauges(
+    pipe: Pipeline, samples: Sequence[Sample], lookup: dict[float, float | None], questions: Sequence[Prompt]
+) -> list[Gauges]:
     """Gauges of every temperature.
 
-    Args: lookup: temperature -> S of prompt lookup.
+    Args: lookup: temperature -> S of prompt lookup. questions: what was asked; of one's own, two shares are not known.
     """
-    questions = long_questions(1 + max(sample.question for sample in samples), token_counter(pipe))
-    shown, closed = image_share([question.qa for question in questions], tokenizer_of(pipe)), closed_share()
+    worldly = [question.qa for question in questions if isinstance(question, Question)]
+    shown, closed = (image_share(worldly, tokenizer_of(pipe)), closed_share()) if worldly else (None, None)
     found = []
     for temperature in dict.fromkeys(sample.temperature for sample in samples):
         chosen = [sample for sample in samples if sample.temperature == temperature]
@@ -69,12 +72,10 @@ def reply(sample: Sample) -> list[int]:
 
 
 @torch.inference_mode()
-def top_probabilities(pipe: Pipeline, question: Question, tokens: list[int], temperature: float) -> Tensor:
+def top_probabilities(pipe: Pipeline, question: Prompt, tokens: list[int], temperature: float) -> Tensor:
     """[n] largest probability at each of the reply's n positions."""
     model = pipe.target.model
-    inputs = {
-        name: value.to(model.device) for name, value in pipe.prepare(question.image, question.qa.question).items()
-    }
+    inputs = {name: value.to(model.device) for name, value in model_inputs(pipe, question).items()}
     heard = model(**inputs, use_cache=True)
     logits = heard.logits[0, -1:]
     if len(tokens) > 1:

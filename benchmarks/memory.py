@@ -26,7 +26,7 @@ def peaks(settings: SpeedSettings) -> dict[str, int]:
 
 def peak(settings: SpeedSettings, drafter: str) -> int:
     """Those of one method, in a fresh process."""
-    names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile")
+    names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile", "shape", "data")
     request = {"drafter": drafter, **{name: getattr(settings, name) for name in names}}
     command = [sys.executable, "-m", "mmspec.benchmarks.memory"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)  # noqa: S603
@@ -52,16 +52,17 @@ def answer_once(request: dict[str, Any]) -> int:
     import torch
 
     import mmspec
-    from mmspec.benchmarks.questions import long_questions
-    from mmspec.benchmarks.speed import WARM_UP_SEED, token_counter
+    from mmspec.benchmarks.figures import OURS
+    from mmspec.benchmarks.speed import model_inputs, warm_question
+    from mmspec.control import read_shape
 
     if request["threads"]:
         torch.set_num_threads(request["threads"])
     chosen = {name: request[name] for name in ("model", "acceptance", "dtype", "device", "compile")}
     drafter, dtype = in_dtype(request["drafter"])
-    pipe = mmspec.load(drafter=drafter, drafter_dtype=dtype, **chosen)
-    question = long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
-    inputs = pipe.prepare(question.image, question.qa.question)
+    shape = read_shape(request["shape"]) if request["shape"] and drafter != OURS else None
+    pipe = mmspec.load(drafter=drafter, drafter_dtype=dtype, shape=shape, **chosen)
+    inputs = model_inputs(pipe, warm_question(pipe, request["data"]))
     pipe.generate(**inputs, max_new_tokens=request["max_new_tokens"], temperature=0.0)
     device = pipe.target.model.device
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()

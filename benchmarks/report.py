@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmspec import Pipeline
-from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score, scores
+from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score_of, scores
 from mmspec.benchmarks.figures import OURS, Figures, counted, figures
 from mmspec.benchmarks.gauges import Gauges, gauges
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample, write_whole
-from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.errors import InputError
 
@@ -84,7 +84,14 @@ def speed_report(
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
     return SpeedReport(
-        settings, len(samples), len(kept), found, gauges(pipe, kept, lookup), peaks, shared, weights or {}
+        settings,
+        len(samples),
+        len(kept),
+        found,
+        gauges(pipe, kept, lookup, asked(pipe, settings)),
+        peaks,
+        shared,
+        weights or {},
     )
 
 
@@ -94,7 +101,7 @@ def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> d
     return {
         "settings": asdict(settings),
         **conditions(),
-        "accuracy": asdict(score("all", [answer.right for answer in answers])),
+        "accuracy": asdict(score_of("all", answers)),
         "same_as_stock": sum(answer.same is True for answer in answers) if settings.stock else None,
         **{name: [asdict(each) for each in scores(answers, field)] for name, field in fields.items()},
     }

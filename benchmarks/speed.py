@@ -16,6 +16,7 @@ from mmspec.control import read_shape
 from mmspec.errors import InputError
 from mmspec.progress import progress
 from mmspec.spread import Here, Spread
+from mmspec.training.data import written_data
 
 WARM_UP_SEED = "bench-warm-up"
 
@@ -41,6 +42,7 @@ class SpeedSettings:
     first reply; each has one of its own, or all would meet the same noise. threads: 0 leaves torch's choice. shape: of
     drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
     does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards.
+    data: whose questions are asked, a folder or a data set of the hub (`mmspec.training.data`); None: the world's.
     """
 
     model: str
@@ -57,6 +59,7 @@ class SpeedSettings:
     device: str | None = None
     shape: str | None = None
     compile: bool = False
+    data: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("questions", "max_new_tokens", "min_tokens", "repeats"):
@@ -90,10 +93,27 @@ def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store, spread: Spr
         pipe,
         settings,
         store,
-        lambda: long_questions(settings.questions, token_counter(pipe)),
+        lambda: asked(pipe, settings),
         partial(methods, drafters=settings.drafters, shape=settings.shape),
+        warm=lambda: warm_question(pipe, settings.data),
         spread=spread,
     )
+
+
+def asked(pipe: Pipeline, settings: SpeedSettings) -> Sequence[Prompt]:
+    """The questions of a run."""
+    if settings.data is None:
+        return long_questions(settings.questions, token_counter(pipe))
+    own = written_data(settings.data)
+    return [own[index] for index in range(settings.questions)]
+
+
+def warm_question(pipe: Pipeline, data: str | None) -> Prompt:
+    """One to warm up with: of the world one that is not measured, else the last one."""
+    if data is None:
+        return long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
+    own = written_data(data)
+    return own[len(own) - 1]
 
 
 def run(
@@ -119,7 +139,7 @@ def run(
     missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
     if missing:
         questions = ask()
-        first = (warm or (lambda: long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]))()
+        first = warm() if warm else warm_question(pipe, None)
         begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first)
         answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped

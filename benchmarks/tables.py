@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmspec.benchmarks.accuracy import Judged, score, scores
+from mmspec.benchmarks.accuracy import Judged, score_of, scores
 from mmspec.benchmarks.figures import HF, LEAST_UNITS, OURS, Figures
 from mmspec.benchmarks.gauges import LIMITS, Gauges
 
@@ -50,6 +50,11 @@ def percent(value: float | None) -> str:
 def span(low: float | None, high: float | None) -> str:
     """An interval, or a dash for one that is not known."""
     return MISSING if low is None or high is None else f"{low:.2f}-{high:.2f}"
+
+
+def change(low: float | None, high: float | None, digits: int = 2) -> str:
+    """An interval of a difference."""
+    return MISSING if low is None or high is None else f"{low:+.{digits}f} to {high:+.{digits}f}"
 
 
 def named(figures: Figures) -> str:
@@ -147,7 +152,7 @@ def accuracy_table(answers: Sequence[Judged]) -> str:
     """Relaxed accuracy per class and per form, then overall."""
     named = [(found.name, found) for found in scores(answers, "kind")]
     named += [(f"form {found.name}", found) for found in scores(answers, "form")]
-    named.append(("all", score("all", [answer.right for answer in answers])))
+    named.append(("all", score_of("all", answers)))
     rows = [["", "questions", "accuracy", "95 %"]]
     rows += [[name, str(f.questions), f"{f.accuracy:.3f}", f"{f.low:.3f}-{f.high:.3f}"] for name, f in named]
     return aligned(rows)

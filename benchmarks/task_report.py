@@ -121,7 +121,7 @@ def task_scores(answered: list[Answered]) -> list[TaskScore]:
                 TaskScore(
                     method,
                     temperature,
-                    score("all", [each.replies[method].right for each in chosen]),
+                    score_of("all", chosen, method),
                     sum(not each.replies[method].value for each in chosen) / len(chosen),
                     {
                         group: grouped(chosen, method, group)
@@ -134,11 +134,16 @@ def task_scores(answered: list[Answered]) -> list[TaskScore]:
 
 def grouped(chosen: list[Answered], method: str, group: str) -> list[Score]:
     """The score for every value of a breakdown."""
-    rights: dict[str, list[bool]] = {}
+    parts: dict[str, list[Answered]] = {}
     for each in chosen:
         if group in each.groups:
-            rights.setdefault(each.groups[group], []).append(each.replies[method].right)
-    return [score(value, rights[value]) for value in sorted(rights)]
+            parts.setdefault(each.groups[group], []).append(each)
+    return [score_of(value, parts[value], method) for value in sorted(parts)]
+
+
+def score_of(name: str, answered: list[Answered], method: str) -> Score:
+    """The score of a method; repetitions of a question belong together."""
+    return score(name, [each.replies[method].right for each in answered], [each.sample.question for each in answered])
 
 
 def score_table(scores: list[TaskScore]) -> str:

@@ -21,6 +21,7 @@ from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.task import Item, Mark, Style, Task, choose, find_task
 from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import Counts, counts
+from mmspec.benchmarks.weights import weights_of
 from mmspec.errors import Error, InputError
 from mmspec.spread import Spread
 from mmspec.text import decode_text
@@ -132,6 +133,7 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             "data": str(settings.data) if settings.data else None,
             "asked": sha256("\n".join(question.item.told for question in questions).encode()).hexdigest(),
             **asdict(speed),
+            **weights_of(pipe, speed.drafters),
             **({"shared": True} if shared else {}),
             **({"judge": settings.judge} if settings.judge else {}),
         }

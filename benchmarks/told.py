@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.benchmarks.figures import RESAMPLES
+from mmspec.benchmarks.figures import with_interval
 from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.speed import token_counter, tokenizer_of
-from mmspec.benchmarks.tables import aligned
+from mmspec.benchmarks.tables import MISSING, aligned, change
 from mmspec.benchmarks.token_classes import DEPENDENCES, Counts, kinds_of
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.control import read_shape
@@ -54,8 +54,8 @@ class ToldSettings:
             raise InputError("name at least one drafter")
         if self.shape == "auto":
             raise InputError("shape 'auto' depends on clocks, these figures must not: take 'own' or a size, such as 4")
-        if self.questions < 2:
-            raise InputError(f"questions={self.questions} is not enough: an interval needs 2 or more")
+        if self.questions < 1:
+            raise InputError(f"questions={self.questions} is not valid: 1 or more are needed")
 
 
 class Told:
@@ -149,21 +149,19 @@ class ToldReport:
         each = self.counts[method]
         return {kind: [sum(one[kind][part] for one in each) for part in (0, 1)] for kind in DEPENDENCES}
 
-    def gain(self, method: str, kind: str, level: float = 0.95) -> tuple[float, float, float] | None:
+    def gain(self, method: str, kind: str) -> tuple[float, float | None, float | None] | None:
         """By how much a method's acceptance is above the first drafter's, with its bootstrap interval over
         questions."""
         both = zip(self.counts[method], next(iter(self.counts.values())), strict=True)
         pair = np.array([[*one[kind], *other[kind]] for one, other in both], dtype=float)  # [questions, 4]
         if not pair.sum(0)[[0, 2]].all():
             return None
-        chosen = np.random.default_rng(0).integers(len(pair), size=(RESAMPLES, len(pair)))
 
         def gained(sums: np.ndarray) -> np.ndarray:
             tried, held, base_tried, base_held = np.moveaxis(sums, -1, 0)
             return held / np.maximum(tried, 1) - base_held / np.maximum(base_tried, 1)
 
-        low, high = np.quantile(gained(pair[chosen].sum(1)), [(1 - level) / 2, (1 + level) / 2])
-        return float(gained(pair.sum(0))), float(low), float(high)
+        return with_interval(pair, gained)
 
     def text(self) -> str:
         """A row per method: acceptance of every class and of all tokens; how much more of what the picture decides."""
@@ -174,8 +172,8 @@ class ToldReport:
             tried, held = (sum(pair[part] for pair in totals.values()) for part in (0, 1))
             shares = [_share(*totals[kind]) for kind in DEPENDENCES]
             gain = self.gain(method, "image")
-            more = ["-", "-"] if gain is None else [f"{gain[0]:+.2f}", f"{gain[1]:+.2f} to {gain[2]:+.2f}"]
-            rows.append([method, *shares, _share(tried, held), *more])
+            more = MISSING if gain is None else f"{gain[0]:+.2f}"
+            rows.append([method, *shares, _share(tried, held), more, change(*gain[1:]) if gain else MISSING])
         return aligned(rows)
 
     def summary(self) -> dict[str, Any]:

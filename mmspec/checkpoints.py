@@ -171,6 +171,16 @@ def vocabulary_hash(tokenizer: Any) -> str | None:
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
+def weights_digest(net: Any) -> str:
+    """A short hash that changes when a network's weights do: of values spread over every parameter, whatever the
+    threads."""
+    found = hashlib.sha256()
+    for parameter in net.parameters():
+        values = parameter.detach().flatten()
+        found.update(values[:: max(1, len(values) // 4096)].float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> Path:
     """Write a trained drafter and the fingerprint of its target; the folder appears whole, or stays as it was.
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -362,6 +363,21 @@ def test_scores_count_per_class_and_their_interval_contains_the_share() -> None:
     assert "0.667" in tables.accuracy_table(answers)
 
 
+def test_answers_that_belong_together_count_less() -> None:
+    rights = [index % 3 > 0 for index in range(60)]
+    alone = score("x", rights)
+    assert score("x", rights, list(range(60))) == alone
+    # four times the same reply is no more than one; four that differ as if by chance are four
+    again = score("x", rights * 4, [*range(60)] * 4)
+    assert again.questions == 240
+    assert (again.low, again.high) == pytest.approx((alone.low, alone.high))
+    mixed = score("x", rights * 4, [unit for unit in range(80) for _ in range(3)])
+    apart = score("x", rights * 4)
+    assert (mixed.low, mixed.high) == pytest.approx((apart.low, apart.high))
+    sure = score("x", [True] * 8, [0, 0, 0, 0, 1, 1, 1, 1])
+    assert sure.low == pytest.approx(score("x", [True] * 2).low)
+
+
 @pytest.mark.parametrize(
     ("target", "assistant", "can"),
     [
@@ -468,6 +484,44 @@ def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path
     assert (out / "samples.jsonl").read_text() == "".join(again)
     refused = bench(*arguments, "--seed", "7", model=model)
     assert isinstance(refused.exception, InputError)
+
+
+def test_questions_of_one_s_own_are_measured(model: Path, speaker: Path, tmp_path: Path) -> None:
+    world_sample("own", 0).image.save(tmp_path / "a.png")
+    lines = [{"image": "a.png", "prompt": "What is this?"}, {"prompt": "Say something."}, {"prompt": "And more?"}]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ("--drafters", "none,suffix", "--temperature", "0", "--no-plot", "--data", str(tmp_path))
+    text = succeeded(bench(*arguments, "--questions", "9", "--out", str(tmp_path / "out"), model=model))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["settings"]["questions"], summary["samples"]) == (3, 3)
+    assert summary["gauges"][0]["image_share"] is summary["gauges"][0]["closed_share"] is None
+    assert 0 < summary["gauges"][0]["top"] <= 1
+    assert "suffix" in text
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
+    with pytest.raises(InputError, match="holds a run with asked="):
+        succeeded(bench(*arguments, "--out", str(tmp_path / "out"), model=model))
+    (tmp_path / "mine.jsonl").write_text(json.dumps(lines[1]) + "\n")
+    assert "suffix" in succeeded(bench(*arguments, model=speaker))
+    with pytest.raises(InputError, match="reads text alone, .* name others by --data"):
+        succeeded(bench(*arguments[:-2], model=speaker))
+
+
+def test_a_run_is_not_resumed_with_weights_trained_since(tmp_path: Path) -> None:
+    model, drafter, out = (tmp_path / name for name in ("model", "drafter", "out"))
+    model.mkdir()
+    drafter.mkdir()
+    tiny_smolvlm(model)
+    tiny_llama(drafter, seed=1)
+    arguments = ("--drafters", f"none,{drafter}:dtype=int8", "--temperature", "0", "--no-plot", "--out", str(out))
+    succeeded(bench(*arguments, model=model))
+    kept = (out / "samples.jsonl").read_text()
+    for folder, make, name in ((drafter, tiny_llama, f"weights of {drafter}="), (model, tiny_smolvlm, "weights=")):
+        make(folder, seed=2)
+        with pytest.raises(InputError, match=re.escape(f"holds a run with {name}")):
+            succeeded(bench(*arguments, model=model))
+        make(folder, seed={drafter: 1, model: 0}[folder])
+        succeeded(bench(*arguments, model=model))
+    assert (out / "samples.jsonl").read_text() == kept
 
 
 def test_usual_drafters_that_a_model_lacks_are_left_out_and_named(model: Path, tmp_path: Path) -> None:
@@ -582,7 +636,7 @@ def test_memory_is_measured_in_a_process_of_its_own(model: Path) -> None:
 
 def test_memory_that_cannot_be_measured_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"model": str(tmp_path / "missing"), "drafter": "none", "acceptance": "exact", "threads": 0}
-    request |= {"dtype": None, "device": None, "compile": False}
+    request |= {"dtype": None, "device": None, "compile": False, "shape": None, "data": None}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
     with pytest.raises(SystemExit, match="unknown model"):
         memory.main()

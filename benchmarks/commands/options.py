@@ -11,8 +11,9 @@ from mmspec.benchmarks.tasks.task import TASKS
 
 OUT = "Folder for samples, summary, table and plot; the same call goes on where it stopped. Default: nothing is kept."
 DATA = (
-    "Official files of the task, or a data set of the hub (owner/name); of several tasks a folder with one folder "
-    "each. Default: stand-ins of the miniworld."
+    "With --task its official files, or a data set of the hub (owner/name); of several tasks a folder with one folder "
+    "each. Without: questions of your own, a folder with *.jsonl files of lines {image, prompt}. Default: the "
+    "miniworld's."
 )
 ONCE = "Folder for summary and table (and plot, where there is one). Default: nothing is kept."
 METHODS = "Rows DRAFTER, DRAFTER@RULE or DRAFTER@RULE=KNOB, separated by commas; none is our AR loop."

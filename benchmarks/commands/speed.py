@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -95,8 +95,6 @@ def speed(
     if task or table or config:
         run_tasks(plan_of(context), out, plot and out is not None, as_json, where)
         return
-    if data is not None:
-        raise InputError("--data belongs to a task: add --task, such as --task chartqa")
     if judge is not None:
         raise InputError("--judge belongs to a task: add --task mathvista")
     from mmspec.benchmarks.memory import draft_weights, peaks
@@ -104,7 +102,9 @@ def speed(
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import keep, speed_report
     from mmspec.benchmarks.speed import SpeedSettings, run_speed
+    from mmspec.benchmarks.weights import weights_of
     from mmspec.loading import modality_of
+    from mmspec.training.data import written_data
 
     settings = SpeedSettings(
         model=model,
@@ -121,6 +121,7 @@ def speed(
         device=device,
         shape=shape,
         compile=compile,
+        data=None if data is None else str(data),
     )
     if plot and out is not None:
         require_matplotlib()  # before the long part
@@ -128,12 +129,18 @@ def speed(
     if modality in OTHERS:
         run_other(context, OTHERS[modality])
         return
+    told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
+    if settings.data is not None:
+        own = written_data(settings.data)
+        settings, told["asked"] = replace(settings, questions=min(questions, len(own))), own.name
+    elif modality != "vlm":
+        raise InputError(f"{model} reads text alone, and the usual questions are about pictures: name others by --data")
     load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         pipe = load()
         if not was_given(context, "drafters"):
             settings = fitted(settings, pipe)
-        store = Store(folder, {"run": "speed", **asdict(settings), **({"shared": True} if where else {})})
+        store = Store(folder, told | asdict(settings) | weights_of(pipe, settings.drafters))
         with spread_over(where, pipe, load) as spread:
             samples = run_speed(pipe, settings, store, spread)
         found = peaks(settings) if memory else {}

@@ -102,6 +102,7 @@ def accuracy(
     from mmspec.benchmarks.accuracy import AccuracySettings, run_accuracy
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import accuracy_summary, accuracy_text, save
+    from mmspec.benchmarks.weights import weights_of
 
     settings = AccuracySettings(
         model=model,
@@ -117,8 +118,9 @@ def accuracy(
         device=device,
     )
     with kept_in(out) as folder:
-        store = Store(folder, {"run": "accuracy", **asdict(settings)})
-        answers = run_accuracy(loaded(settings, drafter), settings, store)
+        pipe = loaded(settings, drafter)
+        store = Store(folder, {"run": "accuracy", **asdict(settings), **weights_of(pipe, [drafter])})
+        answers = run_accuracy(pipe, settings, store)
         summary, text = accuracy_summary(answers, settings), accuracy_text(answers, settings)
         save(folder, summary, text)
     show(summary, text, as_json)

@@ -95,7 +95,7 @@ def paint_all(pipe: Pipeline, settings: ImageSettings, folder: Path) -> Painted:
     """The picture of every caption by every row, as a file each; those that are there already are read."""
     asked = judge_kind().captions(settings.captions, settings.prompts)
     captions = [one.prompt for one in asked]
-    store = Store(folder, told_of(settings, captions) | {"run": "canvas", "captions": len(captions)})
+    store = Store(folder, told_of(pipe, settings, captions) | {"run": "canvas", "captions": len(captions)})
     counts = {name: (0, 0) for name in settings.speed.drafters}
     done = {(record["row"], record["batch"]): (record["drafted"], record["kept"]) for record in store.load()}
     starts = range(0, len(captions), TOGETHER)
@@ -122,7 +122,8 @@ def _paint(
     folder.mkdir(exist_ok=True)
     painter = drawing(pipe, name, settings.guidance)
     counting = Counting(painter.pipe.rule)
-    painter.pipe = painter.pipe.with_drafter(painter.pipe.drafter, "own", counting)
+    judged = painter.pipe  # what is judged is what is timed, but for the counting
+    painter.pipe = Pipeline(judged.target, judged.processor, judged.drafter, counting, judged.folder, judged.control)
     length = pipe.target.budget
     batch, seed = list(captions[start : start + TOGETHER]), settings.speed.seed + start
     for index, reply in enumerate(painter.draw(batch, length, settings.temperature, seed), start):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RESAMPLES = 2000
+from mmspec.benchmarks.figures import with_interval
 
 
 def frechet(one: Tensor, other: Tensor) -> float:
@@ -47,9 +47,8 @@ def _by_place(codes: Tensor, vocab: int) -> Tensor:
     return (counts + 1) / (len(codes) + vocab)
 
 
-def change(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+def change(one: Sequence[float], other: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Mean of `one` minus that of `other`, and its bootstrap interval; values of one caption stay together."""
     differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
-    chosen = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
-    low, high = np.quantile(differences[chosen].mean(1), [(1 - level) / 2, (1 + level) / 2])
-    return float(differences.mean()), float(low), float(high)
+    units = np.stack([differences, np.ones_like(differences)], 1)
+    return with_interval(units, lambda sums: sums[..., 0] / sums[..., 1])

@@ -45,7 +45,7 @@ class Quality:
     lossless: bool | None
     pictures: int
     fidelity: Score | None = None
-    change: tuple[float, float, float] | None = None
+    change: tuple[float, float | None, float | None] | None = None
     facts: float | None = None
     shuffled: float | None = None
     frechet: float | None = None

@@ -16,7 +16,7 @@ from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.tables import MISSING, SPEED, aligned, named, number, speed_cells, speed_notes
+from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, speed_cells, speed_notes
 from mmspec.media import save_image
 
 GAUGED = 4
@@ -132,13 +132,13 @@ def about_reader(reader: dict[str, float] | None) -> str:
 
 def judged_cells(each: Quality) -> list[str]:
     """What the judge says of one method, under JUDGED_HEAD."""
-    kept, change = each.fidelity, each.change
+    kept, changed = each.fidelity, each.change
     return [
         each.row + (" (lossy)" if each.lossless is False else ""),
         number(kept.accuracy if kept else None, 3),
         MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
-        MISSING if change is None else f"{change[0]:+.3f}",
-        MISSING if change is None else f"{change[1]:+.3f} to {change[2]:+.3f}",
+        MISSING if changed is None else f"{changed[0]:+.3f}",
+        MISSING if changed is None else change(*changed[1:], digits=3),
         number(each.facts, 3),
         number(each.shuffled, 3),
         number(each.frechet, 3),

@@ -23,6 +23,7 @@ from mmspec.benchmarks.methods import Method
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
 from mmspec.progress import progress
@@ -205,10 +206,11 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
 
 
-def told_of(settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
+def told_of(pipe: Pipeline, settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
     """What the samples of a run depend on."""
     words = sha256("\n".join(captions).encode()).hexdigest()
-    return {**asdict(settings.speed), "guidance": settings.guidance, "prompts": words}
+    told = {**asdict(settings.speed), "guidance": settings.guidance, "prompts": words}
+    return told | weights_of_rows(pipe, settings.speed.drafters)
 
 
 def run_batch(
@@ -226,7 +228,7 @@ def run_batch(
     captions = [one.prompt for one in judge_kind().captions((count + 1) * size, settings.prompts)]
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
     speed = replace(settings.speed, questions=count)
-    told = told_of(settings, captions) | {"run": "images", "batch": size, "questions": count}
+    told = told_of(pipe, settings, captions) | {"run": "images", "batch": size, "questions": count}
     return run(
         pipe,
         speed,
@@ -242,7 +244,7 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
     """The codes of every caption by every row and by the control; those that the folder does not hold are drawn."""
     captions = [one.prompt for one in asked]
     rows = [*settings.speed.drafters, *([AGAIN] if OURS in settings.speed.drafters else [])]
-    store = Store(folder, told_of(settings, captions) | {"run": "pictures", "captions": len(captions)})
+    store = Store(folder, told_of(pipe, settings, captions) | {"run": "pictures", "captions": len(captions)})
     done = {(record["row"], record["caption"]): record["tokens"] for record in store.load()}
     with progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done)) as bar:
         for name in rows:

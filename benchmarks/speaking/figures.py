@@ -8,18 +8,17 @@ chunk, median.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mmspec.benchmarks.figures import OURS
+from mmspec.benchmarks.figures import OURS, with_interval
 from mmspec.benchmarks.records import Sample
 
 Marks = dict[str, dict[str, float]]
 """method -> name -> value, of one sample."""
 Marked = tuple[Sample, Marks]
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def word_error_rate(
     if not all(f"{which}errors" in marks[method] for _, marks in found):
         return None, None, None
     counts = by_sentence(found, [(method, f"{which}errors"), (method, f"{which}words")])
-    return interval(counts, lambda sums: sums[..., 0] / sums[..., 1])
+    return with_interval(counts, lambda sums: sums[..., 0] / sums[..., 1])
 
 
 def added_errors(found: Sequence[Marked], method: str) -> tuple[float | None, float | None, float | None]:
@@ -121,7 +120,7 @@ def added_errors(found: Sequence[Marked], method: str) -> tuple[float | None, fl
     if not all("errors" in marks.get(name, {}) for _, marks in found for name in (method, OURS)):
         return None, None, None
     counts = by_sentence(found, [(method, "errors"), (OURS, "errors"), (method, "words")])
-    return interval(counts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2])
+    return with_interval(counts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2])
 
 
 def by_sentence(found: Sequence[Marked], names: Sequence[tuple[str, str]]) -> np.ndarray:
@@ -131,12 +130,3 @@ def by_sentence(found: Sequence[Marked], names: Sequence[tuple[str, str]]) -> np
         values = np.array([marks[method][name] for method, name in names], dtype=float)
         sums[sample.question] = sums.get(sample.question, 0) + values
     return np.stack(list(sums.values()))
-
-
-def interval(
-    counts: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
-) -> tuple[float, float, float]:
-    """A value of summed counts [.., names], and its bootstrap interval over sentences [sentences, names]."""
-    chosen = np.random.default_rng(0).integers(len(counts), size=(RESAMPLES, len(counts)))
-    low, high = np.quantile(value(counts[chosen].sum(1)), [(1 - level) / 2, (1 + level) / 2])
-    return float(value(counts.sum(0))), float(low), float(high)

@@ -19,6 +19,7 @@ from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError
 from mmspec.registry import resolve
 
@@ -157,6 +158,7 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
     said, judge = script(pipe, settings), judge_of(pipe, settings)
     told = "\n".join(f"{sentence.voice}: {sentence.text}" for sentence in said)
     kept = {"run": "speech", "sentences": sha256(told.encode()).hexdigest(), **asdict(settings.speed)}
+    kept |= weights_of_rows(pipe, settings.speed.drafters)
     kept["listener"] = None if judge is None else judge.own_errors
     store = Store(folder, kept)
     run(

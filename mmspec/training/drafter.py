@@ -11,16 +11,14 @@ launch`) share the answers and every update's batch; the first of them measures 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from mmspec.checkpoints import fingerprint
+from mmspec.checkpoints import fingerprint, weights_digest
 from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
@@ -183,12 +181,3 @@ def check_together(recipes: Sequence[Recipe]) -> None:
         if len({getattr(recipe, field) for recipe in recipes}) > 1:
             values = ", ".join(f"{recipe.method} {getattr(recipe, field)}" for recipe in recipes)
             raise InputError(f"drafters that are trained together need the same {field} ({values}): give --{field}")
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A short hash that changes when the weights do: of values spread over every parameter, whatever the threads."""
-    found = hashlib.sha256()
-    for parameter in model.parameters():
-        values = parameter.detach().flatten()
-        found.update(values[:: max(1, len(values) // 4096)].float().cpu().numpy().tobytes())
-    return found.hexdigest()[:16]

@@ -1,0 +1,28 @@
+"""Which weights a run measured: a name stays the same when what it stands for is trained anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import mmspec
+from mmspec import Pipeline
+from mmspec.benchmarks.rows import in_dtype, split
+from mmspec.checkpoints import weights_digest
+
+
+def weights_of(pipe: Pipeline, drafters: Iterable[str]) -> dict[str, str]:
+    """For the settings of a run: the version of mmspec, and hashes of the target's and the drafters' weights.
+
+    Args: drafters: names, folders or hub ids, which may have a dtype (`in_dtype`).
+    """
+    found = {"mmspec": mmspec.__version__, "weights": weights_digest(pipe.target.model)}
+    for name in dict.fromkeys(in_dtype(text)[0] for text in drafters):
+        net = getattr(pipe.with_drafter(name).drafter, "net", None)
+        if net is not None:
+            found[f"weights of {name}"] = weights_digest(net)
+    return found
+
+
+def weights_of_rows(pipe: Pipeline, rows: Iterable[str]) -> dict[str, str]:
+    """The same of rows DRAFTER:SETTING=VALUE@RULE (`mmspec.benchmarks.rows`)."""
+    return weights_of(pipe, (split(row)[0].partition(":")[0] for row in rows))
