@@ -278,7 +278,7 @@ class Drafter(Protocol):
     One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
     smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
     again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
-    `auto` leaves it its own size.
+    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`.
     """
 
     kinds: frozenset[Kind]

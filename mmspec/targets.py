@@ -119,6 +119,10 @@ class CausalTarget:
     def check_rule(self, rule: Rule) -> None:
         """Raise MismatchError for a rule that cannot judge what this target emits."""
 
+    @classmethod
+    def check_drafter(cls, drafter: Any) -> None:
+        """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what this target emits."""
+
     def ends(self) -> list[int]:
         """The ids that end an answer."""
         return end_tokens(self.model.generation_config)

@@ -86,6 +86,16 @@ class Delayed(CausalTarget):
                 f"{self.codebooks} codes: use 'exact', 'ratio' (each code by itself) or 'columns-joint'"
             )
 
+    @classmethod
+    def check_drafter(cls, drafter: Any) -> None:
+        """Only drafters of columns can draft columns."""
+        if not getattr(drafter, "drafts_columns", False):
+            name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
+            raise MismatchError(
+                f"the drafter {name} drafts single tokens, and {cls.noun} writes columns of codes: use 'none', or the "
+                f"folder or hub id of a smaller {cls.noun}"
+            )
+
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> ColumnStop:
         """The budget ends a row."""
         if strings:

@@ -24,13 +24,13 @@ from transformers import LlamaForCausalLM
 
 import mmspec
 from mmspec.checkpoints import save_drafter, writing
+from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import MedusaHeads
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.recipes import VadusaRecipe
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.vadusa import Vadusa
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.medusa import MedusaLoss
 from mmspec.training.steps import Batch
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from transformers import LlamaForCausalLM
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.ssd import SSD, shortened, upper_layers
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.medusa import MedusaRecipe
 from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe

@@ -30,6 +30,7 @@ class SmallMusicgen:
     needs = Needs()
     shapes = CHAINS
     trained = False
+    drafts_columns = True
     method = "small-musicgen"
     source = "a smaller MusicGen (arXiv 2306.05284) with exact rules for columns"
     advice = "pass the folder or the hub id of a smaller MusicGen, such as facebook/musicgen-small"

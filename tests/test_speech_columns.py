@@ -15,6 +15,7 @@ import mmspec
 from mmspec import noise
 from mmspec.acceptance.typical import Typical
 from mmspec.errors import InputError, MismatchError
+from mmspec.loading import has_drafter
 from mmspec.sampling import Sampling
 from mmspec.speech.columns import Columns, ColumnSampler, Joint, PerCode, column_chain, kept_until, leading, thin
 from mmspec.speech.delayed import Track
@@ -318,3 +319,7 @@ def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
         pipeline(model, SmallMusicgen(musicgen(1, codebooks=2)))
     with pytest.raises(MismatchError):
         pipeline(model, SmallMusicgen(model), acceptance="block")
+    with pytest.raises(MismatchError, match="the drafter PromptLookup drafts single tokens, and MusicGen writes col"):
+        pipeline(model, "prompt-lookup")
+    target = pipeline(model).target
+    assert [has_drafter(name, target, None) for name in ("none", "suffix", "small-musicgen")] == [True, False, False]

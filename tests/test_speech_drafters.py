@@ -18,6 +18,7 @@ from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio, without
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft
+from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError
@@ -29,7 +30,6 @@ from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi, best_path
 from mmspec.training.answers import Answered
 from mmspec.training.drafter import find_recipe
-from mmspec.training.layer import head_config
 
 SAMPLED = Sampling(temperature=1.0, top_p=0.9, ras_window=6, seed=3)
 

@@ -12,12 +12,12 @@ import tiny_speech
 import torch
 from safetensors.torch import load_file
 
-from mmspec.errors import CheckpointError, InputError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.speech.audio import Audio
 from mmspec.speech.judge import Judge, aligned
 from mmspec.speech.listener import BLANK, Listener, ListenerConfig, symbols, written
 from mmspec.speech.pretrain import listener_training
-from mmspec.speech.pretrain.corpus import Utterance
+from mmspec.speech.pretrain.corpus import Say, Utterance
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
 from mmspec.speech.text import spoken
@@ -244,18 +244,24 @@ def test_a_run_writes_a_listener_with_its_own_errors_and_waits_for_the_codec(tmp
     told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 12, "held-out": 3, "resynthesised": 4,
             "steps": 3, "codec-steps": 2, "batch": 4}  # fmt: skip
     options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
-    config = ListenerConfig(**TINY, voices=len(VOICES))
+
+    def run(speak: Say) -> None:
+        listener_training.run(options, ListenerConfig(**TINY, voices=len(VOICES)), speak)
+
     with pytest.raises(CheckpointError, match="holds no codec"):
-        listener_training.run(options, config, tones)
+        run(tones)
     before = load_file(tmp_path / "run" / "listener" / "plain-done" / "model.safetensors")
     tiny_speech.processor().codec.save_pretrained(tmp_path / "run" / "codec-done")
 
     def silent(text: str, speaker: Speaker) -> Audio:
         raise AssertionError("recordings are those of the run")
 
-    listener_training.run(options, config, silent)
+    run(silent)
     listener = Listener.load(tmp_path / "ear")
     assert set(listener.figures) == {"wer_of_recordings", "wer_of_codec", "wer_of_wrong_texts", "right_voices"}
     assert json.loads((tmp_path / "ear" / "figures.json").read_text()) == listener.figures
     assert "12 sentences" in (tmp_path / "ear" / "README.md").read_text()
     assert any(not torch.equal(before[name], each) for name, each in listener.state_dict().items())
+    options.batch = 2
+    with pytest.raises(MismatchError, match="differs in batch"):
+        run(silent)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.errors import MissingExtraError
+from mmspec.errors import MismatchError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain import espeak, train
@@ -74,6 +74,12 @@ def test_speech_is_kept_in_shards_and_never_made_twice(tmp_path: Path) -> None:
         assert (one.text, one.speaker) == (other.text, other.speaker)
         assert torch.equal(one.pcm, other.pcm)
     assert [len(one.pcm) for one in first] == [len(text) * 200 for text in texts]
+    assert [one.text for one in record(texts[:2], RATE, tmp_path, speak=counting)] == texts[:2]
+    assert said == texts
+    assert [one.text for one in record([*texts, "four"], RATE, tmp_path, speak=counting)] == [*texts, "four"]
+    assert said == [*texts, *texts, "four"]  # its shard is spoken anew
+    with pytest.raises(MismatchError, match="differs in seed"):
+        record(texts, RATE, tmp_path, seed=1, speak=counting)
 
 
 def test_every_speaker_is_heard(corpus: list[Utterance]) -> None:

@@ -18,6 +18,7 @@ from mmspec.progress import progress
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, say
+from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs
 
 SHARD = 250
@@ -75,17 +76,21 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
 
 
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
-    """Every text, spoken by someone whom chance (by seed and place) chooses."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Every text, spoken by someone whom chance (by seed and place) chooses. What the folder holds is not spoken again.
+
+    Raises: MismatchError: the folder holds recordings of another seed or rate.
+    """
+    claim(folder, {"seed": seed, "rate": rate})
     found: list[Utterance] = []
     for start in progress(range(0, len(texts), SHARD), desc="speaking", unit="shard"):
         part = texts[start : start + SHARD]
         who = [anyone(random.Random(f"{seed}/{start + i}")) for i in range(len(part))]
         file = folder / f"{start // SHARD:04d}.npz"
-        if not file.exists():
+        if not file.exists() or len(read_shard(file)[1]) < len(part):  # fewer sentences were asked for
             spoken = [resampled(speak(text, one), rate).numpy() for text, one in zip(part, who, strict=True)]
             write_shard(file, spoken)
         pcm, ends = read_shard(file)
+        ends = ends[: len(part)]
         for text, one, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
             found.append(Utterance(text, list(VOICES).index(one.name), pcm[begin:end]))
     return found

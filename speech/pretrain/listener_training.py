@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmspec.checkpoints import writing
+from mmspec.checkpoints import weights_digest, writing
 from mmspec.errors import CheckpointError
 from mmspec.progress import progress
 from mmspec.speech.audio import Audio
@@ -28,6 +28,7 @@ from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, wr
 from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
+from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
 
 VOICE_WEIGHT = 0.2
@@ -120,12 +121,14 @@ def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
 def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak: Say = say) -> None:
     """Everything, from recordings to the finished folder. speak: who speaks what is not recorded yet."""
     config = config or ListenerConfig(voices=len(VOICES))
+    home = options.work or options.run / "listener"
+    told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
+    claim(home, {name: getattr(options, name) for name in told} | {"config": config.to_dict()})
     counts = {"train": options.sentences, "dev": options.held_out}
     spoken = {
         split: record(sentences(split, count), config.rate, options.run / f"speech-{split}", options.seed, speak)
         for split, count in counts.items()
     }
-    home = options.work or options.run / "listener"
     torch.manual_seed(options.seed)
     listener = Listener(config)
     if not (home / "plain-done").exists():
@@ -134,10 +137,12 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
             listener.save_pretrained(folder)
     listener.load_state_dict(Listener.from_pretrained(home / "plain-done", dtype=torch.float32).state_dict())
     codec = codec_in(options.codec or options.run / "codec-done")
-    again = resynthesised(codec, spoken["train"][: options.resynthesised], home / f"again-{options.resynthesised}.npz")
-    fit(listener, mixed(spoken["train"], again), home / "mixed", options, options.codec_steps, options.rate / 2)
+    behind = home / f"codec-{weights_digest(codec)}"
+    behind.mkdir(exist_ok=True)
+    again = resynthesised(codec, spoken["train"][: options.resynthesised], behind / "train.npz")
+    fit(listener, mixed(spoken["train"], again), behind / "mixed", options, options.codec_steps, options.rate / 2)
     listener.eval()
-    heard = resynthesised(codec, spoken["dev"], home / "again-dev.npz")
+    heard = resynthesised(codec, spoken["dev"], behind / "dev.npz")
     listener.figures = {
         "wer_of_recordings": errors(listener, spoken["dev"]),
         "wer_of_codec": errors(listener, heard),
