@@ -150,17 +150,17 @@ def usable(model: str, modality: str) -> list[str]:
     one that `mmspec.load` would take and others of its modality first."""
     from mmspec.checkpoints import drafters_of, find_model
     from mmspec.inventory import drafters
-    from mmspec.loading import family_of
+    from mmspec.loading import family_of, serves_unread
     from mmspec.registry import resolve
 
     beside = drafters_of(find_model(model))
-    usual = family_of(model).usual_drafter
+    family = family_of(model)
     free = [
-        (entry["name"] != usual, modality not in entry["modalities"], entry["name"])
+        (entry["name"] != family.usual_drafter, modality not in entry["modalities"], entry["name"])
         for entry in drafters()
         if not entry["trained"] and entry["name"] != "none" and {"any", modality} & set(entry["modalities"])
     ]
-    ready = [name for *_, name in sorted(free) if not hasattr(resolve("drafters", name, modality), "advice")]
+    ready = [name for *_, name in sorted(free) if serves_unread(resolve("drafters", name, modality), family)]
     return list(dict.fromkeys([*beside, *ready]))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ Note = Callable[[int, Tensor], None]
 @contextmanager
 def watching(model: Any, layers: Sequence[int], note: Note) -> Iterator[None]:
     """While the block runs, every forward of the model tells `note` the attention weights of some decoder layers.
+
+    Requests that others make of the same model at the same time are not heard: those of other threads.
 
     Args: layers: indices from 0. Raises: UnsupportedError: the decoder has no attention modules under the usual
     names.
@@ -46,7 +49,11 @@ def watching(model: Any, layers: Sequence[int], note: Note) -> Iterator[None]:
 
 
 def _asking(layer: int, note: Note) -> Callable[..., None]:
+    own = get_ident()
+
     def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+        if get_ident() != own:
+            return
         eager: Any = copy.copy(module)  # the same weights
         eager.config = copy.copy(module.config)
         eager.config._attn_implementation = "eager"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,7 +14,15 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from mmspec.checkpoints import drafters_of, find_model, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
-from mmspec.errors import CheckpointError, InputError, UnsupportedError, one_line, shorten
+from mmspec.errors import (
+    CheckpointError,
+    InputError,
+    MismatchError,
+    OutOfMemoryError,
+    UnsupportedError,
+    one_line,
+    shorten,
+)
 from mmspec.registry import entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
@@ -34,6 +43,10 @@ class Family(Protocol):
 
     def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:
         """The target on a loaded model."""
+
+    @classmethod
+    def check_drafter(cls, drafter: Any) -> None:
+        """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what the target emits."""
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -59,7 +72,18 @@ def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[
     model = read_model(family.model_class(config), folder, _dtype(dtype, place))
     if processor is None:
         processor = _read_processor(family.processor_class(config), folder)
-    return build_target(family, model.to(place), processor), processor
+    return build_target(family, _moved(model, place, folder), processor), processor
+
+
+def _moved(model: PreTrainedModel, place: torch.device, folder: Path) -> PreTrainedModel:
+    """The model on a device. Raises: OutOfMemoryError: it is too large for it."""
+    with suppress(torch.OutOfMemoryError):
+        return model.to(place)
+    size = model.get_memory_footprint() / 2**30
+    raise OutOfMemoryError(
+        f"{place} has too little free memory for {folder.name} ({size:.1f} GB): take a smaller dtype or model, or "
+        "another device"
+    )
 
 
 def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[CausalTarget, Any]:
@@ -125,6 +149,7 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype:
     if dtype is not None and not isinstance(drafter, str | os.PathLike | None):
         raise InputError("drafter_dtype is for drafters that load() reads: name one, or pass a folder or a hub id")
     found = _bound_drafter(drafter, target, folder)
+    target.check_drafter(found)
     if dtype is not None:
         lower(found, target, dtype)
     return found
@@ -167,7 +192,16 @@ def has_drafter(name: str, target: CausalTarget, folder: Path | None) -> bool:
     if name in beside or name not in names("drafters", target.modality):
         return name in beside
     kind: Any = resolve("drafters", name, target.modality)
-    return not hasattr(kind, "advice") and (not getattr(kind, "trained", False) or _kin(kind, beside) is not None)
+    return serves_unread(kind, target) or _kin(kind, beside) is not None
+
+
+def serves_unread(kind: Any, target: CausalTarget | Family) -> bool:
+    """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits."""
+    try:
+        target.check_drafter(kind)
+    except MismatchError:
+        return False
+    return not hasattr(kind, "advice") and not getattr(kind, "trained", False)
 
 
 def _kin(kind: Any, beside: Container[str]) -> str | None:

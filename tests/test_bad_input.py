@@ -224,6 +224,12 @@ def fill_cpu() -> None:
     torch.empty(10**15)
 
 
+def test_a_model_that_the_device_cannot_hold_is_one_error(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.PreTrainedModel.to", lambda *_: fill_gpu())
+    with pytest.raises(OutOfMemoryError, match=r"cpu has too little free memory for model \(0.0 GB\)"):
+        mmspec.load(files / "model")
+
+
 @pytest.mark.parametrize("exhaust", [fill_gpu, fill_cpu])
 @pytest.mark.parametrize("forwards", [1, 3], ids=["prefill", "round"])
 def test_a_request_that_ran_out_of_memory_is_one_error_and_the_next_one_works(

@@ -5,6 +5,7 @@ would draft; what comes out is what the target says alone, whether drafts are re
 import copy
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -329,6 +330,17 @@ def test_attention_is_seen_as_eager_attention_shows_it(family: str) -> None:
     found.clear()
     base.target.read(inputs, rows)
     assert not found  # the hooks are gone
+
+
+def test_attention_of_other_threads_is_not_seen() -> None:
+    _, target = test_equality.make("llama")
+    ids, found = torch.tensor([[5, 6, 7]]), []
+    with watching(target.model, [0], lambda layer, weights: found.append(weights.shape[2])):
+        other = Thread(target=lambda: target.model(torch.tensor([[5, 6, 7, 8]])))
+        other.start()
+        other.join()
+        target.model(ids)
+    assert found == [3]
 
 
 def test_focus_of_a_prompt_read_in_pieces_is_that_of_the_whole() -> None:
