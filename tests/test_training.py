@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec import cli
-from mmspec.checkpoints import load_drafter, save_drafter
+from mmspec.checkpoints import load_drafter, save_drafter, weights_digest
 from mmspec.contract import State
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
@@ -28,7 +28,6 @@ from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fi
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
 from mmspec.training.dflash import DFlashRecipe
-from mmspec.training.drafter import weights_digest
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training

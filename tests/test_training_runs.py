@@ -23,6 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from taught import METHODS
 from torch import nn
+from transformers import TrainingArguments
 
 import mmspec
 from mmspec.drafters.none import NoDrafter
@@ -35,6 +36,7 @@ from mmspec.training.data import Lines, open_data, warm_up_data, written_data
 from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
+from mmspec.training.processes import check_device
 from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.validation import best_step, exhausted
@@ -315,6 +317,23 @@ def test_the_loss_goes_through_the_module_that_was_wrapped(tmp_path: Path) -> No
     loss = trainer.compute_loss(Wrapped(learner), {"position": torch.zeros(1), "rows": []}, num_items_in_batch=None)
     assert calls == [["position", "rows"]]
     torch.testing.assert_close(loss, 2 * net(torch.ones(2)).sum())
+
+
+def test_a_process_trains_on_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def four(arguments: TrainingArguments) -> torch.device:
+        arguments._n_gpu = 4
+        return torch.device("cpu")
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(four))
+    assert TrainingArguments(str(tmp_path), report_to="none").n_gpu == 4
+    assert training_arguments(tmp_path, steps=1, batch=1, rate=0.01, seed=0, use_cpu=False).n_gpu == 1
+
+
+def test_another_gpu_than_the_first_is_refused() -> None:
+    for device in (None, "cpu", "cuda", "cuda:0"):
+        check_device(device)
+    with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES=2"):
+        check_device("cuda:2")
 
 
 def test_answers_that_cannot_be_shared_are_refused(pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from test_training import COURSE
 from torch import Tensor
 
 import mmspec
+from mmspec.training import chunks
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
@@ -220,6 +221,33 @@ def test_drafters_that_see_learn_together_and_come_back(
     steps = test_training.losses(tmp_path / "run", "+".join(sights.METHODS))
     assert [step for step, _ in steps] == [1, 2, 3, 4]
     assert all(0 < loss < 100 for _, loss in steps)
+
+
+@pytest.mark.parametrize("place", [0, 10**6])  # the MLP alone, both
+@pytest.mark.parametrize("kind", [MassvRecipe, IbedRecipe])
+def test_grafted_laws_that_are_too_large_are_judged_in_chunks(
+    kind: type[MassvRecipe], place: int, pipe: Any, rows: list[Answered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = kind(**{**GRAFTED, "steps": 10}, projector_share=0.5)
+    net = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, Features(pipe, Miniworld("test", 3), (0,)))
+
+    def judged() -> list[Tensor | None]:
+        net.zero_grad()
+        value = loss(torch.tensor([place]), rows)
+        value.backward()
+        return [value.detach(), *(weight.grad for weight in net.parameters())]
+
+    whole = judged()
+    assert (net.speaker.lm_head.weight.grad is None) is (place == 0)
+    sizes: list[int] = []
+    hook = pipe.target.head.register_forward_hook(lambda _, given, made: sizes.append(len(made)))
+    monkeypatch.setattr(chunks, "LOGITS", 3 * pipe.target.vocab_size)
+    parts = judged()
+    hook.remove()
+    assert max(sizes) == 3
+    for part, one in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part, one)
 
 
 @pytest.mark.parametrize("method", ["massv", "tabed"])

@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 from mmspec.drafters.hydra import Hydra, HydraHeads, HydraPlus, PrefixedHeads
+from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.errors import CheckpointError
 from mmspec.interchange.published import Published, same_embeddings
-from mmspec.training.layer import head_config
 
 PREFIX = "prefix_embeding_layer"  # sic
 PARAMETERS = ("weight", "bias")

@@ -172,8 +172,9 @@ def drafter(
     from mmspec.training.answers import AnswerOptions
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
-    from mmspec.training.processes import group
+    from mmspec.training.processes import check_device, group
 
+    check_device(device)
     where = read_where(ray, workers)
     if where is not None and group().num_processes > 1:
         raise InputError("--ray and several training processes both share out the answers: take one of them")

@@ -19,11 +19,11 @@ from transformers import DynamicCache
 
 from mmspec.drafters.dflash import BlockNet, DFlash, spread_taps
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import block_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, head_law, head_logits
-from mmspec.training.layer import block_config
 from mmspec.training.steps import HeadRecipe
 
 

@@ -16,9 +16,9 @@ from torch.nn.functional import smooth_l1_loss
 
 from mmspec.drafters.eagle import Eagle, Eagle1, EagleHead, Hass
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 from mmspec.training.unroll import unroll
 

@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 from mmspec.training.unroll import unroll
 from mmspec.training.words import common_words

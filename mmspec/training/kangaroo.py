@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.kangaroo import Adapter, Kangaroo
+from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 

@@ -111,7 +111,10 @@ def training_arguments(
         "report_to": "none",
         "use_cpu": use_cpu,
     }
-    return TrainingArguments(**{**values, **more})
+    arguments = TrainingArguments(**{**values, **more})
+    # a process has one GPU (several take accelerate launch); with more, the Trainer would wrap models in DataParallel
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def stage_arguments(

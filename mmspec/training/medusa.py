@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.hydra import Hydra, HydraPlus
+from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import Medusa
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 

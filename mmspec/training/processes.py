@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from mmspec.errors import InputError
+
 
 def group() -> Any:
     """accelerate's view of the processes: `num_processes`, `process_index`, `is_main_process`, `device`."""
@@ -17,6 +19,13 @@ def group() -> Any:
     from accelerate.utils import parse_flag_from_env
 
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available())
+
+
+def check_device(device: str | None) -> None:
+    """Raises: InputError: a GPU by its number: the Trainer takes the first one that its process sees."""
+    kind, _, number = (device or "").partition(":")
+    if kind == "cuda" and number.isdigit() and int(number) and group().num_processes == 1:
+        raise InputError(f"training takes the first GPU: set CUDA_VISIBLE_DEVICES={number}, and --device cuda")
 
 
 def leader_first() -> AbstractContextManager[None]:

@@ -19,11 +19,11 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.focus import Focus, watching
 from mmspec.training.answers import Answered, prepare
 from mmspec.training.features import Features
-from mmspec.training.layer import head_config
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.vlm.drafters.dream import Dream, DreamNet

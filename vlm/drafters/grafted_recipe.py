@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.drafters.independent import Independent
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.features import Features, head_law
+from mmspec.training.chunks import in_chunks
+from mmspec.training.features import Features
 from mmspec.training.spd import SpdLoss, SpdRecipe
 from mmspec.vlm.drafters.branching import SpecLlava
 from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
@@ -41,15 +42,19 @@ class GraftedLoss(SpdLoss):
         """A scalar. position: [B] of the samples in the training run, which says what learns."""
         assert self.features is not None
         true = self.features(rows)
-        with resting(self.net.speaker, self.alone(rows, int(position[0]))):
+        alone = self.alone(rows, int(position[0]))
+        with resting(self.net.speaker, alone):
             texts, starts = self.texts(rows, self.features(rows, (0,)), int(position[0]))
             hidden = self.model.model(inputs_embeds=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
             told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
-            logits = self.model.lm_head(torch.cat(told))  # [M, V], one row for every token of an answer
-        tokens = torch.tensor([token for row in rows for token in row.answer], device=logits.device)
-        law = head_law(self.target, self._heard(true, rows))
-        by_token, by_law = cross_entropy(logits, tokens), cross_entropy(logits, law)
-        return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
+        tokens = torch.tensor([token for row in rows for token in row.answer], device=hidden.device)
+        judged = torch.cat(told), tokens, self._heard(true, rows)  # one row for every token of an answer
+        return in_chunks(partial(self._judged_by, alone), self.model.config.vocab_size, *judged).mean()
+
+    def _judged_by(self, alone: bool, *judged: Tensor) -> Tensor:
+        """The losses of a chunk, which may be computed again on the way back: what rests has to rest there, too."""
+        with resting(self.net.speaker, alone):
+            return self._judged(*judged)
 
     def alone(self, rows: list[Answered], position: int) -> bool:
         """Whether the MLP learns alone from this batch; without a picture there would be nothing to learn."""

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch
 from mmspec.vlm.drafters.hivis import HiVis, HiVisHead
 from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe, check_share

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
-from mmspec.training.layer import head_config
 from mmspec.training.steps import Batch
 from mmspec.vlm.drafters.dream_recipe import Insights
 from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
