@@ -109,21 +109,25 @@ def test_a_row_is_lossless_in_the_models_own_steps_alone(folder: Path) -> None:
 
 
 def test_pictures_of_one_run_are_not_taken_for_those_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They lie by the place of their row, so a run with other rows, or in another dtype, needs another folder."""
     monkeypatch.setattr(canvas_run, "_paint", lambda *given: (2, 1))
     monkeypatch.setattr(canvas_run, "_read", lambda path: path.parent.name)
+    pipe = mmspec.load(folder, "none")
 
     def painted(*drafters: str, **changes: Any) -> Any:
         speed = SpeedSettings("m", drafters, temperatures=(1.0,), **changes)
-        return canvas_run.paint_all(None, ImageSettings(speed, captions=2), tmp_path)  # type: ignore[arg-type]
+        return canvas_run.paint_all(pipe, ImageSettings(speed, captions=2), tmp_path)
 
     assert painted("none", "mar").pictures == {"none": ["row-0"] * 2, "mar": ["row-1"] * 2}
     assert painted("none", "mar").rates == {"none": 0.5, "mar": 0.5}
     for other, changes in ((("mar", "none"), {}), (("none", "mar"), {"dtype": "bfloat16"})):
         with pytest.raises(InputError, match="choose another folder"):
             painted(*other, **changes)
+    next(pipe.target.model.parameters()).data += 1  # trained anew, under its old name
+    with pytest.raises(InputError, match="choose another folder"):
+        painted("none", "mar")
 
 
 def test_real_pictures_go_through_the_vae(folder: Path) -> None:
