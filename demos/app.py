@@ -14,7 +14,7 @@ from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
 from mmspec.demos.studio import KEPT, Studio
-from mmspec.errors import missing_extra
+from mmspec.errors import UnsupportedError, missing_extra
 
 TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
@@ -52,10 +52,12 @@ def require_gradio() -> Any:
 
 def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
     """What stands behind the tab of a model, by its modality."""
-    from mmspec.loading import modality_of
+    from mmspec.loading import family_of
 
-    modality = modality_of(model)
-    kind = next((kind for kind in TABS if kind.modality == modality), Studio)
+    family = family_of(model)
+    if family.modality == "speech" and family.makes == "text":
+        raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
+    kind = next((kind for kind in TABS if kind.modality == family.modality), Studio)
     return kind(model, drafters)
 
 

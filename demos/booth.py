@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from mmspec.api import Pipeline
 
 LOOSE: dict[str, Knob] = {
-    "tolerance": ("draws", 1, 8),
-    "top-k": ("k", 0, 10),
-    "max-ratio": ("rho", math.inf, 0.3),
-    "beta": ("beta", 0.0, 1.0),
-    "pcg": ("size", 0.0, 0.01),
+    "tolerance": Knob("draws", 1, 8),
+    "top-k": Knob("k", 0, 10),
+    "max-ratio": Knob("rho", math.inf, 0.3),
+    "beta": Knob("beta", 0.0, 1.0),
+    "pcg": Knob("size", 0.0, 0.01),
 }
 RULES = ("exact", "ratio", *LOOSE, "unverified")
 EXAMPLES = 6
@@ -127,7 +127,7 @@ class Booth(Studio):
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
         """A few codes, so that the first visitor's sentence is not slower than the others'."""
-        pipe(prompt=self.sentences[0], max_new_tokens=8)
+        pipe(prompt=self.sentences[0], max_new_tokens=max(8, getattr(pipe.target, "least", 0)))
         return pipe
 
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from mmspec.api import Pipeline
 
 LOOSE: dict[str, Knob] = {
-    "lantern": ("delta", 0.0, 0.4),
-    "lantern++": ("bound", 1.0, 5.0),
-    "gsd": ("size", 1, 50),
-    "cool-sd": ("delta", 1.0, 2.0),
+    "lantern": Knob("delta", 0.0, 0.4),
+    "lantern++": Knob("bound", 1.0, 5.0),
+    "gsd": Knob("size", 1, 50, {"distance": None}),  # codes of a small model lie too far apart for the usual limit
+    "cool-sd": Knob("delta", 1.0, 2.0),
 }
 RULES = ("exact", "ratio", *LOOSE)
 EXAMPLES = 6
@@ -134,6 +134,10 @@ class Easel(Studio):
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
         if not hasattr(self.plain.target, "layout"):
             raise UnsupportedError(f"{self.model} draws without codes: this page shows pictures of codes")
+        if not self.plain.target.product_of({}, 0, [0] * self.plain.target.layout.length):
+            raise UnsupportedError(
+                f"no picture is made here of the codes of {self.model}: its picture decoder is missing"
+            )
         slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width

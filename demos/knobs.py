@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import resolve
 
-Knob = tuple[str, float, float]
-"""The knob of a rule: its name, where the rule keeps the law, and its loosest setting."""
+
+@dataclass(frozen=True)
+class Knob:
+    """The knob of a rule: its name, where the rule keeps the law, its loosest setting, and settings that stay."""
+
+    name: str
+    neutral: float
+    loosest: float
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_rule(rule: str, looseness: float, rules: Sequence[str]) -> None:
@@ -25,10 +33,10 @@ def relaxed(rule: str, looseness: float, knobs: Mapping[str, Knob], modality: st
     """The rule with its knob turned, looseness being 0 (the law is kept) to 1; None if it has no knob."""
     if rule not in knobs:
         return None
-    name, neutral, loosest = knobs[rule]
-    value = neutral
+    knob = knobs[rule]
+    value = knob.neutral
     if looseness:
-        start = 1.0 if neutral == math.inf else neutral
-        value = start + looseness * (loosest - start)
+        start = 1.0 if knob.neutral == math.inf else knob.neutral
+        value = start + looseness * (knob.loosest - start)
     kind = cast("Any", resolve("rules", rule, modality))
-    return kind(**{name: round(value) if isinstance(neutral, int) else value})
+    return kind(**{knob.name: round(value) if isinstance(knob.neutral, int) else value}, **knob.beside)

@@ -35,6 +35,7 @@ class Recorder:
         self.drafter = drafter
         self.kinds, self.needs = drafter.kinds, drafter.needs
         self.shapes, self.reuses = getattr(drafter, "shapes", ()), getattr(drafter, "reuses", False)
+        self.drafts_columns = getattr(drafter, "drafts_columns", False)
         self.rounds: list[Recorded] = []
 
     def bind(self, target: Any) -> None:

@@ -100,7 +100,7 @@ class Studio:
     @cached_property
     def drafters(self) -> list[str]:
         """The drafters to choose from."""
-        return self._drafters if self._drafters is not None else usable(self.model, self.modality)
+        return self._drafters if self._drafters is not None else usable(self.model, self.modality) or ["none"]
 
     def drafting(self, drafter: str, shape: str, rule: str = "exact", looseness: float = 0.0) -> Pipeline:
         """The pipeline with a drafter, a size of drafts, which are recorded, and an acceptance rule, which may have a

@@ -28,7 +28,7 @@ from mmspec.loading import adopt_target, compile_target, find_drafter, find_rule
 from mmspec.options import (
     Options,
     answer_count,
-    check_names,
+    given,
     sampling_for,
     special_options,
     stop_strings,
@@ -38,6 +38,16 @@ from mmspec.prompts import read_prompts
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
+
+_ELSEWHERE = {
+    "do_sample": "temperature=0 is greedy, above 0 samples",
+    "num_return_sequences": "n asks for several answers to a prompt",
+    "max_length": "max_new_tokens counts the new tokens alone",
+    "stop_strings": "stop takes them",
+    "streamer": "stream(image, prompt) yields an answer piece by piece",
+    "assistant_model": "load(model, drafter) takes a drafter",
+}
+"""What HF `generate` calls otherwise, or takes in another place."""
 
 _OWN_INPUTS = {
     "past_key_values", "use_cache", "labels", "inputs_embeds", "position_ids", "cache_position", "return_dict",
@@ -187,10 +197,10 @@ class Pipeline:
 
         A piece of an image model has the picture as far as it is known, decoded when its `image` is asked for.
         """
-        check_names(options)
-        n = answer_count(options)
-        inputs = self.prepare(image, prompt, options.get("voice"), n)
-        return self._start(inputs, options, isinstance(prompt, str), n)
+        told = given(options)
+        n = answer_count(told)
+        inputs = self.prepare(image, prompt, told.get("voice"), n)
+        return self._start(inputs, told, isinstance(prompt, str), n)
 
     def generate(self, **model_inputs: Any) -> Any:
         """Generate from the tensors that HF `generate` takes, with the options of a call.
@@ -198,16 +208,16 @@ class Pipeline:
         Args: model_inputs: `input_ids` [B, T], `attention_mask`, pixels, ...; and options, see `Options`.
         Returns: a `Generation`, or for B > 1 a list of them.
         """
-        options: Any = {name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs}
+        options = given({name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs})
         inputs = {name: value for name, value in model_inputs.items() if value is not None}
         self._check_inputs(inputs)
         if answer_count(options) > 1:
             raise InputError("n is for prompts: of tensors repeat the rows instead")
-        if options.get("voice") is not None:
+        if "voice" in options:
             raise InputError("voice is for prompts: of tensors pass those that prepare(None, prompt, voice) makes")
         return self._start(inputs, options, len(inputs["input_ids"]) == 1, 1).finish()
 
-    def _start(self, inputs: dict[str, Any], options: Options, single: bool, n: int) -> Stream:
+    def _start(self, inputs: dict[str, Any], options: dict[str, Any], single: bool, n: int) -> Stream:
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
         config, tokenizer = self.target.model.generation_config, self.target.tokenizer
         sampler = self.target.sampler(sampling_for(options, config), len(ids))
@@ -234,7 +244,7 @@ class Pipeline:
         takes = (known | {"input_ids", *self.target.pictures}) - _OWN_INPUTS
         for name in inputs:
             if name not in takes:
-                raise unknown_name("input", name, takes | Options.__annotations__.keys())
+                raise unknown_name("input", name, takes | Options.__annotations__.keys(), _ELSEWHERE.get(name, ""))
         ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
             raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
@@ -243,6 +253,9 @@ class Pipeline:
             raise InputError(
                 f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.prompt_vocab_size - 1}"
             )
+        for name in self.target.pictures:
+            if name in inputs and not isinstance(inputs[name], Tensor):
+                raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
             raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
 

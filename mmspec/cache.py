@@ -140,4 +140,4 @@ def visible(
 def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, 1, N, S] from [B, N, S] bool: 0 where something is seen, else the lowest finite number."""
     zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    return zeros.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+    return zeros.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]

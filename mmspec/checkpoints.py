@@ -26,6 +26,8 @@ FORMAT = 1
 DESCRIPTION, CARD = "drafter.json", "README.md"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
+TWICE = ["consolidated*", "original/*"]
+"""The same weights in another format, as some models have them on the hub beside those of transformers."""
 
 MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
@@ -100,8 +102,9 @@ def _download(kind: str, name: str, patterns: Sequence[str], repo_type: str) -> 
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    twice = TWICE if repo_type == "model" else []
     try:
-        return Path(snapshot_download(name, repo_type=repo_type, allow_patterns=list(patterns)))
+        return Path(snapshot_download(name, repo_type=repo_type, allow_patterns=list(patterns), ignore_patterns=twice))
     except HFValidationError as error:
         raise CheckpointError(f"{kind} {name!r} is not a folder, and not a valid hub id: {one_line(error)}") from error
     except LocalEntryNotFoundError as error:  # before its parent below: the hub did not answer
@@ -293,7 +296,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     that was killed left behind is removed.
     Raises: CheckpointError: the folder cannot be written, or it holds something that would be lost.
     """
-    goal = _replaceable(folder)
+    goal = replaceable(folder)
     draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     try:
         tidy(goal)
@@ -312,7 +315,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _replaceable(folder: str | os.PathLike[str]) -> Path:
+def replaceable(folder: str | os.PathLike[str]) -> Path:
     """The absolute path of a folder that may be written. Raises CheckpointError: see `writing`."""
     try:
         goal = Path(folder).expanduser().absolute()

@@ -46,6 +46,8 @@ DELEGATED = {
     "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
 }
 
+TELLING = 30
+"""Tokens of an answer from which on its S says something."""
 WRITTEN = {"picture": "picture.png", "sound": "speech.wav"}
 """What goes to a file, with the name of one."""
 
@@ -131,6 +133,9 @@ def generate(
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
+    from mmspec.media import load_image
+
+    pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
     from mmspec.control import read_shape
 
     text = _read_prompt() if prompt == "-" else prompt
@@ -141,14 +146,13 @@ def generate(
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
         "seed": seed,
-        "stop": stop or (),
+        "stop": stop or None,
+        "max_new_tokens": max_new_tokens,
         "n": n,
         "guidance": guidance,
         "steps": steps,
         "voice": voice,
     }
-    if max_new_tokens is not None:
-        options["max_new_tokens"] = max_new_tokens
     pipe = mmspec.load(
         folder,
         drafter,
@@ -169,11 +173,11 @@ def generate(
             raise InputError("--compare checks one answer: leave --n out")
         from mmspec.compare import compare as run
 
-        result = run(pipe, images, text, **options)
+        result = run(pipe, pictures, text, **options)
         _write(result.speculative, out)
         _show_comparison(result, as_json)
         return
-    answers = pipe.stream(images, text, **options)
+    answers = pipe.stream(pictures, text, **options)
     live = product == "text" and not as_json and n == 1 and (sys.stdout.isatty() if stream is None else stream)
     if live:
         _show_pieces(answers)
@@ -262,6 +266,8 @@ def _show_comparison(result: Comparison, as_json: bool) -> None:
                 f"tau {result.speculative.stats.tau:.2f}, S {result.speedup:.2f} "
                 f"({result.speedup_end_to_end:.2f} with the prefill)"
             )
+            if result.speculative.stats.new_tokens < TELLING:
+                typer.echo(f"(S of an answer this short is mostly noise: ask for {TELLING} tokens or more)")
             typer.echo(f"accepted per round: {' '.join(map(str, result.speculative.stats.accept_lengths))}")
     if result.must_agree and not result.agree:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from mmspec.answers import Generation
 from mmspec.api import Pipeline
-from mmspec.options import Options, sampling_for
+from mmspec.options import Options, given, sampling_for
 
 REPEATS = 3
 EXACT = ("float32", "float64")
@@ -79,7 +79,7 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
     plain = pipe.with_drafter("none")
     answers = [(plain(image, prompt, **options), pipe(image, prompt, **options)) for _ in range(1 + REPEATS)][1:]
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
-    greedy = sampling_for(options, pipe.target.model.generation_config).temperature == 0
+    greedy = sampling_for(given(options), pipe.target.model.generation_config).temperature == 0
     dtype = str(pipe.target.model.dtype).removeprefix("torch.")
     return Comparison(slow, fast, greedy or pipe.rule.invariant, dtype)
 

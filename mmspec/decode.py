@@ -15,11 +15,8 @@ import torch
 
 from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target
 from mmspec.control import NO_DRAFT, OWN, Control
-from mmspec.errors import MismatchError, OutOfMemoryError
+from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.sampling import Sampler
-
-NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""How torch says that a CPU has too little memory, in a plain RuntimeError."""
 
 
 class Stop(Protocol):
@@ -109,7 +106,7 @@ def within_memory(rounds: Iterator[Round], target: Any, inputs: dict[str, Any]) 
         return
     except RuntimeError as error:
         # Raised below instead: in here our error would keep that one, and with it the request's tensors.
-        if not isinstance(error, torch.OutOfMemoryError) and NO_MEMORY not in str(error):
+        if not out_of_memory(error):
             raise
     model, rows = target.model, len(inputs["input_ids"])
     raise OutOfMemoryError(

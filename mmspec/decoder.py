@@ -7,6 +7,7 @@ explicit positions and, where rows or branches ask for it, an explicit mask.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
 from mmspec.errors import UnsupportedError
+
+logger = logging.getLogger(__name__)
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -45,6 +48,21 @@ class Runner(Protocol):
         self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
     ) -> Heard:
         """See `Decoder.extend`."""
+
+
+def context_of(config: Any) -> int:
+    """How many tokens a decoder of this configuration can read with one set of rotary frequencies.
+
+    A model with LongRoPE (arXiv 2402.13753) takes the other set for a whole forward that reaches past the length it was
+    trained on first, which a draft does before a single token would; keys of both sets in one cache belong to neither.
+    """
+    context: int = getattr(config, "max_position_embeddings", None) or 1 << 30
+    rope = getattr(config, "rope_parameters", None) or {}
+    sets = rope.values() if rope and all(isinstance(one, dict) for one in rope.values()) else [rope]
+    changes = [one["original_max_position_embeddings"] for one in sets if one.get("rope_type") == "longrope"]
+    if min(changes, default=context) < context:
+        logger.warning("mmspec serves the first %d of %d tokens of this LongRoPE model", min(changes), context)
+    return min([context, *changes])
 
 
 class Decoder:
@@ -85,7 +103,7 @@ class Decoder:
             )
         self.keeps_logits = "logits_to_keep" in takes
         self.num_layers = self.config.num_hidden_layers
-        self.max_length = getattr(self.config, "max_position_embeddings", None) or 1 << 30
+        self.max_length = context_of(self.config)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -44,6 +44,15 @@ class OutOfMemoryError(Error, RuntimeError):
     """The device has too little memory for a request."""
 
 
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""How torch says that a CPU has too little memory, in a plain RuntimeError."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch says by this that a device has too little memory."""
+    return type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error)
+
+
 def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` in at most `limit` characters, for use in a message."""
     text = repr(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import drafters_of, find_model, load_drafter, locate, read_model
+from mmspec.checkpoints import bundled, drafters_of, find_model, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
 from mmspec.errors import (
@@ -89,6 +89,11 @@ def _moved(model: PreTrainedModel, place: torch.device, folder: Path) -> PreTrai
 def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[CausalTarget, Any]:
     """The target on a model that the caller loaded, and its processor: the one given, or the one in its folder."""
     family = find_family(model.config)
+    places = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(places) > 1 or "meta" in places:
+        raise UnsupportedError(
+            f"the model's weights lie on {' and '.join(places)}: mmspec serves models that are on one device as a whole"
+        )
     attention = model.config.get_text_config(decoder=True)._attn_implementation
     if attention not in ATTENTION:
         raise UnsupportedError(
@@ -113,6 +118,8 @@ def compile_target(target: CausalTarget, asked: bool) -> None:
 
 def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:
     """A target that knows its tokenizer (a processor's own, or the processor itself)."""
+    if isinstance(processor, str | os.PathLike):
+        raise InputError("processor must be a loaded processor or tokenizer, not its name or folder")
     target = family(model.eval(), getattr(processor, "tokenizer", processor))
     target.adopt(processor)
     return target
@@ -161,14 +168,17 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
         drafter = next(iter(beside), target.usual_drafter)
     if not isinstance(drafter, str | os.PathLike):
         if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
-            raise InputError(f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}")
+            hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""
+            raise InputError(
+                f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}{hint}"
+            )
         drafter.bind(target)
         return drafter
     if drafter in beside:
         return load_drafter(beside[str(drafter)], target)
     known = names("drafters", target.modality)
     if drafter not in known:
-        return load_drafter(locate("drafter", drafter, known), target)
+        return load_drafter(bundled().get(str(drafter)) or locate("drafter", drafter, known), target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
     if hasattr(kind, "advice"):
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
@@ -237,7 +247,10 @@ def _read_processor(processor_class: Any, folder: Path) -> Any:
     try:
         return processor_class.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, tokenizers, transformers
-        raise CheckpointError(f"the tokenizer or processor in {folder} cannot be loaded: {one_line(error)}") from error
+        raise CheckpointError(
+            f"the tokenizer or processor in {folder} cannot be loaded (save it there, or pass processor=): "
+            f"{one_line(error)}"
+        ) from error
 
 
 def _device(device: Any) -> torch.device:

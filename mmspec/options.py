@@ -34,10 +34,12 @@ UNSERVED = (
 
 
 class Options(TypedDict, total=False):
-    """max_new_tokens: 1 or more, 128 unless told.
+    """None is as good as not given.
 
-    temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is None or missing comes
-        from the checkpoint's generation config; what that does not state is off.
+    max_new_tokens: 1 or more, 128 unless told.
+
+    temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
+        the checkpoint's generation config; what that does not state is off.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
     n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j
@@ -48,15 +50,15 @@ class Options(TypedDict, total=False):
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
 
-    max_new_tokens: int
+    max_new_tokens: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
     min_p: float | None
     repetition_penalty: float | None
-    seed: int
-    stop: str | Sequence[str]
-    n: int
+    seed: int | None
+    stop: str | Sequence[str] | None
+    n: int | None
     guidance: float | None
     steps: int | None
     voice: Any
@@ -68,19 +70,19 @@ SPECIAL = ("guidance", "steps")
 """Options that only some models take."""
 
 
-def special_options(options: Options, takes: Sequence[str], model: str) -> dict[str, Any]:
+def special_options(options: Mapping[str, Any], takes: Sequence[str], model: str) -> dict[str, Any]:
     """The given ones among the options that only some models take.
 
     Raises: InputError: one that this model does not take. Args: takes: those that it takes. model: its name.
     """
-    given = {name: options[name] for name in SPECIAL if options.get(name) is not None}  # type: ignore[literal-required]
-    for name in given:
+    special = {name: options[name] for name in SPECIAL if name in options}
+    for name in special:
         if name not in takes:
             raise InputError(f"{name} is not an option of {model}: leave it out")
-    return given
+    return special
 
 
-def answer_count(options: Options) -> int:
+def answer_count(options: Mapping[str, Any]) -> int:
     """How many answers each prompt gets."""
     count = options.get("n", 1)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -88,25 +90,26 @@ def answer_count(options: Options) -> int:
     return count
 
 
-def check_names(options: Mapping[str, Any]) -> None:
-    """Raise UnknownNameError for an option that does not exist."""
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None. Raises: UnknownNameError: one that does not exist."""
     for name in options:
         if name not in Options.__annotations__:
             raise unknown_name("option", name, Options.__annotations__)
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def sampling_for(options: Options, config: Any) -> Sampling:
+def sampling_for(options: Mapping[str, Any], config: Any) -> Sampling:
     """How tokens are drawn, by the options, then by the checkpoint's generation config, greedy if neither says."""
     values: dict[str, Any] = {name: getattr(config, name, None) for name in WARPERS}
     if not config.do_sample:
         values["temperature"] = 0.0
     elif values["temperature"] is None:
         values["temperature"] = 1.0
-    values.update({name: options[name] for name in WARPERS if options.get(name) is not None})  # type: ignore[literal-required]
+    values.update({name: options[name] for name in WARPERS if name in options})
     return Sampling(**{name: value for name, value in values.items() if value is not None}, seed=options.get("seed", 0))
 
 
-def stop_strings(options: Options) -> tuple[str, ...]:
+def stop_strings(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The stop strings as a tuple."""
     stop = options.get("stop", ())
     if isinstance(stop, str):

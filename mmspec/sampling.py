@@ -127,7 +127,10 @@ class Sampler:
 
         Args: path: [B, L] the pending token and what was drafted after it. logits: [B, V] the drafter's own.
         """
-        if not self.remembers:
+        if not self.sampling.ras_window:  # the laws of the nodes above the last one are not asked for
+            if self.seen is not None:
+                seen = self.seen.scatter(-1, path, True)
+                logits = penalise(logits.float(), seen, self.sampling.repetition_penalty)
             return self.shape(logits)
         end = torch.arange(path.shape[1], device=path.device)
         chain = Chain(path, (end - 1).expand(path.shape))

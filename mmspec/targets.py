@@ -69,6 +69,11 @@ class CausalTarget:
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
         self.model = model
+        if model.get_output_embeddings() is None:
+            raise UnsupportedError(
+                f"{type(model).__name__} has no language-model head, so it says nothing: load it with "
+                "AutoModelForImageTextToText, a text model with AutoModelForCausalLM"
+            )
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.hidden_size: int = self.decoder.config.hidden_size
         self.num_layers: int = self.decoder.num_layers

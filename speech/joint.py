@@ -106,7 +106,8 @@ class JointRecipe(VadusaRecipe):
             raise MismatchError(f"{self.method} trains a target that speaks, not a {type(target.model).__name__}")
 
     def check_place(self, pipe: Any, out: Path) -> None:
-        """Raise InputError if the new target would take the place of the old one."""
+        """Raise InputError if the new target would take the place of the old one; else see `Recipe`."""
+        super().check_place(pipe, out)
         if pipe.folder is not None and out.resolve() == pipe.folder.resolve():
             raise InputError(f"{out} holds the target itself, which is never changed: choose another folder with --out")
 

@@ -1,9 +1,11 @@
 """MusicGen as target: every step writes a column of K codes, code k belonging to a frame k steps back (2306.05284).
 
+Of a stereo model the codebooks of the two channels take turns, and those of a pair lie equally far back.
+
 A prompt is a text; a T5 reads it once, and the decoder sees it in every layer. With guidance (above 1, 3 is usual) a
-second row that sees no text runs along, and laws are mixed here. The first and last K - 1 columns are filled up with
-padding by the pattern, so the length is told from the start: a request of N columns makes N - K + 1 frames and ends by
-length.
+second row that sees no text runs along, and laws are mixed here. The first and last columns, as many as the longest
+delay D, are filled up with padding by the pattern, so the length is told from the start: a request of N columns makes
+N - D frames and ends by length.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Musicgen(Delayed):
         self.hidden_size: int = model.config.decoder.hidden_size
         self.num_layers: int = model.config.decoder.num_hidden_layers
         self.padding = model.config.decoder.pad_token_id
-        self.longest, self.least = model.config.decoder.max_position_embeddings - 1, 2 * self.codebooks - 1
+        channels = model.config.decoder.audio_channels
+        self.delays = [book // channels for book in range(self.codebooks)]
+        self.longest, self.least = model.config.decoder.max_position_embeddings - 1, 2 * max(self.delays) + 1
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -57,7 +61,7 @@ class Musicgen(Delayed):
     @property
     def budget(self) -> int:
         """Columns of LONGEST_S seconds."""
-        return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + self.codebooks - 1
+        return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)
 
     def encode(
         self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
@@ -105,18 +109,18 @@ class Musicgen(Delayed):
     def patterned(self, logits: Tensor, before: int, total: int) -> Tensor:
         """Logits [N, K, V] of columns before + 1, before + 2, ... -> [N, K, V + 1], forced cells in place."""
         number = before + 1 + torch.arange(len(logits), device=logits.device)[:, None]
-        lag = number - torch.arange(self.codebooks, device=logits.device)  # the frame of each cell, from 1
-        forced = ((lag < 1) | (lag > total - self.codebooks + 1))[..., None]
+        lag = number - torch.tensor(self.delays, device=logits.device)  # the frame of each cell, from 1
+        forced = ((lag < 1) | (lag > total - max(self.delays)))[..., None]
         never = logits.new_full((*logits.shape[:-1], 1), -torch.inf)
         return torch.cat([logits.masked_fill(forced, -torch.inf), torch.where(forced, 0.0, never)], -1)
 
     @torch.no_grad()
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[Any]) -> dict[str, Any]:
         """The sound of all whole frames; the two channels of stereo are averaged."""
-        frames = len(ids) - self.codebooks + 1
+        frames = len(ids) - max(self.delays)
         if frames < 1:
             return {"audio": None}
-        codes = torch.tensor([[ids[frame + k][k] for frame in range(frames)] for k in range(self.codebooks)])
+        codes = torch.tensor([[ids[frame + lag][k] for frame in range(frames)] for k, lag in enumerate(self.delays)])
         channels = self.model.config.decoder.audio_channels
         codes = codes.to(self.model.device)
         heard = [

@@ -36,7 +36,7 @@ class SmallMusicgen:
     advice = "pass the folder or the hub id of a smaller MusicGen, such as facebook/musicgen-small"
     fits: tuple[str, ...] = ()
     family: ClassVar[type[Delayed]] = Musicgen
-    equal: ClassVar[tuple[str, ...]] = ("codebooks", "vocab_size", "padding")
+    equal: ClassVar[tuple[str, ...]] = ("codebooks", "vocab_size", "padding", "delays")
     """What it must have in common with its target."""
 
     def __init__(self, model: PreTrainedModel, length: int = 3) -> None:

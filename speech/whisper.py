@@ -123,8 +123,17 @@ class Whisper(CausalTarget):
         task, _, language = text.strip().partition(" ")
         if task not in TASKS:
             raise InputError(f"the prompt of a recogniser is {' or '.join(TASKS)}, not {shorten(text)}")
+        knows = getattr(self.model.generation_config, "is_multilingual", None)
+        if knows is False and (task, language) != ("transcribe", ""):
+            raise InputError(
+                f"this checkpoint hears and writes English alone: its prompt is 'transcribe', not {text!r}"
+            )
+        if knows and not language:
+            raise InputError(f"tell what language is spoken, as in '{task} en': this checkpoint knows many")
+        tokenizer.language = tokenizer.task = None  # it remembers what it was told last
+        told = None if knows is False else task  # checkpoints of English alone were trained without a task
         try:
-            tokenizer.set_prefix_tokens(language=language.strip() or None, task=task, predict_timestamps=False)
+            tokenizer.set_prefix_tokens(language=language.strip() or None, task=told, predict_timestamps=False)
         except ValueError as error:
             raise InputError(f"the language of {shorten(text)} is not known: {error}") from error
         return list(tokenizer.prefix_tokens)

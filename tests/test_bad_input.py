@@ -180,6 +180,10 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
         lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), num_beams=2),
         "unknown input 'num_beams'",
     ),
+    "do_sample": (
+        lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), do_sample=False),
+        "unknown input 'do_sample'.*temperature=0 is greedy",
+    ),
     "own input": (lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), use_cache=False), "unknown input"),
     "mask": (
         lambda pipe: pipe.generate(input_ids=torch.ones(1, 3).long(), attention_mask=torch.ones(1, 2)),
@@ -194,8 +198,23 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
         "voice is for prompts",
     ),
     "drafter type": (lambda pipe: pipe.with_drafter(5), "drafter must be a name"),
+    "drafter model": (
+        lambda pipe: pipe.with_drafter(pipe.target.model),
+        "not SmolVLMForConditionalGeneration: save the model and pass its folder",
+    ),
+    "drafter of another family": (lambda pipe: pipe.with_drafter("gemma3-mini"), "has a vocabulary of 1548 ids"),
     "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name"),
     "model type": (lambda _: mmspec.load(5), "model must be a name"),
+    "no head": (lambda pipe: mmspec.load(pipe.target.model.model, processor=pipe.processor), "no language-model head"),
+    "tokenizer": (
+        lambda pipe: mmspec.load(pipe.target.model, processor=pipe.processor.tokenizer),
+        "sees: pass its processor",
+    ),
+    "processor's name": (
+        lambda pipe: mmspec.load(pipe.target.model, processor="some/where"),
+        "a loaded processor or tokenizer, not its name",
+    ),
+    "meta": (lambda pipe: mmspec.load(pipe.target.model.to("meta"), processor=pipe.processor), "weights lie on meta"),
     "dtype": (lambda pipe: mmspec.load(pipe.folder, dtype="float31"), "dtype='float31' is not valid"),
     "device": (lambda pipe: mmspec.load(pipe.folder, device="abacus"), "device='abacus' cannot be used"),
 }
@@ -206,6 +225,13 @@ def test_a_wrong_call_is_one_error(files: Path, call: Callable[[mmspec.Pipeline]
     with pytest.raises(Error, match=message) as caught:
         call(mmspec.load(files / "model"))
     assert "\n" not in str(caught.value)
+
+
+def test_none_is_as_good_as_not_given(files: Path) -> None:
+    pipe = mmspec.load(files / "model")
+    some = pipe(RED, "why", max_new_tokens=4, seed=None, stop=None, n=None, temperature=None, guidance=None)
+    assert some.token_ids == pipe(RED, "why", max_new_tokens=4).token_ids
+    assert len(pipe(RED, "why", max_new_tokens=None).token_ids) > 4
 
 
 def test_a_pipeline_works_on_after_an_error(files: Path) -> None:

@@ -439,7 +439,8 @@ def test_a_data_set_of_the_hub_is_downloaded_unless_it_lies_here(
 ) -> None:
     asked: list[tuple[str, str, list[str]]] = []
 
-    def snapshot(name: str, repo_type: str, allow_patterns: list[str]) -> str:
+    def snapshot(name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        assert not ignore_patterns
         asked.append((name, repo_type, allow_patterns))
         return str(find_task("chartqa").fixture(tmp_path / "hub", 2, "hub"))
 

@@ -74,9 +74,10 @@ def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rule", LOOSE)
 def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> None:
-    knob, neutral, loosest = LOOSE[rule]
+    turned = LOOSE[rule]
+    knob, neutral, loosest = turned.name, turned.neutral, turned.loosest
     ends = [relaxed(rule, share, LOOSE, "image") for share in (0.0, 1.0)]
-    made = [type(end)(**{knob: value}) for end, value in zip(ends, (neutral, loosest), strict=True)]
+    made = [type(end)(**{knob: value}, **turned.beside) for end, value in zip(ends, (neutral, loosest), strict=True)]
     assert [vars(end) for end in ends] == [vars(other) for other in made]
     assert vars(ends[0]) != vars(ends[1])
     codes = [

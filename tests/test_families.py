@@ -328,6 +328,27 @@ def test_pictures_that_do_not_fit_the_slots(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_slots_without_pictures_are_refused(family: str) -> None:
+    """The model would read the embedding of the slot token, and say something."""
+    pipe = plain(family)
+    inputs = pipe.prepare(RED, "why")
+    for name in pipe.target.pictures:
+        inputs.pop(name, None)
+    with pytest.raises(InputError, match=r"has \d+ image slots and comes without pixel_values"):
+        pipe.generate(**inputs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pictures_of_a_wrong_shape_are_one_error(family: str) -> None:
+    pipe = plain(family)
+    inputs = pipe.prepare(RED, "why")
+    with pytest.raises(InputError, match="pixel_values must be a tensor, not ndarray"):
+        pipe.generate(**{**inputs, "pixel_values": inputs["pixel_values"].numpy()})
+    with pytest.raises(InputError, match=r"cannot read pictures of these shapes: pixel_values \[|do not fit the"):
+        pipe.generate(**{**inputs, "pixel_values": inputs["pixel_values"][..., :7]})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_cannot_make_slots(family: str) -> None:
     pipe = plain(family)
     slot = pipe.target.tokenizer.convert_ids_to_tokens(pipe.target.slot)

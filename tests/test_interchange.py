@@ -4,6 +4,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -580,7 +581,17 @@ def test_what_a_format_cannot_say_is_refused(pipe: Any, tmp_path: Path) -> None:
     middling = mmspec.load(tiny.llama_model(layers=6).double(), drafter="none", processor=tiny.tokenizer())
     with pytest.raises(MismatchError, match=r"\[2, 3, 3\]; this format wants different ones"):
         export(trained("eagle3", middling), middling.target, "it", "speculators", tmp_path / "out")
+    with pytest.raises(UnsupportedError, match="'medusa' cannot be written for other programs; there are speculators:"):
+        export(trained("medusa", pipe), pipe.target, "it", None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_drafter_goes_out_in_the_first_format_that_has_it(pipe: Any, tmp_path: Path) -> None:
+    drafter = pipe.with_drafter(published.eagle(pipe.target).write(tmp_path / "published")).drafter
+    for form in (None, "eagle"):
+        export(drafter, pipe.target, "it", form, tmp_path / f"out-{form}")
+    one, other = ((tmp_path / f"out-{form}" / "config.json").read_text() for form in (None, "eagle"))
+    assert one == other
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -616,7 +627,8 @@ def test_a_hub_id_is_downloaded_with_its_pickles_only_to_convert(
 ) -> None:
     asked: list[list[str]] = []
 
-    def snapshot(name: str, repo_type: str, allow_patterns: list[str]) -> str:
+    def snapshot(name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        assert any(fnmatch("consolidated.safetensors", pattern) for pattern in ignore_patterns)
         assert repo_type == "model"
         asked.append(allow_patterns)
         (tmp_path / "config.json").write_text("{}")

@@ -110,6 +110,19 @@ def test_the_first_tokens_of_the_loop_follow_that_law() -> None:
     assert tables.p_value(Counter(map(tuple, got)), shifted) < 1e-6
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_law_after_a_chain_is_that_of_its_last_node(temperature: float) -> None:
+    """A drafter asks for that one alone."""
+    sampling = Sampling(temperature=temperature, top_k=5 if temperature else 0, repetition_penalty=1.4)
+    generator = torch.Generator().manual_seed(0)
+    sampler, path = Sampler(sampling, 3, CPU), torch.randint(0, 11, (3, 4), generator=generator)
+    sampler.see([[1, 2], [3], [4, 5, 6]], 11)
+    logits = torch.randn(3, 11, generator=generator)
+    whole = sampler.warp(chain(path), logits[:, None].expand(-1, 4, -1))
+    assert torch.equal(sampler.after(path, logits), whole[:, -1])
+    assert not torch.equal(sampler.after(path, logits), whole[:, 0])
+
+
 def test_the_penalty_sees_a_nodes_own_path_and_no_sibling() -> None:
     draft = chain(torch.tensor([[4, 5, 6, 5]]))
     draft.parents = torch.tensor([[-1, 0, 0, 2]])

@@ -189,6 +189,22 @@ def test_greedy_sound_equals_that_of_transformers(model: Any, guidance: float) -
         assert abs(expected).max() > 1e-4
 
 
+def test_both_channels_of_stereo_lag_alike() -> None:
+    """Codebooks of the left and the right take turns; transformers gives both channels, mmspec their mean."""
+    model = musicgen(codebooks=4, audio_channels=2)
+    inputs = tokenizer()("loud drums", return_tensors="pt")
+    with torch.no_grad():
+        heard = model.generate(**inputs, do_sample=False, max_new_tokens=20)
+    small = SmallMusicgen(toys.perturbed(model, 0.05), length=3)
+    for drafter in ("none", small):
+        out = pipeline(model, drafter)(prompt="loud drums", temperature=0, max_new_tokens=20)
+        assert out.audio.samples.shape == ((20 - 1) * 8,)
+        assert abs(out.audio.samples - heard[0].mean(0).float().clamp(-1, 1).numpy()).max() < 1e-6
+    mono = SmallMusicgen(musicgen(codebooks=4), length=3)
+    with pytest.raises(MismatchError, match="delays"):
+        pipeline(model, mono)
+
+
 def test_guidance_leads_away_from_the_row_that_sees_no_text(model: Any) -> None:
     target, text = Musicgen(model), tokenizer()("loud drums")["input_ids"]
     columns = torch.tensor([[CODES] * CODEBOOKS, [3, CODES, CODES], [1, 2, CODES]])

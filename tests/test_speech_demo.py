@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_musicgen
 import tiny_speech
+from test_speech_whisper import whisper
 
 import mmspec
 from mmspec.demos.booth import LOOSE, Booth, Line, Sound, player
@@ -15,7 +17,7 @@ from mmspec.demos.cells import CELL, COLOURS
 from mmspec.demos.knobs import relaxed
 from mmspec.demos.trace import CORRECTED, DRAFTED, PLAIN, Step
 from mmspec.demos.waves import BARS, WIDTH, peaks_of, timeline
-from mmspec.errors import InputError, MismatchError, UnknownNameError
+from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
 
 pytest.importorskip("gradio")
 from mmspec.demos import app, speaking_booth
@@ -52,6 +54,19 @@ def test_a_race_says_the_same_twice(booth: Booth) -> None:
     assert other.slow.token_ids != race.slow.token_ids
 
 
+def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(tmp_path: Path) -> None:
+    music = tiny_musicgen.musicgen(codebooks=4)
+    music.save_pretrained(tmp_path / "music")
+    tiny_musicgen.tokenizer().save_pretrained(tmp_path / "music")
+    studio = Tiny(str(tmp_path / "music"))
+    assert studio.drafters == ["none"]
+    studio.plain = mmspec.load(music, "none", processor=tiny_musicgen.tokenizer())  # type: ignore[misc]
+    assert studio.drafting("none", "own").drafter.drafts_columns
+    whisper().save_pretrained(tmp_path / "whisper")
+    with pytest.raises(UnsupportedError, match="listens, and no tab shows that"):
+        app.studio_of(str(tmp_path / "whisper"))
+
+
 def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
     race = list(booth.say(Line("one", "prompt-lookup", "tolerance", seed=1)))[-1]
     assert not race.fast.lossless
@@ -62,7 +77,8 @@ def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
 
 @pytest.mark.parametrize("rule", LOOSE)
 def test_looseness_turns_the_knob_of_a_relaxed_rule(rule: str) -> None:
-    knob, neutral, loosest = LOOSE[rule]
+    turned = LOOSE[rule]
+    knob, neutral, loosest = turned.name, turned.neutral, turned.loosest
     ends = [relaxed(rule, share, LOOSE, "speech") for share in (0.0, 1.0)]
     assert [getattr(end, knob) for end in ends] == [neutral, pytest.approx(loosest)]
     assert [end.lossless for end in ends] == [True, False]

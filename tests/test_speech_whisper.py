@@ -248,13 +248,33 @@ class Features:
 class Words:
     """A tokenizer of letters with Whisper's prefix."""
 
-    def set_prefix_tokens(self, language: str | None, task: str, predict_timestamps: bool) -> None:
+    def set_prefix_tokens(self, language: str | None, task: str | None, predict_timestamps: bool) -> None:
+        self.task = task or self.task  # as transformers does
         if language not in (None, "en"):
             raise ValueError(f"unsupported language {language}")
         self.prefix_tokens = [START, 92] if language else [START]
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return "".join(chr(40 + i) for i in ids)
+
+
+def test_the_prompt_is_one_that_the_checkpoint_was_trained_with(model: Any, tmp_path: Path) -> None:
+    """English checkpoints know no task; others are told the language, which transformers would detect."""
+    file, words = str(tiny_speech.voice().save(tmp_path / "speech.wav")), Words()
+    try:
+        model.generation_config.is_multilingual = False
+        pipe = mmspec.load(model, "none", processor=Processor())
+        pipe.target.prompt(words, "transcribe")
+        assert words.task is None
+        with pytest.raises(InputError, match="English alone"):
+            pipe(prompt="translate", voice=file)
+        model.generation_config.is_multilingual = True
+        with pytest.raises(InputError, match="as in 'transcribe en'"):
+            pipe(prompt="transcribe", voice=file)
+        pipe.target.prompt(words, "translate en")
+        assert words.task == "translate"
+    finally:
+        del model.generation_config.is_multilingual
 
 
 class Processor:

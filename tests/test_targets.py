@@ -22,6 +22,8 @@ from transformers import (
     GraniteForCausalLM,
     HyperCLOVAXForCausalLM,
     LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
 )
@@ -147,6 +149,30 @@ def test_local_attention_by_place_is_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="layers of type .*local"):
         Decoder(GPTNeoForCausalLM(config))
+
+
+def test_longrope_is_served_up_to_where_it_changes_its_frequencies() -> None:
+    """A draft reaches the change before a single token does, and transformers reads the prompt again there."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 1e4}
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+    lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": 24}
+    config = Phi3Config(**sizes, **heads, **ends, **lengths, rope_parameters=rope, initializer_range=0.3)
+    model = Phi3ForCausalLM(config).double().eval()
+    target, inputs = CausalTarget(model), toys.prompts(17)
+    with torch.no_grad():
+        want = model.generate(**inputs, do_sample=False, max_new_tokens=7)[0, 17:].tolist()
+    for drafter in (NoDrafter(), Independent(toys.perturbed(model, 0.1)), toys.DRAFTERS["eagle-random"](model)):
+        assert toys.answer(target, drafter, inputs, 50).rows == [want]
+    with pytest.raises(InputError, match="the prompt has 30 tokens, the model's context is 24"):
+        toys.answer(target, NoDrafter(), toys.prompts(30))
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="LlamaModel has no language-model head.*AutoModelForCausalLM"):
+        CausalTarget(toys.llama().model)
 
 
 def test_flash_attention_is_refused() -> None:

@@ -22,6 +22,7 @@ import toys
 from taught import METHODS
 from test_drafters import Watched
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PhiConfig, PhiForCausalLM
 
 import mmspec
 from mmspec.acceptance.exact import Exact
@@ -74,6 +75,19 @@ def test_drafting_with_a_cache_equals_a_full_forward(method: str, name: str) -> 
     counts = {tuple(r.drafted) for r in result.rounds[1:]}
     assert looked > 60
     assert any(len(set(drafted)) > 1 for drafted in counts)
+
+
+@pytest.mark.dynamic("compiled steps read a prompt in widths of their own")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Slots.read
+
+    def shortly(slots: Slots, forward: Any) -> Tensor:
+        slots.most = 3
+        return read(slots, forward)
+
+    monkeypatch.setattr(Slots, "read", shortly)
+    test_drafting_with_a_cache_equals_a_full_forward(method, "simple")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -425,6 +439,30 @@ def test_taps_that_the_target_lacks_are_refused(method: str, pipe: mmspec.Pipeli
     fitting = taught.drafter(method, net)
     fitting.bind(deep)
     assert max(fitting.needs.taps) > 2
+
+
+GPT2 = GPT2Config(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, eos_token_id=None)
+PHI = PhiConfig(vocab_size=97, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
+
+
+@pytest.mark.parametrize("make", [lambda: GPT2LMHeadModel(GPT2), lambda: PhiForCausalLM(PHI)])
+def test_kangaroo_is_refused_where_the_first_layers_do_not_run_alone(make: Any) -> None:
+    """Phi would draft from normed features after it has learnt from others: exact, and slow."""
+    target = CausalTarget(make().double())
+    with pytest.raises(MismatchError, match="cannot run the first layers of (GPT2|Phi)Model alone"):
+        KangarooRecipe().check(target)
+    net = KangarooRecipe().build(CausalTarget(toys.llama()))
+    with pytest.raises(MismatchError, match="cannot run the first layers"):
+        taught.drafter("kangaroo", net).bind(target)
+
+
+@pytest.mark.parametrize("method", ["eagle2", "dflash"])
+def test_heads_for_models_that_name_no_width_of_their_mlps(method: str) -> None:
+    target = CausalTarget(GPT2LMHeadModel(GPT2).double().eval())
+    made = taught.drafter(method, taught.network(method, target))
+    assert made.net.config.intermediate_size == 4 * 32
+    plain = toys.answer(target, NoDrafter(), toys.prompts(9, 12), 10)
+    assert toys.answer(target, made, toys.prompts(9, 12), 10).rows == plain.rows
 
 
 def test_kangaroo_leaves_between_the_first_layer_and_the_last() -> None:

@@ -22,7 +22,7 @@ from mmspec.checkpoints import load_drafter, save_drafter, weights_digest
 from mmspec.contract import State
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import InputError, MismatchError, MissingExtraError, UnknownNameError
+from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
 from mmspec.training.course import Course
@@ -590,9 +590,11 @@ def test_lines_of_a_folder(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("{", "line 2: not JSON"),
-        ('["prompt"]', "line 2: a line is an object"),
-        ({"prompt": "a", "picture": "b"}, "line 2: a line is an object"),
-        ({"prompt": 3}, "line 2: a line is an object"),
+        ('["prompt"]', "line 2: 'list': a line is an object"),
+        ({"prompt": "a", "picture": "b"}, "line 2: 'picture': a line is an object with the keys image, prompt"),
+        ({"prompt": 3}, "line 2: prompt must be one text, not 3"),
+        ({"prompt": "a", "image": ["a.png"]}, "line 2: image must be one text"),
+        ({"prompt": "<image>"}, "line 2: the prompt is missing or empty"),
         ({"prompt": " "}, "line 2: the prompt is missing or empty"),
         ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
         ({"prompt": "a", "image": "no.png"}, "'no.png' is not a file inside"),
@@ -610,8 +612,27 @@ def test_a_folder_must_hold_enough_lines(tmp_path: Path) -> None:
         open_data(str(tmp_path / "none"), None, 1, 0)
     with pytest.raises(InputError, match="holds no lines"):
         open_data(str(tmp_path), None, 1, 0)
-    with pytest.raises(InputError, match="2 are held out for validation, so 0 are left"):
+    with pytest.raises(InputError, match=r"2 are held out for validation \(--held-out\), so 0 are left"):
         open_data(str(write(tmp_path, {"prompt": "a"}, {"prompt": "b"})), None, 2, 0)
+
+
+def test_a_line_that_cannot_be_asked_is_named(pipe: Any, tmp_path: Path) -> None:
+    """It is found when its turn comes, among others of its batch."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    slot = {"image": "a.png", "prompt": "<image>\nWhich?"}
+    turn = {"prompt": f"What {pipe.processor.tokenizer.eos_token} then?"}
+    lines = Lines(write(tmp_path, slot, {"prompt": "What?"}, turn))
+    assert lines[0].prompt == "Which?"
+    with pytest.raises(InputError, match=r"^data.jsonl, line 3: the prompt holds the control token"):
+        collect(pipe, lines, SHORT, tmp_path / "answers", "target")
+
+
+def test_a_folder_that_will_not_be_written_is_told_before_anything_is_done(pipe: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("all of it")
+    with pytest.raises(CheckpointError, match="holds something that is not a checkpoint"):
+        train_drafter(pipe, SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

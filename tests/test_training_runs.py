@@ -206,6 +206,23 @@ def test_a_folder_in_the_hub_s_layout_is_read(tmp_path: Path) -> None:
         hub.HubData(str(tmp_path))[4]
 
 
+def test_pictures_of_a_row_come_together_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    import datasets
+
+    kinds = {"images": datasets.List(datasets.Image()), "prompt": datasets.Value("string")}
+    damaged = {"bytes": picture("red")["bytes"][:40], "path": None}
+    rows = [[picture("red"), picture("blue")], [picture("red")], [], [damaged]]
+    (tmp_path / "data").mkdir()
+    table = datasets.Dataset.from_list(
+        [{"images": row, "prompt": "Which?"} for row in rows], features=datasets.Features(kinds)
+    )
+    table.to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    read = hub.HubData(str(tmp_path))
+    assert [len(read[0].image), isinstance(read[1].image, Image.Image), read[2].image] == [2, True, None]
+    with pytest.raises(InputError, match=r":train, row 3 cannot be read: "):
+        read[3]
+
+
 def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
     written(tmp_path, [{"prompt": "a"}])
     written(tmp_path, [{"prompt": "b"}, {"prompt": "c"}], "test")

@@ -26,6 +26,7 @@ from mmspec.acceptance.ratio import Ratio
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Needs, State
 from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.slots import Slots
 from mmspec.errors import InputError, MismatchError
 from mmspec.focus import watching
 from mmspec.sampling import Sampler, Sampling
@@ -33,6 +34,7 @@ from mmspec.targets import CausalTarget, unpad
 from mmspec.training.answers import Answered
 from mmspec.training.muon import build_optimizer
 from mmspec.training.steps import Batch, drafted_slots
+from mmspec.vlm.drafters import sight
 from mmspec.vlm.drafters.dream import most
 from mmspec.vlm.drafters.dream_recipe import Insight
 from mmspec.vlm.drafters.sight import Sight
@@ -48,6 +50,23 @@ def test_drafting_with_a_cache_equals_a_full_forward(method: str) -> None:
     seed = 5 if method == "specvlm" else 3  # one with which rows differ
     result = check_laws(method, target, sights.network(method, target, seed))
     assert any(len(set(done.drafted)) > 1 for done in result.rounds[1:])
+
+
+@pytest.mark.dynamic("compiled steps read a prompt in widths of their own")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, looked = Slots.read, []
+
+    def shortly(slots: Slots, forward: Any) -> Tensor:
+        slots.most = 3
+        looked.append(max(slots.waiting[0][2]))
+        return read(slots, forward)
+
+    monkeypatch.setattr(Slots, "read", shortly)
+    monkeypatch.setattr(sight, "AT_ONCE", 3)
+    _, target = test_equality.make("smolvlm")
+    check_laws(method, target, sights.network(method, target, 3))
+    assert looked
 
 
 def check_laws(method: str, target: CausalTarget, net: Any) -> toys.Answer:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.contract import Needs
-from mmspec.errors import Error, InputError, one_line
+from mmspec.errors import Error, InputError, one_line, out_of_memory
 from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalState, CausalTarget
@@ -35,6 +35,12 @@ class VisionTarget(CausalTarget):
         self.slot: int = model.config.image_token_id
         self.placeholders = (self.slot,)
 
+    def adopt(self, processor: Any) -> None:
+        """Take over the processor; a tokenizer alone prepares no pictures."""
+        if processor is not None and not hasattr(processor, "tokenizer"):
+            raise InputError(f"{type(self.model).__name__} sees: pass its processor (AutoProcessor), not a tokenizer")
+        super().adopt(processor)
+
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read prompt and pictures; afterwards only the text model works."""
         try:
@@ -48,20 +54,32 @@ class VisionTarget(CausalTarget):
         """Model inputs, the pictures replaced by their features: `features`, what `get_image_features` returns."""
         arranged = super().arrange({name: value for name, value in inputs.items() if name != "features"}, rows)
         pictures = {name: arranged.pop(name) for name in self.pictures if name in arranged}
+        slots = int((arranged["input_ids"] == self.slot).sum())
         if "features" in inputs:  # a drafter may come with those of its target
             arranged["features"] = inputs["features"]
-        elif pictures:
+        elif pictures or slots:
             missing = [name for name in self.pictures if name not in pictures and name not in self.optional]
             if missing:
-                raise InputError(f"pictures came without {missing[0]}: pass on all that the processor returns")
-            features: Any = self.model.get_image_features(**pictures, return_dict=True)
-            found, slots = len(_flat(features.pooler_output)), int((arranged["input_ids"] == self.slot).sum())
+                whose = "pictures came" if pictures else f"the prompt has {slots} image slots and comes"
+                raise InputError(f"{whose} without {missing[0]}: pass on all that the processor returns")
+            features = self._features(pictures)
+            found = len(_flat(features.pooler_output))
             if found != slots:
                 raise InputError(
                     f"the pictures do not fit the prompt's image slots: they fill {found}, the prompt has {slots}"
                 )
             arranged["features"] = features
         return arranged
+
+    def _features(self, pictures: dict[str, Any]) -> Any:
+        """What the model's vision tower and connector make of pictures."""
+        try:
+            return self.model.get_image_features(**pictures, return_dict=True)
+        except (IndexError, RuntimeError, ValueError) as error:  # for tensors that a caller made
+            if out_of_memory(error):
+                raise
+            shapes = ", ".join(f"{name} {list(given.shape)}" for name, given in pictures.items())
+            raise InputError(f"the model cannot read pictures of these shapes: {shapes} ({one_line(error)})") from error
 
     def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
         """The model inputs of columns start to end, with the features of the slots among them."""

@@ -73,6 +73,7 @@ class Kangaroo(HeadDrafter):
         """Share the target's head and its first layers."""
         if not isinstance(target, CausalTarget):
             raise MismatchError(f"Kangaroo runs the first layers of a causal HF model, not of {type(target).__name__}")
+        check_layers(target)
         super().bind(target)
         (layers,) = self.taps(target)
         if not 0 < layers < target.num_layers:
@@ -84,6 +85,14 @@ class Kangaroo(HeadDrafter):
         features = self.heard(state.prompt_taps)
         assert isinstance(state, CausalState)
         return Jumping(self, self.choice(sampler, kind), Slots.of_prompt(state, features), state)
+
+
+def check_layers(target: Any) -> None:
+    """Raise MismatchError unless the first layers of a target run alone: its decoder calls them `layers`, and the norm
+    behind them `norm`, as most do (others, such as GPT-2 or Phi, would draft from features that nobody learnt)."""
+    decoder = target.model.get_decoder()
+    if not isinstance(getattr(decoder, "layers", None), nn.ModuleList) or not hasattr(decoder, "norm"):
+        raise MismatchError(f"Kangaroo cannot run the first layers of {type(decoder).__name__} alone")
 
 
 def first_layers(decoder: Any, count: int) -> nn.Module:

@@ -16,7 +16,7 @@ def layer_shape(target: Any, intermediate: int | None = None) -> dict[str, Any]:
     return {
         "vocab_size": target.vocab_size,
         "hidden_size": target.hidden_size,
-        "intermediate_size": intermediate or text.intermediate_size,
+        "intermediate_size": intermediate or getattr(text, "intermediate_size", None) or 4 * target.hidden_size,
         "num_attention_heads": text.num_attention_heads,
         "num_key_value_heads": getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         "head_dim": getattr(text, "head_dim", None) or target.hidden_size // text.num_attention_heads,

@@ -7,7 +7,7 @@ next proposal. Draft nodes are forwarded on top and forgotten afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
 """forward(tokens [B, M], features [B, M, H], positions [B, M], mask [B, 1, M, K], cache) -> [B, M, H]."""
 
 
+AT_ONCE = 2048
+"""Slots of a prompt that are read in one step: the mask of all of a long one would be as large as its square."""
+
+
 def unfused(heard: Tensor) -> Tensor:
     """Features that are what was heard of the target."""
     return heard
@@ -34,14 +38,14 @@ class Slots:
     """The slots of one request.
 
     waiting: from the prompt and from every round since the last reading: tokens [B, M], what was heard of the target
-        [B, M, T], and how many are real in each row. most: how many slots are read in one step; None for all of them.
+        [B, M, T], and how many are real in each row. most: how many slots are read in one step.
     fuse: [B, M, T] -> [B, M, H], the features of what was heard; asked when slots are read, since no round should cost
         anything while nothing is drafted.
     """
 
     cache: RowCache
     waiting: list[tuple[Tensor, Tensor, list[int]]]
-    most: int | None = None
+    most: int = AT_ONCE
     fuse: Callable[[Tensor], Tensor] = unfused
 
     @classmethod
@@ -74,13 +78,9 @@ class Slots:
     def read(self, forward: Forward) -> Tensor:
         """Forward the waiting slots and keep them; returns [B, H], the output at each row's last one."""
         tokens, heard, counts = joined(self.waiting)
-        features = self.fuse(heard)
-        width, device = tokens.shape[1], tokens.device
-        step = self.most or width
+        features, device = self.fuse(heard), tokens.device
         parts = []
-        for start in range(0, width, step):
-            here = slice(start, start + step)
-            real = [min(max(count - start, 0), step) for count in counts]
+        for here, real in portions(tokens.shape[1], counts, self.most):
             parts.append(self._keep(forward, tokens[:, here], features[:, here], real))
         self.waiting = []
         return torch.cat(parts, 1)[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
@@ -145,6 +145,12 @@ class Last:
     def read(self, forward: Forward) -> Tensor:
         """[B, H]; there is nothing to forward."""
         return self.features
+
+
+def portions(width: int, counts: list[int], most: int) -> Iterator[tuple[slice, list[int]]]:
+    """Slots [B, width] in portions of at most `most` columns, and how many of each row's real slots are in each."""
+    for start in range(0, width, most):
+        yield slice(start, start + most), [min(max(count - start, 0), most) for count in counts]
 
 
 def joined(waiting: list[tuple[Tensor, Tensor, list[int]]]) -> tuple[Tensor, Tensor, list[int]]:

@@ -36,15 +36,20 @@ def export(
     target: Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model that it drafts for.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     form: Annotated[
-        str, typer.Option("--format", help="speculators (eagle3, dflash) or eagle (eagle, eagle2, hass, eagle3).")
-    ] = "speculators",
+        str | None,
+        typer.Option(
+            "--format",
+            help="speculators (eagle3, dflash) or eagle (eagle, eagle2, hass, eagle3). [default: the first that fits]",
+        ),
+    ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="Name of the target where the drafter will be served. [default: --target]")
     ] = None,
 ) -> None:
-    """Write a trained drafter in the format of another program, so that vLLM, for example, serves it.
+    """Write a trained drafter in the format of another program: eagle3 and dflash for vLLM (speculators), eagle,
+    eagle2, hass and eagle3 as those of EAGLE.
 
-    Example: mmspec export my-drafter --target Qwen/Qwen3-0.6B --out my-speculator
+    Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out my-speculator
     """
     import mmspec
     from mmspec.interchange.export import export as write

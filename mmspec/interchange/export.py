@@ -34,17 +34,20 @@ Written = tuple[dict[str, Any], dict[str, Tensor]]
 """A configuration, and tensors by their published names."""
 
 
-def export(drafter: Any, target: Any, name: str, form: str, folder: str | os.PathLike[str]) -> Path:
+def export(drafter: Any, target: Any, name: str, form: str | None, folder: str | os.PathLike[str]) -> Path:
     """Write a drafter that is bound to its target; the folder appears whole, or stays as it was.
 
-    Args: name: of the target, as the other program will find it. form: one of FORMS.
+    Args: name: of the target, as the other program will find it. form: one of FORMS; None for the first of them that
+        has such a drafter.
     Raises: UnsupportedError: the form has no such drafter. MismatchError: it cannot say what this drafter is.
     """
     method = getattr(drafter, "method", type(drafter).__name__)
-    writer = FORMS.get(form, {}).get(method)
-    if writer is None:
+    fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
+    if not fitting:
         can = "; ".join(f"{each}: {', '.join(methods)}" for each, methods in FORMS.items())
-        raise UnsupportedError(f"the drafter {method!r} cannot be written in the format {form!r}; there are {can}")
+        where = f"in the format {form!r}" if form else "for other programs"
+        raise UnsupportedError(f"the drafter {method!r} cannot be written {where}; there are {can}")
+    writer = FORMS[fitting[0]][method]
     config, tensors = writer(drafter, target, name)
     with writing(folder) as draft:
         save_file(

@@ -193,10 +193,18 @@ def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answer
 
 
 def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
-    """Model inputs of a batch of questions."""
+    """Model inputs of a batch of questions. Raises: InputError: one of them, named, cannot be asked."""
     voices = [question.voice for question in asked]
     told = {"voice": voices} if any(voices) else {}
-    return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+    try:
+        return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+    except InputError as error:
+        if len(asked) == 1 and asked[0].where:
+            raise InputError(f"{asked[0].where}: {error}") from error
+        if len(asked) > 1:
+            for one in asked:  # which of them it is
+                prepare(pipe, [one])
+        raise
 
 
 def prepare_fitting(pipe: Any, asked: list[Question]) -> dict[str, Any]:
@@ -226,8 +234,9 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     text = question.answer + (tokenizer.eos_token or "")
     if getattr(pipe.processor, "chat_template", None):
-        picture = [] if question.image is None else [{"type": "image"}]
-        turns = [_turn(pipe, "user", question.prompt, picture)]
+        given = question.image if isinstance(question.image, list | tuple) else [question.image]
+        pictures = [{"type": "image"} for one in given if one is not None]
+        turns = [_turn(pipe, "user", question.prompt, pictures)]
         reply = _turn(pipe, "assistant", question.answer, [])
         before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         whole = pipe.processor.apply_chat_template([*turns, reply], tokenize=False)

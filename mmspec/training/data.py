@@ -15,7 +15,7 @@ from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
-from mmspec.training.questions import Question, Questions
+from mmspec.training.questions import SLOT, Question, Questions
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
@@ -67,32 +67,36 @@ class Lines:
                 'folder with *.jsonl files whose lines are {"image": "file.png", "prompt": "..."}'
             )
         self.folder = folder
-        self.lines = list(self._read())
+        read = list(self._read())
+        self.lines, self.places = [record for record, _ in read], [where for _, where in read]
         self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
             raise InputError(
                 f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
             )
 
-    def _read(self) -> Iterator[dict[str, str]]:
+    def _read(self) -> Iterator[tuple[dict[str, str], str]]:
+        """The lines, and where each stands."""
         for file in sorted(self.folder.glob("*.jsonl")):
             for number, line in enumerate(file.read_bytes().splitlines(), 1):
                 if line.strip():
-                    yield self._checked(line, f"{file.name}, line {number}")
+                    where = f"{file.name}, line {number}"
+                    yield self._checked(line, where), where
 
     def _checked(self, line: bytes, where: str) -> dict[str, str]:
         try:
             record = json.loads(line)
         except ValueError as error:
             raise InputError(f"{where}: not JSON ({error})") from error
-        known = {"image", "prompt", "answer", "voice"}
-        if (
-            not isinstance(record, dict)
-            or not set(record) <= known
-            or not all(isinstance(v, str) for v in record.values())
-        ):
-            raise InputError(f"{where}: a line is an object of strings with the keys image, prompt, answer and voice")
-        if not record.get("prompt", "").strip():
+        known = ("image", "prompt", "answer", "voice")
+        wrong = set(record) - set(known) if isinstance(record, dict) else {type(record).__name__}
+        if wrong:
+            raise InputError(f"{where}: {min(wrong)!r}: a line is an object with the keys {', '.join(known)}")
+        wrong = {key for key, value in record.items() if not isinstance(value, str)}
+        if wrong:
+            raise InputError(f"{where}: {min(wrong)} must be one text, not {shorten(record[min(wrong)])}")
+        record["prompt"] = SLOT.sub("", record.get("prompt", ""))
+        if not record["prompt"].strip():
             raise InputError(f"{where}: the prompt is missing or empty")
         if "image" in record:
             path = (self.folder / record["image"]).resolve()
@@ -111,7 +115,7 @@ class Lines:
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
         image = load_image(self.folder / record["image"]) if "image" in record else None
-        return Question(image, record["prompt"], record.get("answer"), record.get("voice"))
+        return Question(image, record["prompt"], record.get("answer"), record.get("voice"), self.places[index])
 
 
 class Slice:
@@ -184,7 +188,7 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
     if most < 1 or (count or 1) > most:
         raise InputError(
             f"{data} holds {len(lines)} {'lines' if isinstance(lines, Lines) else 'rows'}: {held_out} are held out for "
-            f"validation, so {max(most, 0)} are left to train on, and {count or 'at least 1'} are wanted"
+            f"validation (--held-out), so {max(most, 0)} are left to train on, and {count or 'at least 1'} are wanted"
         )
     return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
 

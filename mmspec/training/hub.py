@@ -6,21 +6,19 @@ them, or in a conversation, of which the first question and its answer are taken
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
-from mmspec.training.questions import Question
+from mmspec.training.questions import SLOT, Question
 
 PROMPT = ("prompt", "question", "query", "instruction", "text")
 IMAGE = ("image", "images", "picture", "img")
 ANSWER = ("answer", "answers", "response", "output", "caption")
 TALK = ("conversations", "messages", "texts")
 ASKING, REPLYING = ("human", "user"), ("gpt", "assistant")
-SLOT = re.compile(r"\s*<image>\s*")
 
 
 class HubData:
@@ -56,14 +54,18 @@ class HubData:
     def __getitem__(self, index: int) -> Question:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        row = self.rows[index]
-        asked, answer = self._spoken(row, index)
+        where = f"{self.name}, row {index}"
+        try:
+            row = self.rows[index]
+        except Exception as error:  # noqa: BLE001  a picture is decoded here, by a library with errors of its own
+            raise InputError(f"{where} cannot be read: {one_line(error)}") from error
+        asked, answer = self._spoken(row, where)
         image = row[self.image] if self.image else None
-        if isinstance(image, list):
+        if isinstance(image, list) and len(image) < 2:
             image = image[0] if image else None
-        return Question(image, asked, answer)
+        return Question(image, asked, answer, where=where)
 
-    def _spoken(self, row: dict[str, Any], index: int) -> tuple[str, str | None]:
+    def _spoken(self, row: dict[str, Any], where: str) -> tuple[str, str | None]:
         """The prompt and the answer, None if there is none."""
         if self.prompt is not None:
             asked, answer = row[self.prompt], row[self.answer] if self.answer else None
@@ -72,7 +74,7 @@ class HubData:
             asked, answer = first_exchange(row[self.talk])
         answer = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(asked, str) or not asked.strip():
-            raise InputError(f"{self.name}, row {index}: the prompt is {shorten(asked)}, not a text")
+            raise InputError(f"{where}: the prompt is {shorten(asked)}, not a text")
         return SLOT.sub("", asked), answer if isinstance(answer, str) else None
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.drafters.heads import HeadDrafter
-from mmspec.drafters.kangaroo import Adapter, Kangaroo
+from mmspec.drafters.kangaroo import Adapter, Kangaroo, check_layers
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
@@ -45,6 +45,11 @@ class KangarooRecipe(HeadRecipe):
     )
     drafter_class: ClassVar[type[HeadDrafter]] = Kangaroo
     loss_class: ClassVar[type[Any]] = KangarooLoss
+
+    def check(self, target: Any) -> None:
+        """See `Recipe`."""
+        super().check(target)
+        check_layers(target)
 
     def network(self, target: Any, rows: Sequence[Answered]) -> Adapter:
         """See `HeadRecipe`."""

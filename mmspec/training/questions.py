@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mmspec.media import ImageSource
 
+SLOT = re.compile(r"\s*<image>\s*")
+"""What some data sets write into a prompt where a picture belongs; here pictures stand before the text."""
+
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt about a picture (None: text alone), the data's own answer where there is one, and, for models that
-    speak, the voice that says it (None: the model's first)."""
+    """A prompt about a picture, or several (None: text alone), the data's own answer where there is one, and, for
+    models that speak, the voice that says it (None: the model's first). where: its place in the data, for messages."""
 
-    image: ImageSource | None
+    image: ImageSource | Sequence[ImageSource] | None
     prompt: str
     answer: str | None = None
     voice: str | None = None
+    where: str = field(default="", compare=False)
 
 
 class Questions(Protocol):

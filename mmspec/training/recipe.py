@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from mmspec.checkpoints import save_drafter
+from mmspec.checkpoints import replaceable, save_drafter
 from mmspec.contract import Drafter
 from mmspec.errors import InputError, MismatchError
 from mmspec.registry import modalities
@@ -66,8 +66,9 @@ class Recipe(ABC):
                 f"has another one for what it emits; methods for it are: {', '.join(fitting)}"
             )
 
-    def check_place(self, pipe: Any, out: Path) -> None:  # noqa: B027  most may write anywhere
-        """Raise InputError for a folder that must not be written to."""
+    def check_place(self, pipe: Any, out: Path) -> None:
+        """Raise an Error for a folder that must not be written to, before anything is trained for it."""
+        replaceable(out)
 
     @abstractmethod
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:

@@ -19,7 +19,7 @@ from mmspec.cache import RowCache
 from mmspec.contract import Kind, Needs, State
 from mmspec.drafters.eagle import Eagle, OneLayer, Unrolling
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.slots import AT_ONCE, Slots, portions
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 
@@ -150,13 +150,15 @@ def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
     slots = torch.arange(width, device=device)
     kept = seen.kept & (slots < seen.ahead + torch.tensor(lengths, device=device)[:, None])
     counts = kept.sum(-1).tolist()
-    cache, most = RowCache(batch, device), max(counts)
-    if most:
-        order = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        content = seen.content.gather(1, order[..., None].expand(-1, -1, seen.content.shape[-1]))
+    cache = RowCache(batch, device)
+    order = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
+    content = seen.content.gather(1, order[..., None].expand(-1, -1, seen.content.shape[-1]))
+    for here, real in portions(order.shape[1], counts, AT_ONCE):
+        place = order[:, here]
+        most = place.shape[1]
         causal = torch.ones(most, most, dtype=torch.bool, device=device).tril().expand(batch, most, most)
-        net(content, order - seen.ahead, cache.mask(causal, order, dtype), cache.hf)
-        cache.commit(most, [list(range(count)) for count in counts])
+        net(content[:, here], place - seen.ahead, cache.mask(causal, place, dtype), cache.hf)
+        cache.commit(most, [list(range(count)) for count in real])
     cut = [length - count for length, count in zip(lengths, counts, strict=True)]
     cache.shift = torch.tensor(cut, device=device)[:, None]
     return Slots(cache, [], fuse=net.fuse)
