@@ -23,7 +23,7 @@ from mmspec.benchmarks.accuracy import score
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.commands import speed
 from mmspec.benchmarks.commands.images import IMAGES
-from mmspec.benchmarks.drawing import measures, plots
+from mmspec.benchmarks.drawing import laws, measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks
@@ -112,7 +112,7 @@ def test_a_change_is_told_with_its_interval() -> None:
     assert low < 0 < high
 
 
-def test_surprise_is_that_of_whole_forwards(pipe: mmspec.Pipeline) -> None:
+def test_surprise_is_that_of_whole_forwards(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     captions = ["a red circle", "two blue stars on gray"]
     drawn = pipe(prompt=captions, temperature=1.0, seed=3)
     codes = [one.token_ids for one in drawn]
@@ -135,6 +135,16 @@ def test_surprise_is_that_of_whole_forwards(pipe: mmspec.Pipeline) -> None:
             costs.append(-float((untold + 2.0 * (told - untold)).log_softmax(-1)[row[place]]))
     assert got == pytest.approx(sum(costs) / len(costs), rel=1e-4)
     assert surprise(pipe, captions, codes, 5.0, 2.0) != pytest.approx(got, rel=1e-2)
+    verify, sizes = type(pipe.target).verify, []
+
+    def counted(target: Any, state: Any, draft: Any) -> Any:
+        sizes.append(len(draft.tokens))
+        return verify(target, state, draft)
+
+    monkeypatch.setattr(type(pipe.target), "verify", counted)
+    monkeypatch.setattr(laws, "MOST", 1)  # large pictures are read one by one
+    assert surprise(pipe, captions, codes, 1.0, 2.0) == pytest.approx(got, rel=1e-6)
+    assert sizes == [1, 1]
 
 
 def test_surprise_leaves_out_what_the_layout_forces() -> None:

@@ -20,10 +20,11 @@ from mmspec.benchmarks.plan import Plan, read_plan
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
+from mmspec.benchmarks.tasks import scienceqa
 from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.mathvista import MathVista
-from mmspec.benchmarks.tasks.rows import LARGEST_CELL
+from mmspec.benchmarks.tasks.rows import LARGEST_CELL, find_files
 from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, Mark, find_task
 from mmspec.benchmarks.token_classes import counts
 from mmspec.errors import Error, InputError, UnknownNameError
@@ -310,6 +311,15 @@ def test_an_answer_is_one_letter_of_an_option(answer: str, tmp_path: Path) -> No
     changed("problems.json", answer=answer)(tmp_path)
     with pytest.raises(InputError, match=r"problems.json, entry '2': the answer '\w*' is not the index of one of"):
         list(task.items(tmp_path))
+
+
+def test_of_a_mirror_with_two_sets_the_whole_one_is_taken(tmp_path: Path) -> None:
+    """The other one has those of its questions that have a picture."""
+    for name in ("ScienceQA-FULL", "ScienceQA-IMG"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test-00000-of-00001.parquet").touch()
+    (found,) = find_files(tmp_path, scienceqa.FILES)
+    assert found.parent.name == "ScienceQA-FULL"
 
 
 def test_decimal_places_may_be_told_as_text(tmp_path: Path) -> None:

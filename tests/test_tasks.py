@@ -197,6 +197,9 @@ def test_letters_of_explanations(reply: str, letter: str) -> None:
         ("Step 1: 3 + 4. The value is 7", "7", "integer", None, True),
         ("7.9", "7", "integer", None, True),  # cut, not rounded
         ("45%", "45", "integer", None, True),
+        ("The answer is 1. As in images/454.jpg, there are 7", "1", "integer", None, True),
+        ("Answer: 2. More than 7 people stand there", "2", "integer", None, True),
+        ("The answer is not clear, perhaps 7", "7", "integer", None, True),
         ("1,250", "1250", "integer", None, True),
         ("none", "7", "integer", None, False),
         ("It is 1.25", "1.2", "float", 1, True),  # round half to even, as Python does

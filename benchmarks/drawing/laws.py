@@ -13,6 +13,8 @@ from mmspec.contract import Needs
 from mmspec.sampling import Sampler, Sampling
 from mmspec.tree import chain
 
+MOST = 2**28
+"""Logits of a forward at most: those of a large picture over a large codebook fill gigabytes."""
 TOGETHER = 8
 
 
@@ -25,8 +27,9 @@ def surprise(
     Args: rows: codes of a whole picture per caption. temperature: 0 counts as 1.
     """
     costs: list[Tensor] = []
-    for start in range(0, len(rows), TOGETHER):
-        costs.append(_costs(pipe, captions[start : start + TOGETHER], rows[start : start + TOGETHER],
+    together = max(1, min(TOGETHER, MOST // (len(rows[0]) * pipe.target.vocab_size)))
+    for start in range(0, len(rows), together):
+        costs.append(_costs(pipe, captions[start : start + together], rows[start : start + together],
                             temperature or 1.0, guidance))  # fmt: skip
     return float(torch.cat(costs).double().mean())
 

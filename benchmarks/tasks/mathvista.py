@@ -16,7 +16,7 @@ from mmspec.benchmarks.tasks.choices import explained, letters, named_letter, op
 from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.stated import last_list, last_number
+from mmspec.benchmarks.tasks.stated import last_list, last_number, marked_number
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.errors import shorten
@@ -115,7 +115,7 @@ def extracted(reply: str, kind: str, choices: Sequence[str], unit: str = "") -> 
         return last_list(text)
     if unit:
         text = re.sub(rf"(?<=\d){re.escape(unit)}(?!\w)", f" {unit}", text)
-    return last_number(text).rstrip("%")
+    return (marked_number(text) or last_number(text)).rstrip("%")
 
 
 def normalised(answer: str, kind: str, choices: Sequence[str], precision: int | None) -> str:

@@ -13,7 +13,8 @@ from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.errors import InputError
 
-FILES = (("problems.json",), ("test*.parquet",), ("ScienceQA_TEST.tsv",))
+FILES = (("problems.json",), ("ScienceQA-FULL/test*.parquet",), ("test*.parquet",), ("ScienceQA_TEST.tsv",))
+"""A mirror with two sets of questions holds those with pictures in both."""
 SUBJECTS = {"natural science": "NAT", "social science": "SOC", "language science": "LAN"}
 
 

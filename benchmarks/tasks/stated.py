@@ -24,6 +24,13 @@ def stated(reply: str) -> str:
     return _plain(numbers_found[-1]) if numbers_found else text.rstrip(".")
 
 
+def marked_number(reply: str) -> str:
+    """The number right behind the last "answer is" or "answer:"; "" if none stands there."""
+    markers = list(_MARKER.finditer(reply))
+    number = NUMBER.match(reply[markers[-1].end() :]) if markers else None
+    return _plain(number[0]) if number else ""
+
+
 def last_number(reply: str) -> str:
     """The last number of a reply, "" if it has none."""
     found = NUMBER.findall(reply)
