@@ -253,9 +253,6 @@ class Pipeline:
             raise InputError(
                 f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.prompt_vocab_size - 1}"
             )
-        for name in self.target.pictures:
-            if name in inputs and not isinstance(inputs[name], Tensor):
-                raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
             raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
 

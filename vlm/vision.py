@@ -52,6 +52,9 @@ class VisionTarget(CausalTarget):
 
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
         """Model inputs, the pictures replaced by their features: `features`, what `get_image_features` returns."""
+        for name in self.pictures:
+            if name in inputs and not isinstance(inputs[name], Tensor):
+                raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
         arranged = super().arrange({name: value for name, value in inputs.items() if name != "features"}, rows)
         pictures = {name: arranged.pop(name) for name in self.pictures if name in arranged}
         slots = int((arranged["input_ids"] == self.slot).sum())
