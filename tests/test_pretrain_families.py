@@ -200,7 +200,7 @@ def test_a_translated_decoder_says_nearly_what_the_known_model_says() -> None:
         for layer in decoder.layers:
             layer.post_attention_layernorm.weight.zero_()
             layer.post_feedforward_layernorm.weight.zero_()
-    assert agreement(decoder) < 0.75 * near  # how much they count hangs on the weights that ship
+    assert agreement(decoder) < near * 2 / 3  # how much they count hangs on the weights that ship
     words = known.model.get_input_embeddings().weight
     torch.testing.assert_close(model.get_output_embeddings().weight[: len(words)], words)
 

@@ -15,9 +15,8 @@ def stated(reply: str) -> str:
     Without either it is the whole reply, less its final full stop. Thousands separators are taken out of numbers.
     """
     text = reply.strip()
-    markers = list(_MARKER.finditer(text))
-    if markers:
-        rest = text[markers[-1].end() :]
+    rest = _behind_marker(text)
+    if rest is not None:
         numbers = NUMBER.match(rest)
         return _plain(numbers[0]) if numbers else re.split(r"[.\n](?:\s|$)", rest)[0].strip("\"' ")
     numbers_found = NUMBER.findall(text)
@@ -26,8 +25,7 @@ def stated(reply: str) -> str:
 
 def marked_number(reply: str) -> str:
     """The number right behind the last "answer is" or "answer:"; "" if none stands there."""
-    markers = list(_MARKER.finditer(reply))
-    number = NUMBER.match(reply[markers[-1].end() :]) if markers else None
+    number = NUMBER.match(_behind_marker(reply) or "")
     return _plain(number[0]) if number else ""
 
 
@@ -41,6 +39,12 @@ def last_list(reply: str) -> str:
     """The last bracketed list of a reply, "" if it has none."""
     found = LIST.findall(reply)
     return found[-1] if found else ""
+
+
+def _behind_marker(text: str) -> str | None:
+    """What follows the last "answer is" or "answer:"; None without one."""
+    markers = list(_MARKER.finditer(text))
+    return text[markers[-1].end() :] if markers else None
 
 
 def _plain(number: str) -> str:
