@@ -13,6 +13,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
+from mmspec.contract import bound
 from mmspec.demos.knobs import Knob, check_rule
 from mmspec.demos.race import Race
 from mmspec.demos.studio import Studio, check
@@ -102,7 +103,7 @@ class Booth(Studio):
         """Say it one code at a time, then with drafts; yields the growing race, the last time finished."""
         slow, fast = self.plain, self.drafting(line.drafter, line.shape, line.rule, line.looseness)
         race = SpokenRace(Trace("none"), Trace(line.drafter))
-        race.invariant = line.temperature == 0 or fast.rule.invariant
+        race.invariant = bound(fast.rule, line.temperature == 0)
         recorder: Any = fast.drafter
         told: Any = {"temperature": line.temperature, "seed": line.seed, "voice": line.voice or None}
         stream = slow.stream(prompt=line.text, **told)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
+from mmspec.contract import bound
 from mmspec.demos.knobs import Knob, check_rule
 from mmspec.demos.race import Race
 from mmspec.demos.studio import LONGEST_PROMPT, Studio, check
@@ -116,6 +117,10 @@ class Easel(Studio):
         """Their texts."""
         return [one.prompt for one in self.asked]
 
+    def examples(self, pipe: Pipeline) -> list[str]:
+        """What a model can be asked: captions, or what its target says that it draws instead."""
+        return getattr(pipe.target, "examples", None) or self.captions
+
     @cached_property
     def judge(self) -> Any:
         """What reads pictures, if it lies beside the model."""
@@ -141,7 +146,7 @@ class Easel(Studio):
         slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width
-        race.invariant = wish.temperature == 0 or fast.rule.invariant
+        race.invariant = bound(fast.rule, wish.temperature == 0)
         recorder: Any = fast.drafter
         options: Any = {"temperature": wish.temperature, "seed": wish.seed}
         sides = ((slow, None, race.slow_sketches), (fast, recorder.rounds, race.fast_sketches))
@@ -162,7 +167,7 @@ class Easel(Studio):
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
         """A few codes, so that the first visitor's picture is not slower than the others'."""
-        pipe(prompt=self.captions[0], max_new_tokens=8)
+        pipe(prompt=self.examples(pipe)[0], max_new_tokens=8)
         return pipe
 
 

@@ -56,7 +56,7 @@ class Race:
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters of one side at a time. None stands for what cannot be said yet."""
+    """The counters of one side at a time. None stands for what cannot be said yet, or at all: tau without a verdict."""
 
     tokens: int
     verifications: int
@@ -68,4 +68,5 @@ def read(trace: Trace, until: float) -> Reading:
     """The counters of a request at a time, in seconds since its start."""
     steps = trace.rounds(until)
     each = per_token(steps)
-    return Reading(emitted(steps), max(len(steps) - 1, 0), tau(steps), 1 / each if each else None)
+    mean = tau(steps) if trace.verifies else None
+    return Reading(emitted(steps), max(len(steps) - 1, 0), mean, 1 / each if each else None)

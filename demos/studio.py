@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
+from mmspec.contract import bound
 from mmspec.control import read_shape
 from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
@@ -130,7 +131,7 @@ class Studio:
         tokenizer = slow.target.tokenizer
         text_of = partial(text_of_token, tokenizer)
         race = Race(Trace("none"), Trace(question.drafter))
-        race.invariant = question.temperature == 0 or fast.rule.invariant
+        race.invariant = bound(fast.rule, question.temperature == 0)
         for race.slow in follow(slow.stream(picture, question.prompt, **inputs), "none", tokenizer, None, text_of):
             yield race
         stream = fast.stream(picture, question.prompt, **inputs)

@@ -46,10 +46,11 @@ class Step:
 
 @dataclass
 class Trace:
-    """A request so far; the first step is the prefill. token_ids: what was emitted."""
+    """A request so far; the first step is the prefill. token_ids: what was emitted. verifies: whether drafts are judged."""
 
     method: str
     lossless: bool = True
+    verifies: bool = True
     steps: list[Step] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
 
@@ -92,7 +93,8 @@ def follow(
     Args: recorded: the drafts of the request's rounds, which grow with it; None where nothing is drafted.
         text_of: the text of one token.
     """
-    trace, text, stats = Trace(method, stream.stats[0].lossless), TextStream(tokenizer), stream.stats[0]
+    text, stats = TextStream(tokenizer), stream.stats[0]
+    trace = Trace(method, stats.lossless, stats.verifies)
     for number, piece in enumerate(stream):
         draft = recorded[number - 1] if recorded is not None and number else None
         pieces = tuple(text.add([token]) for token in piece.tokens)

@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError, UnsupportedError, shorten
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, read_decoder
-from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
 from mmspec.prompts import check_plain
@@ -180,20 +180,15 @@ class Lumina(Chameleon):
 
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The size that the request asks for, or the usual one."""
-        if inputs.get("image_sizes") is None:
-            return self.layout
-        sizes = torch.as_tensor(inputs["image_sizes"])
-        if sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1:
+        sizes = inputs.get("image_sizes")
+        layout = self.layout if sizes is None else self._layout(*size_of(sizes))
+        if "input_ids" not in inputs:
+            return layout
+        opening = [self.names[START], *self.size_tokens(layout)]
+        if any(row[-3:] != opening for row in unpad(inputs)):
             raise InputError(
-                f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same "
-                "for every picture of a batch"
-            )
-        layout = self._layout(*sizes[0].tolist()) if int(sizes.min()) > 0 else None
-        told = self.size_tokens(layout) if layout else []
-        if layout is None or any(row[-3:] != [self.names[START], *told] for row in unpad(inputs)):
-            raise InputError(
-                f"image_sizes={shorten(sizes.tolist())} is not what the prompts ask for: they end with the start of an "
-                f"image and the sizes, here {[self.names[START], *told]}"
+                f"pictures of {layout.rows} x {layout.columns} codes are not what the prompts ask for: they would end with "
+                f"the start of an image and the sizes, {opening}"
             )
         return layout
 

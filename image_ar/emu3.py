@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError, UnsupportedError, one_line, shorten
-from mmspec.image_ar.layout import Layout
+from mmspec.errors import InputError, UnsupportedError, one_line
+from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords
 from mmspec.prompts import check_plain
@@ -91,13 +90,7 @@ class Emu3(ImageTarget):
         """The size that the request asks for, or the usual one."""
         if inputs.get("image_sizes") is None:
             return self.layout
-        sizes = torch.as_tensor(inputs["image_sizes"])
-        if sizes.ndim != 2 or sizes.shape[1] != 2 or int(sizes.min()) < 1 or len(sizes.unique(dim=0)) != 1:
-            raise InputError(
-                f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same "
-                "for every picture of a batch"
-            )
-        return self._layout(*sizes[0].tolist())
+        return self._layout(*size_of(inputs["image_sizes"]))
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions and of the negative prompt, padded on the left."""

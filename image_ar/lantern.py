@@ -26,6 +26,8 @@ class Lantern(Relaxed):
     neighbours: the codebook's table; None computes it. residual: see `Relaxed`.
     """
 
+    invariant_greedy = False
+
     def __init__(
         self, k: int = 1000, delta: float = 0.1, neighbours: Neighbours | None = None, residual: str = "plain"
     ) -> None:

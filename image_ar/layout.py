@@ -8,11 +8,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmspec.errors import InputError, shorten
+
 UNKNOWN = -1
+
+
+def size_of(image_sizes: Any) -> tuple[int, int]:
+    """Rows and columns of codes of a request's `image_sizes` [B, 2].
+
+    Raises: InputError: no whole numbers from 1, or not the same for every picture.
+    """
+    sizes = torch.as_tensor(image_sizes)
+    whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
+    if not whole or sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1 or int(sizes.min()) < 1:
+        raise InputError(
+            f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same for every "
+            "picture of a batch"
+        )
+    rows, columns = sizes[0].tolist()
+    return rows, columns
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ model.save_pretrained("llamagen")
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
 from mmspec.safe_files import read_json
+
+EXAMPLES = 6
 
 
 class Classes:
@@ -80,6 +83,12 @@ class LlamaGenTarget(ImageTarget):
     def processor_class(config: PreTrainedConfig) -> Any:
         """What reads the names of classes."""
         return Classes
+
+    @property
+    def examples(self) -> list[str]:
+        """Prompts to begin with: numbers of a few classes."""
+        classes = self.model.config.classes
+        return [str(number) for number in range(0, classes, math.ceil(classes / EXAMPLES))]
 
     @property
     def codebook(self) -> Tensor:

@@ -5,7 +5,6 @@ A prompt is a caption, in the words that the checkpoint was told, or the number 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -16,13 +15,15 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
-from mmspec.errors import CheckpointError, InputError, missing_extra, shorten
+from mmspec.errors import CheckpointError, InputError, missing_extra
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
 from mmspec.image_ar.pictures import GREY
 from mmspec.image_ar.target import guidance_scale
+from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
+from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, check_finite, unpad
@@ -116,12 +117,10 @@ class MarTarget(CausalTarget):
         config = self.model.config
         if not config.captions:
             return {"input_ids": torch.tensor([[number] for number in class_numbers(processor, texts, config.classes)])}
+        check_plain(texts, processor)
         rows = [processor(text, add_special_tokens=False)["input_ids"] for text in texts]
         for text, row in zip(texts, rows, strict=True):
-            if processor.unk_token_id in row:
-                known = processor.get_vocab()
-                strange = [word for word in re.findall(r"\w+|[^\w\s]", text) if word not in known]
-                raise InputError(f"the prompt has words that the model was never told: {shorten(strange)}")
+            check_known(text, row, processor)
         width = max(map(len, rows))
         pads = [width - len(row) for row in rows]
         return {
@@ -160,7 +159,10 @@ class MarTarget(CausalTarget):
         assert isinstance(draft, Proposal)
         contexts = draft.groups if draft.kind == "aligned" else 1
         counts = state.after(torch.arange(contexts, device=state.known.device))
-        values = state.values.scatter(1, draft.places[..., None].expand_as(draft.tokens), draft.tokens)
+        index = draft.places[..., None].expand_as(draft.tokens)
+        # in a row nearer to its end than others, a place without a draft may be one that is known
+        drafted = torch.where(draft.filled[..., None], draft.tokens, state.values.gather(1, index))
+        values = state.values.scatter(1, index, drafted)
         most = max(state.revealed) + (draft.places.shape[1] if contexts > 1 else 0)
         walk = walks(
             self.model, state, values, counts, most, draft.places, draft.depth, draft.depth.clamp(max=contexts - 1)

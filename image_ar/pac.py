@@ -38,6 +38,8 @@ class Proactive(MaximalCoupling):
     def __init__(self, window: int | None = None, init: str = RANDOM, width: int = 4, depth: int = 3) -> None:
         super().__init__(window, init)
         self.shapes: tuple[Shape, ...] = ()  # the tree is of its own size
+        if not isinstance(width, int) or not isinstance(depth, int):
+            raise InputError(f"SJD-PAC needs a whole width and depth, got {width!r} and {depth!r}")
         if width < 1 or depth < 1 or depth > self.window or width ** (depth - 1) > LEAVES:
             raise InputError(
                 f"SJD-PAC needs width >= 1 and 1 <= depth <= window, of a tree of at most {LEAVES} leaves; got width "

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from mmspec.answers import Generation
 from mmspec.api import Pipeline
+from mmspec.contract import bound
 from mmspec.options import Options, given, sampling_for
 
 REPEATS = 3
@@ -81,7 +82,7 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
     greedy = sampling_for(given(options), pipe.target.model.generation_config).temperature == 0
     dtype = str(pipe.target.model.dtype).removeprefix("torch.")
-    return Comparison(slow, fast, greedy or pipe.rule.invariant, dtype)
+    return Comparison(slow, fast, bound(pipe.rule, greedy), dtype)
 
 
 def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:

@@ -320,7 +320,8 @@ class Rule(Protocol):
 
     lossless: bool
     invariant: bool
-    """Whether the output at a seed is the same for every draft, at any temperature (at 0 it is, for every rule)."""
+    """Whether the output at a seed is the same for every draft, at any temperature. At temperature 0 it is for every
+    rule but those that say `invariant_greedy = False`: see `bound`."""
     takes: tuple[Kind, ...]
     """Kinds of proposal under which the rule keeps its law, best first.
 
@@ -331,3 +332,8 @@ class Rule(Protocol):
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Decide the path. scores: [B, N, V] warped log-scores of the target, float32, -inf where ruled out."""
+
+
+def bound(rule: Rule, greedy: bool) -> bool:
+    """Whether a rule's output is the same for every draft, when the best token is taken or at a seed."""
+    return rule.invariant or (greedy and getattr(rule, "invariant_greedy", True))

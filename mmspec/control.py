@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mmspec.contract import Shape
+from mmspec.contract import Shape, bound
 from mmspec.errors import InputError, MismatchError, shorten
 from mmspec.payoff import Costs, Rates
 
@@ -96,7 +96,7 @@ class Auto:
 
     def begin(self, rows: int, sampler: Sampler, rule: Rule) -> Plan:
         """Go on with what earlier requests of as many rows, greedy or sampled like this one, have taught."""
-        if not (sampler.greedy or rule.invariant):
+        if not bound(rule, sampler.greedy):
             return OWN
         return Choosing(self.shapes, self.memories.setdefault((rows, sampler.greedy), Memory()))
 

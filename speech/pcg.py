@@ -44,8 +44,13 @@ class PCG:
     def bind(self, target: Any) -> None:
         """Make the groups from the target's embeddings; only codes have company.
 
-        Raises: MismatchError: given groups are of another vocabulary.
+        Raises: MismatchError: given groups are of another vocabulary, or the target does not say which ids are codes.
         """
+        if not hasattr(target, "code_ids"):
+            raise MismatchError(
+                f"pcg acceptance groups the codes of a model that writes them among its words, and {type(target).__name__} "
+                "does not"
+            )
         if self.given is None:
             codes = set(target.code_ids())
             alone = [token for token in range(target.vocab_size) if token not in codes]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.checkpoints import read_model
@@ -82,7 +83,9 @@ class SpeechProcessor:
             raise InputError(f"{name} lasts {audio.seconds:.2f} s: a second of speech is needed")
         if audio.seconds > LONGEST_S:
             raise InputError(f"{name} lasts {audio.seconds:.0f} s: give a second, {LONGEST_S:.0f} s at most")
-        samples = loudest(resampled(audio, self.codec.config.rate), int(VOICE_S * self.codec.config.rate))
+        wanted = int(VOICE_S * self.codec.config.rate)
+        samples = loudest(resampled(audio, self.codec.config.rate), wanted)
+        samples = pad(samples, (0, wanted - len(samples)))  # every voice has as many frames
         if samples.square().mean().sqrt() < QUIET:
             raise InputError(f"{name} is silent: give a second of somebody speaking")
         codes = self.codec.encode(samples[None].to(self.codec.device))[0]

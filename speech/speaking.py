@@ -47,10 +47,6 @@ class Speaking(CausalTarget):
         """The Llama that writes the codes."""
         raise NotImplementedError
 
-    def code_ids(self) -> list[int]:
-        """The ids that stand for codes, in the order of the codes."""
-        raise NotImplementedError
-
     def written(self, text: str) -> str:
         """The text as the model reads it. Raises InputError for what cannot be pronounced."""
         return spoken(text)

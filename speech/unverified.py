@@ -18,7 +18,7 @@ class Unverified:
     """Law: none. Keeps the first chain of a draft to its end, at every temperature."""
 
     lossless = False
-    invariant = False
+    invariant = invariant_greedy = False
     verifies = False
     takes: tuple[Kind, ...] = ("coupled", "point", "sampled")
 

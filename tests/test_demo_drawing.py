@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_image_llamagen
 import tiny_images
 from PIL import Image
 
@@ -62,6 +63,16 @@ def test_a_race_draws_the_same_picture_twice(board: Easel, monkeypatch: pytest.M
         assert half is not None
         assert pixels(half) != want.image.tobytes()
     assert sum(len(step.kinds) for step in race.fast.steps) == LENGTH
+
+
+def test_a_model_of_classes_is_asked_for_classes(tmp_path: Path) -> None:
+    made = test_image_llamagen.model()
+    made.save_pretrained(tmp_path / "classes")
+    studio = Easel(str(tmp_path / "classes"), ["scd-gs"])
+    examples = studio.examples(studio.plain)
+    assert examples[0] == "0"
+    assert all(0 <= int(each) < made.config.classes for each in examples)
+    assert list(studio.draw(Wish("1", "scd-gs", shape="own")))[-1].agree
 
 
 def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,11 +328,22 @@ def test_a_table_of_another_codebook_is_refused() -> None:
         ([[2, 4], [4, 4]], "the same for every picture"),
         ([[0, 4]] * 2, "image_sizes"),
         ([2, 4], "rows and columns of codes are needed"),
+        ([[2.0, 4.0]] * 2, "rows and columns of codes are needed"),
     ],
 )
 def test_sizes_that_the_layout_cannot_hold_are_named(sizes: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         draw(True, NoDrafter(), image_sizes=torch.tensor(sizes))
+
+
+def test_prompts_that_do_not_tell_the_usual_size_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Lumina(chameleon(lumina=True), tiny_images.tokenizer())
+    made.layout = made._layout(ROWS, COLUMNS)
+    told = {name: value for name, value in request(True).items() if name != "image_sizes"}
+    assert made.layout_of(told) == made.layout
+    told["input_ids"] = told["input_ids"].roll(1, 1)
+    with pytest.raises(InputError, match="not what the prompts ask for"):
+        made.layout_of(told)
 
 
 @pytest.mark.parametrize("guidance", [0, -2.0, float("nan")])

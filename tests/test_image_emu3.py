@@ -126,6 +126,8 @@ def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
     [
         ({"image_sizes": [[3, 4], [2, 5]]}, "the same for every picture"),
         ({"image_sizes": [[0, 4]] * 2}, "is not valid: rows and columns"),
+        ({"image_sizes": [[4.0, 4.0]] * 2}, "is not valid: rows and columns"),
+        ({"image_sizes": torch.zeros(0, 2, dtype=torch.long)}, "is not valid: rows and columns"),
         ({"image_sizes": [[9, 40]] * 2}, "the picture 372, the model's context is 96"),
         ({"image_sizes": None}, "the picture 8193"),
         ({"negative_prompt_ids": None}, "guidance needs negative_prompt_ids for 2 prompts"),

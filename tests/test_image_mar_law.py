@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError
+from mmspec.image_ar import mar
 from mmspec.image_ar.continuous import Conditioned, Continuous, Proposal, Released, Walk
 from mmspec.image_ar.mar import ContinuousSampler, MarTarget, walks
 from mmspec.image_ar.mar_canvas import Canvas
@@ -244,6 +245,22 @@ def test_the_conditioned_rule_keeps_the_law_of_plain_decoding(steps: int, drafte
     assert len({len(places) for places in rounds[1].tokens}) > 1  # rows accept as much as is theirs
     assert rule.capped == 0
     assert misfit(canvas, given_the_plan(made, canvas), given_the_plan(other, canvas)) < 1
+
+
+def test_a_row_near_its_end_keeps_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, unequal = [], []
+
+    def watched(model: Any, canvas: Canvas, values: Tensor, *more: Any) -> Walk:
+        ranks = torch.arange(canvas.length).expand_as(canvas.order) < canvas.known[:, None]
+        known = torch.zeros_like(ranks).scatter(1, canvas.order, ranks)
+        kept.append(torch.equal(values[known], canvas.values[known]))
+        unequal.append(len(set(canvas.revealed)) > 1)
+        return walks(model, canvas, values, *more)
+
+    monkeypatch.setattr(mar, "walks", watched)
+    drawn(1, Conditioned())
+    assert any(unequal)
+    assert all(kept)
 
 
 def test_a_wrong_residual_is_found() -> None:

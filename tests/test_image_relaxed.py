@@ -14,7 +14,9 @@ from torch import Tensor
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
-from mmspec.contract import Draft
+from mmspec.contract import Draft, Shape
+from mmspec.contract import bound as repeats
+from mmspec.control import OWN, Auto
 from mmspec.image_ar.clusters import CoolSD, Grouped
 from mmspec.image_ar.jacobi import MaximalCoupling
 from mmspec.image_ar.janus import Janus
@@ -237,6 +239,14 @@ def test_at_temperature_0_a_code_is_kept_if_what_it_borrows_makes_it_the_best() 
     assert greedy(bound(LanternPlus(k=1, bound=3.0)), draft, scores) == [2, best]
     for name in NEUTRAL:
         assert greedy(bound(NEUTRAL[name]("plain")), draft, scores) == greedy(Ratio(), draft, scores) == [1, best]
+
+
+def test_rules_that_borrow_at_temperature_0_do_not_say_that_the_draft_is_all_the_same() -> None:
+    for rule in (Lantern(), LanternPlus()):
+        assert not repeats(rule, greedy=True)
+        assert Auto((Shape(1, 1, 1),)).begin(1, Sampler(Sampling(), 1, torch.device("cpu")), rule) is OWN
+    assert repeats(Ratio(), greedy=True)
+    assert not repeats(Ratio(), greedy=False)
 
 
 def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Path) -> None:

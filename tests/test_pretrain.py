@@ -32,7 +32,7 @@ from mmspec.vlm.pretrain.lessons import (
     priority,
 )
 from mmspec.vlm.pretrain.named import names, values_named
-from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import known_after, meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import NONE, slot_words
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
@@ -122,12 +122,14 @@ def is_sum(qa):
 def test_drills_are_sums_of_numbers_or_ask_about_what_is_told():
     tokenizer = processor().tokenizer
     forms = Counter()
-    for index in range(300):
-        qa = drill(random.Random(index))
-        taught = lesson(tokenizer, qa, None)
+    for index in range(900):
+        qa, facts = drill(random.Random(index))
+        assert (facts is None) == is_sum(qa)
+        taught = lesson(tokenizer, qa, facts, told=True)
         heavy = [place for place, weight in enumerate(taught.weights) if weight == GOLD_WEIGHT]
         assert heavy
-        assert set(taught.sought[place] for place in heavy) == {NOTHING}
+        if facts is None:
+            assert set(taught.sought[place] for place in heavy) == {NOTHING}
         several = len(qa.gold.split()) > 1
         if several:
             said = "".join(tokenizer.decode([taught.ids[place]]) for place in heavy)
@@ -141,15 +143,15 @@ def test_drills_are_sums_of_numbers_or_ask_about_what_is_told():
             x, y = (int(number) for number in re.findall(r"\d+", qa.question))
             assert int(qa.gold) == (x + y if qa.topic == "sum" else abs(x - y))
     assert {form for kind, form in forms if kind == "bare"} == {"few", "short", "yesno", "choice"}
-    for kind in ("above", "compare", "count"):
+    for kind in ("above", "compare", "trend", "count"):
         assert {form for topic, form in forms if topic == kind} == {"worked", "short", "yesno", "choice"}
 
 
 def test_the_answers_about_what_is_told_follow_from_it():
     checked = 0
     for index in range(400):
-        qa = drill(random.Random(index), ("Ann", "Mon"))
-        if is_sum(qa):
+        qa, facts = drill(random.Random(index), ("Ann", "Mon"))
+        if facts is None:
             continue
         assert not re.search(r"\b(Ann|Mon)\b", qa.question)
         asked = re.search(r"(above|below) (\d+)( percent)?\?", qa.question)
@@ -187,6 +189,33 @@ def test_names_in_a_question_are_asked_what_they_stand_for():
     assert names(bars) == set(bars.categories)
     assert names(table) == {"Ann", "Ben", "Sales", "Goals"}
     assert names(sample("names", 0, "shapes").facts) == names(sample("names", 0, "text").facts) == set()
+
+
+def test_names_that_are_told_of_stand_for_values_once_these_are_told():
+    tokenizer = processor().tokenizer
+    bars = sample("names", 0, "bar").facts
+    a, b = bars.categories[:2]
+    x, y = (str(value) for value in bars.values[:2])
+    question = f"{a} has {x}, and {y} belongs to {b}. Which is higher, {b} or {a}?"
+    named = [(question[:end].split()[-1], value) for end, value in values_named(bars, question, told=True)]
+    assert named == [(b, y), (a, x)]
+    qa = QA(question, a, "short", "compare", a, ((0, len(a), "image"),))
+    taught = lesson(tokenizer, qa, bars, told=True)
+    asked = [place for place, weight in enumerate(taught.weights) if weight == IMAGE_WEIGHT]
+    assert "".join(tokenizer.decode([taught.targets[place]]) for place in asked) == y + x
+    assert GOLD_WEIGHT in taught.weights
+    assert SHORT_WEIGHT not in taught.weights
+
+
+def test_drills_are_sought_in_no_picture():
+    made = processor()
+    item = PackedPictures(made.tokenizer, "x", 1, 9, lambda image: torch.zeros(1), 2)[0]
+    segments, pictured, sought = item["segments"].flatten(), item["pictured"], item["sought"]
+    told = {number for number in range(1, int(segments.max()) + 1) if not pictured[segments == number].any()}
+    assert told == {2, 3}
+    assert all(pictured[segments == number].all() for number in set(segments.tolist()) - told - {0})
+    assert not pictured[segments == 0].any()
+    assert (sought[segments == 1] >= 0).any()
 
 
 def test_the_value_of_a_name_is_learnt_where_the_name_stands():
@@ -259,6 +288,17 @@ def test_what_is_sought_is_what_the_picture_shows():
     assert sought("It is 42.", "short", "value", "42") == []
     assert sought("It is 42.", "short", "sum", "42") == [("4", NOTHING), ("2", NOTHING)]
     assert {other for _, other in sought("No, it is 42.", "yesno", "sum", "no", "42")} == {NOTHING}
+
+    def reasons(answer, form, topic, reason=None):
+        spans = tuple((m.start(), m.end(), "image") for m in re.finditer(r"Yes|No|\bB\b|\d+", answer))
+        taught = lesson(tokenizer, QA("What?", answer, form, topic, "42", spans, reason), ANY)
+        return [
+            tokenizer.decode([one]).strip() for one, why in zip(taught.ids, taught.reasons, strict=True) if why == digit
+        ]
+
+    assert "".join(reasons("No, it is 42.", "yesno", "sum", "42")) == "No"
+    assert reasons("(B) 42", "choice", "value", "42") == ["B"]
+    assert reasons("It is 42.", "short", "value") == []
     worked = "Kim has 42. We add 30 and 12. 30 plus 12 makes 42."
     assert sought(worked, "worked", "sum", "42") == [("4", NOTHING), ("2", NOTHING)]  # Kim's stands in the picture
     assert not shown(torch.tensor([[NOTHING]]), torch.tensor([[[NONE, digit]]])).any()
@@ -358,6 +398,13 @@ def test_a_model_grows_again_from_the_layers_that_add_most():
 def test_taught_layers_stay_taught_in_a_deeper_model():
     (look, read), (deep_look, deep_read) = taught_layers(8), taught_layers(24)
     assert (look, *read) == tuple(slot * 8 // 24 for slot in (deep_look, *deep_read))
+
+
+@pytest.mark.parametrize("layers", [2, 4, 8, 24])
+def test_what_decides_a_word_is_known_before_the_last_layer(layers):
+    (first, second), (_, read) = known_after(layers), taught_layers(layers)
+    assert 0 < first <= second < layers
+    assert layers < 8 or (first > read[0] + 1 and second > read[1] + 1)  # behind the heads that read it
 
 
 def test_slots_name_kerned_words_and_what_belongs_to_them():

@@ -113,7 +113,15 @@ def test_packed_rows_give_the_logits_of_the_stock_model(
     with torch.no_grad():
         stock = model(**inputs).logits[0, len(prefix) :]
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
-        packed = model.lm_head(packed_states(family, model, torch.tensor([prefix]), batch).tokens)
+        states = packed_states(family, model, torch.tensor([prefix]), batch, (2, 4))
+        packed = model.lm_head(states.tokens)
+        decoder = model.model.get_submodule(family.decoder)
+        early = decoder.layers[2:]
+        decoder.layers = decoder.layers[:2]  # what is between is what a model of so many layers would say
+        shallow = packed_states(family, model, torch.tensor([prefix]), batch).tokens
+        decoder.layers.extend(early)
+    torch.testing.assert_close(states.between[0], shallow, atol=limit, rtol=limit)
+    assert not torch.allclose(states.between[1], shallow, atol=0.1)
     first = batch["segments"][1].flatten() == 1
     torch.testing.assert_close(packed[1][first], stock, atol=limit, rtol=limit)
 

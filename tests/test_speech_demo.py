@@ -1,5 +1,6 @@
 """The speaking tab: both utterances of a sentence, limits on what is asked, and the page itself."""
 
+import math
 import re
 from base64 import b64decode
 from pathlib import Path
@@ -15,6 +16,7 @@ import mmspec
 from mmspec.demos.booth import LOOSE, Booth, Line, Sound, player
 from mmspec.demos.cells import CELL, COLOURS
 from mmspec.demos.knobs import relaxed
+from mmspec.demos.race import read
 from mmspec.demos.trace import CORRECTED, DRAFTED, PLAIN, Step
 from mmspec.demos.waves import BARS, WIDTH, peaks_of, timeline
 from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
@@ -65,6 +67,14 @@ def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(t
     whisper().save_pretrained(tmp_path / "whisper")
     with pytest.raises(UnsupportedError, match="listens, and no tab shows that"):
         app.studio_of(str(tmp_path / "whisper"))
+
+
+def test_without_verification_there_is_no_tau(booth: Booth) -> None:
+    race = list(booth.say(Line("one", "prompt-lookup", "unverified", temperature=0.0)))[-1]
+    assert not race.invariant
+    assert len(race.fast.steps) > 1
+    assert read(race.fast, math.inf).tau is None
+    assert read(race.slow, math.inf).tau is not None
 
 
 def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:

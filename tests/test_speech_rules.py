@@ -17,15 +17,18 @@ from torch import Tensor
 
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio, residual
-from mmspec.contract import Draft
+from mmspec.contract import Draft, bound
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech import groups as groups_module
 from mmspec.speech import pcg as pcg_module
 from mmspec.speech.beta import Beta
+from mmspec.speech.csm import Csm
 from mmspec.speech.groups import Groups, alike, by_size
 from mmspec.speech.pcg import PCG, rest
 from mmspec.speech.relaxed import MaxRatio, Relaxed, Tolerance, TopK, descend
+from mmspec.speech.unverified import Unverified
+from mmspec.speech.whisper import Whisper
 from mmspec.tree import chain
 
 VOCAB, ROWS, FALSE_ALARM = 5, 40_000, 1e-6
@@ -90,6 +93,12 @@ def test_at_temperature_zero_every_rule_is_the_greedy_comparison(rule: Any) -> N
         draw(rule, TREES["chain"], rows=2, sampling=greedy).rows
         == draw(Exact(), TREES["chain"], 2, sampling=greedy).rows
     )
+
+
+def test_only_the_unverified_rule_depends_on_the_draft_at_temperature_zero() -> None:
+    assert not bound(Unverified(), greedy=True)
+    assert all(bound(rule, greedy=True) for rule in LOSSY)
+    assert not any(bound(rule, greedy=False) for rule in LOSSY)
 
 
 def second_tokens(rule: Any, drafter: Any, sampling: Sampling = SAMPLING) -> dict[int, Counter]:
@@ -392,7 +401,13 @@ def test_knobs_out_of_range_are_refused(make: Any, message: str) -> None:
 
 def test_groups_of_another_vocabulary_are_refused() -> None:
     with pytest.raises(MismatchError, match="of 5 tokens"):
-        PCG(groups=GROUPS).bind(SimpleNamespace(vocab_size=7))
+        PCG(groups=GROUPS).bind(SimpleNamespace(vocab_size=7, code_ids=list))
+
+
+def test_groups_of_a_model_that_has_no_codes_among_its_words_are_refused() -> None:
+    for target in (SimpleNamespace(vocab_size=7), object.__new__(Csm), object.__new__(Whisper)):
+        with pytest.raises(MismatchError, match="pcg acceptance groups the codes"):
+            PCG().bind(target)
 
 
 def test_every_relaxed_rule_is_one_of_these() -> None:

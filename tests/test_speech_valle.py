@@ -221,6 +221,13 @@ BAD: list[tuple[dict[str, Any], type[Error], str]] = [
 ]
 
 
+def test_a_voice_of_nearly_a_second_has_as_many_frames_as_others(pipe: Any) -> None:
+    out = pipe(prompt=["one", "two"], voice=["low", tiny.voice(0.91)], max_new_tokens=4, seed=1)
+    assert len(out) == 2
+    whole, short = (pipe.processor.voice(tiny.voice(seconds)) for seconds in (2.0, 0.91))
+    assert whole.shape == short.shape
+
+
 @pytest.mark.parametrize(("call", "error", "message"), BAD, ids=[message for _, _, message in BAD])
 def test_a_mistake_ends_in_one_clear_error(pipe: Any, call: Any, error: type[Error], message: str) -> None:
     with pytest.raises(error, match=message):

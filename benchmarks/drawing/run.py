@@ -225,7 +225,7 @@ def run_batch(
     Args: make: the rows of the settings as methods.
     """
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
-    captions = [one.prompt for one in judge_kind().captions((count + 1) * size, settings.prompts)]
+    captions = [one.prompt for one in judge_kind().captions(count * size, settings.prompts)]
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
     speed = replace(settings.speed, questions=count)
     told = told_of(pipe, settings, captions) | {"run": "images", "batch": size, "questions": count}
@@ -233,9 +233,9 @@ def run_batch(
         pipe,
         speed,
         Store(folder, told),
-        lambda: cast("Any", groups[:-1]),
+        lambda: cast("Any", groups),
         lambda pipe: make(pipe, settings),
-        warm=lambda: cast("Any", groups[-1]),
+        warm=lambda: cast("Any", groups[0]),
         prepare=lambda _, asked: asked,
     )
 

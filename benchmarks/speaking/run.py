@@ -135,18 +135,19 @@ def judge_of(pipe: Pipeline, settings: SpeechSettings) -> Any:
 
 
 def script(pipe: Pipeline, settings: SpeechSettings) -> list[Sentence]:
-    """What is said in a run: voices take turns; the control of a sentence is the next one, by the next voice."""
+    """What is said in a run: voices take turns; the control of a sentence is the next one, by the next voice, and that
+    of the last the first."""
     if pipe.target.modality != "speech":
         raise InputError(
             f"{type(pipe.target.model).__name__} does not speak: mmspec bench measures it without 'speech'"
         )
     kind = cast("Any", resolve("judges", "listener", "speech"))
-    texts = kind.texts(settings.speed.questions + 1, settings.texts)
+    texts = kind.texts(max(settings.speed.questions, 2), settings.texts)
     voices = list(getattr(pipe.processor, "voices", {})) or [None]
     count = len(voices)
     return [
-        Sentence(text, voices[i % count], texts[i + 1], voices[(i + 1) % count] if count > 1 else None)
-        for i, text in enumerate(texts[:-1])
+        Sentence(text, voices[i % count], texts[(i + 1) % len(texts)], voices[(i + 1) % count] if count > 1 else None)
+        for i, text in enumerate(texts[: settings.speed.questions])
     ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from mmspec.miniworld.ask_shapes import ask_count
-from mmspec.miniworld.facts import QA, Chart, Shapes
+from mmspec.miniworld.facts import QA, Chart, Facts, Shapes
 from mmspec.miniworld.language import phrased, reasoned
 from mmspec.miniworld.phrases import Voice, finish, plain, tidy
 from mmspec.miniworld.scenes import draw_facts
@@ -16,6 +16,7 @@ from mmspec.miniworld.talk_charts import (
     ask_arithmetic,
     ask_compare,
     ask_extreme,
+    ask_trend,
     ask_value,
     calculation,
     listing,
@@ -28,13 +29,14 @@ LARGEST = 20
 CHAIN = 3
 TOLD = 0.7  # share of drills about things that are told
 KINDS = {"bar": 3, "line": 2, "pie": 2, "shapes": 2}
-TOPICS = {ask_above: 4, ask_arithmetic: 3, ask_compare: 2, ask_value: 2, ask_extreme: 1}
+TOPICS = {ask_above: 4, ask_arithmetic: 4, ask_compare: 2, ask_trend: 2, ask_value: 2, ask_extreme: 1}
 """What is asked of a chart; of a scene, how many there are of something."""
 FORMS = {"reasoned": 5, "short": 3, "choice": 3, "yesno": 2}
 
 
-def drill(rng: random.Random, known: Collection[str] = ()) -> QA:
-    """A few sums; or one, asked for as the sums of a picture are; or a question about a chart or a scene that is told.
+def drill(rng: random.Random, known: Collection[str] = ()) -> tuple[QA, Facts | None]:
+    """A few sums; or one, asked for as the sums of a picture are; or a question about a chart or a scene that is told,
+    with the facts that are told.
 
     Here "image" spans are what is to be found out, and the gold value of a few sums is all their results.
 
@@ -44,13 +46,13 @@ def drill(rng: random.Random, known: Collection[str] = ()) -> QA:
     if rng.random() < TOLD:
         return _told(voice, known)
     if rng.random() < 0.5:
-        return _chain(voice)
+        return _chain(voice), None
     x, y = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
     ask = arithmetic(voice, str(x), str(y), x, y, str)
-    return phrased(voice, ask, rng.choices(("short", "yesno", "choice"), (6, 3, 1))[0])
+    return phrased(voice, ask, rng.choices(("short", "yesno", "choice"), (6, 3, 1))[0]), None
 
 
-def _told(voice: Voice, known: Collection[str]) -> QA:
+def _told(voice: Voice, known: Collection[str]) -> tuple[QA, Facts]:
     """A question about a chart or a scene that is told in the question."""
     rng = voice.rng
     ask = None
@@ -64,7 +66,7 @@ def _told(voice: Voice, known: Collection[str]) -> QA:
             ask = _any(rng, TOPICS)(voice, facts)
     form = _any(rng, FORMS)
     qa = reasoned(voice, ask) if form == "reasoned" else phrased(voice, ask, form)
-    return replace(qa, question=f"{tidy(plain(told))} {qa.question}")
+    return replace(qa, question=f"{tidy(plain(told))} {qa.question}"), facts
 
 
 def _any(rng: random.Random, weights: Mapping[Item, int]) -> Item:

@@ -1,7 +1,7 @@
 """Stage 2: the whole model learns to answer. One row holds a picture and, packed behind it, questions about it."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,22 +22,23 @@ from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.named import names
-from mmspec.vlm.pretrain.pointers import meant, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import known_after, meant, shown, taught_layers
 from mmspec.vlm.pretrain.slots import naming_loss, slot_words
 
 WIDTH = 160
 NAMING_WEIGHT = 0.5
 PLACE_WEIGHT = 0.3
 LOOK_WEIGHT = READ_WEIGHT = 0.35  # per taught head
+KNOWN_WEIGHT = 0.5  # of what the states between the layers are asked for
 IGNORE = -1
 
 
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, and drills among them, first fit into the bins of a row.
 
-    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought and places
-    int64 and weights float [bins * WIDTH]; segments [bins, WIDTH] (which question a token belongs to, 0 for padding).
-    The prefix is the same for all and added later.
+    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought, reasons and
+    places int64, weights float and pictured bool [bins * WIDTH] (whether a token belongs to a question about the picture);
+    segments [bins, WIDTH] (which question it belongs to, 0 for padding). The prefix is the same for all and added later.
     """
 
     def __init__(
@@ -60,15 +61,17 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         tokens = torch.full((self.bins, WIDTH), self.tokenizer.pad_token_id)
         targets = torch.full((self.bins, WIDTH), IGNORE)
         sought = torch.full((self.bins, WIDTH), NOTHING)
+        reasons = torch.full((self.bins, WIDTH), NOTHING)
         weights = torch.zeros(self.bins, WIDTH)
+        pictured = torch.zeros(self.bins, WIDTH, dtype=torch.bool)
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
         rng = random.Random(f"{self.seed}/{index}/more")
-        asked: list[tuple[QA, Facts | None]] = [(qa, drawn.facts) for qa in asked_about(drawn, rng)]
-        asked[1:1] = [(drill(rng, names(drawn.facts)), None) for _ in range(self.drills)]
-        for number, (qa, facts) in enumerate(asked, 1):
-            taught = lesson(self.tokenizer, qa, facts)
+        asked: list[tuple[QA, Facts | None, bool]] = [(qa, drawn.facts, False) for qa in asked_about(drawn, rng)]
+        asked[1:1] = [(*drill(rng, names(drawn.facts)), True) for _ in range(self.drills)]
+        for number, (qa, facts, told) in enumerate(asked, 1):
+            taught = lesson(self.tokenizer, qa, facts, told)
             ids = taught.ids
             free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
             if not free:
@@ -79,11 +82,14 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             # the token at t is asked for x_{t+1}; the last one (end of utterance) is asked for nothing
             targets[row, start : end - 1] = torch.tensor(taught.targets[1:])
             sought[row, start : end - 1] = torch.tensor(taught.sought[1:])
+            reasons[row, start : end - 1] = torch.tensor(taught.reasons[1:])
             weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
+            pictured[row, start:end] = not told
             places[row, start:end] = torch.arange(len(ids))
             segments[row, start:end] = number
             filled[row] = end
-        packed = {"tokens": tokens, "targets": targets, "sought": sought, "weights": weights, "places": places}
+        packed = {"tokens": tokens, "targets": targets, "sought": sought, "reasons": reasons, "weights": weights}
+        packed |= {"pictured": pictured, "places": places}
         return {
             "pixels": self.pixels(drawn.image),
             "words": slot_words(drawn.marks, self.tokenizer),
@@ -95,15 +101,23 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
 @dataclass(frozen=True)
 class Packed:
     """What the stock model makes of packed rows. images: [B, slots, D], the image tokens of the picture's squares;
-    slots: [B, slots, D] and tokens: [B, bins * WIDTH, D]: last hidden states."""
+    slots: [B, slots, D] and tokens: [B, bins * WIDTH, D]: last hidden states; between: those of the tokens after as many
+    layers as were asked for, normalised as the last ones are."""
 
     images: Tensor
     slots: Tensor
     tokens: Tensor
+    between: tuple[Tensor, ...]
 
 
-def packed_states(family: Family, model: Any, prefix: Tensor, batch: dict[str, Tensor], **more: Any) -> Packed:
-    """Runs the stock model on packed rows. prefix: [1, P] ids; more: for the attention function, a `Watch` say."""
+def packed_states(
+    family: Family, model: Any, prefix: Tensor, batch: dict[str, Tensor], depths: Sequence[int] = (), **more: Any
+) -> Packed:
+    """Runs the stock model on packed rows.
+
+    Args: prefix: [1, P] ids. depths: the numbers of layers after which states are asked for. more: for the attention
+        function, a `Watch` say.
+    """
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
     embeddings = inner.get_input_embeddings()(torch.cat([prefix.expand(rows, -1), tokens], 1))
@@ -111,15 +125,18 @@ def packed_states(family: Family, model: Any, prefix: Tensor, batch: dict[str, T
     images = images.to(embeddings.dtype)  # with autocast, a linear layer may have made them bfloat16
     places = image_places(model, prefix)
     before = torch.arange(length, device=tokens.device).expand(rows, -1)
-    states = inner.get_submodule(family.decoder)(
+    decoder = inner.get_submodule(family.decoder)
+    made = decoder(
         inputs_embeds=embeddings.index_copy(1, places, images),
         **family.masks(model, prefix, batch),
         position_ids=torch.cat([before, batch["places"] + length], 1),
         use_cache=False,
+        output_hidden_states=list(depths),
         **more,
-    ).last_hidden_state
-    grid = family.grid.to(tokens.device)
-    return Packed(images[:, grid], states[:, places[grid]], states[:, length:])
+    )
+    grid, states = family.grid.to(tokens.device), made.last_hidden_state
+    between = tuple(decoder.norm(made.hidden_states[depth][:, length:]) for depth in depths)
+    return Packed(images[:, grid], states[:, places[grid]], states[:, length:], between)
 
 
 def image_places(model: PreTrainedModel, prefix: Tensor) -> Tensor:
@@ -138,6 +155,7 @@ class AnswerTrainer(StageTrainer):
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
         self.prefix = processor.tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
         self.look, self.read = taught_layers(model.config.text_config.num_hidden_layers)
+        self.known = known_after(model.config.text_config.num_hidden_layers)
 
     def compute_loss(
         self,
@@ -152,7 +170,7 @@ class AnswerTrainer(StageTrainer):
         squares = places[self.family.grid.to(places.device)]
         watch = Watch((self.look, *self.read), squares, prefix.shape[1])
         with self.accelerator.autocast():
-            packed = packed_states(self.family, self.model, prefix, inputs, watch=watch)
+            packed = packed_states(self.family, self.model, prefix, inputs, self.known, watch=watch)
         weights, words = inputs["weights"], inputs["words"]
         asked, seen, said = weights > 0, weights > 1, inputs["segments"].flatten(1) > 0
         logits = self.model.lm_head(packed.tokens[asked])
@@ -163,9 +181,14 @@ class AnswerTrainer(StageTrainer):
 
         before = shown(inputs["tokens"], words)
         ahead = meant(shown(inputs["sought"], words), before, inputs["segments"].flatten(1))
+        ahead &= inputs["pictured"][..., None]
         loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said], before[said])
         for layer in self.read:
             loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen], ahead[seen])
+        for states, known in zip(packed.between, (inputs["sought"], inputs["reasons"]), strict=True):
+            here = seen & (known >= 0)
+            losses = cross_entropy(self.model.lm_head(states[here]), known[here], reduction="sum")
+            loss = loss + KNOWN_WEIGHT * losses / here.sum().clamp(min=1)
         return (loss, {"logits": logits}) if return_outputs else loss
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

@@ -41,28 +41,35 @@ class Lesson:
     ids: of both. targets: what is to be said in the place of each: the token itself, but right behind a name of the
     question, digit by digit, the value that it stands for: who has read both values can tell their sum in one step.
     weights: of the loss of each, 0 for the rest of the question, above 1 for words that are not copied from it and no
-    template. sought: the word that the picture shows where the target is decided: the target itself, for a yes, a no
-    or a letter the value it hangs on, for what is computed nothing.
+    template. sought: the word that the picture shows, or the question tells, where the target is decided: the target
+    itself, for a yes, a no or a letter the value it hangs on, for what is computed nothing. reasons: the first token of
+    the value that a yes, a no or a letter hangs on, computed or not, and nothing elsewhere.
     """
 
     ids: list[int]
     targets: list[int]
     weights: list[float]
     sought: list[int]
+    reasons: list[int]
 
 
-def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None) -> Lesson:
-    """A question with its answer as a lesson. facts: what the picture shows; None where it does not matter."""
-    asked = _question(tokenizer, question_text(qa.question), facts)
+def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None, told: bool = False) -> Lesson:
+    """A question with its answer as a lesson.
+
+    Args: facts: what the picture shows; None where it does not matter. told: the question tells the facts, and no
+        picture shows them.
+    """
+    asked = _question(tokenizer, question_text(qa.question), facts, told)
     text = answer_text(qa.answer)
     answer = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     # the answer begins with a space
     seen = [(start + 1, end + 1, qa.answer[start:end]) for start, end, kind in qa.spans if kind == "image"]
     golden_from = math.inf if qa.form == "describe" else _last_two(text) if qa.form == "worked" else 0
-    gold_weight = GOLD_WEIGHT if facts is None or qa.form in LONG else SHORT_WEIGHT
+    gold_weight = GOLD_WEIGHT if facts is None or told or qa.form in LONG else SHORT_WEIGHT
     value = (qa.reason or qa.gold or "").split()
     weights: list[float] = []
     sought = list(answer["input_ids"])
+    reasons = [NOTHING] * len(sought)
     for place, (start, end) in enumerate(answer["offset_mapping"]):
         low, word = next(((low, word) for low, high, word in seen if start < high and end > low), (-1, None))
         golden = low >= golden_from or (qa.topic == "count" and word in VERDICTS)
@@ -71,7 +78,8 @@ def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None) -> L
             sought[place] = NOTHING
         elif word is not None and qa.reason is not None and low == seen[0][0] and word not in value:
             # the yes, the no, the letter
-            sought[place] = NOTHING if qa.topic in COMPUTED else _first_token(tokenizer, qa.reason)
+            reasons[place] = _first_token(tokenizer, qa.reason)
+            sought[place] = NOTHING if qa.topic in COMPUTED else reasons[place]
     if facts is None:
         sought = [NOTHING] * len(sought)
     return Lesson(
@@ -79,19 +87,20 @@ def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None) -> L
         asked.targets + answer["input_ids"],
         asked.weights + weights,
         asked.sought + sought,
+        asked.reasons + reasons,
     )
 
 
-def _question(tokenizer: PreTrainedTokenizerFast, text: str, facts: Facts | None) -> Lesson:
+def _question(tokenizer: PreTrainedTokenizerFast, text: str, facts: Facts | None, told: bool) -> Lesson:
     """The question alone."""
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids = coded["input_ids"]
     targets, weights = list(ids), [0.0] * len(ids)
     ends = {end: place for place, (_, end) in enumerate(coded["offset_mapping"])}
-    for end, value in values_named(facts, text) if facts is not None else ():
+    for end, value in values_named(facts, text, told) if facts is not None else ():
         for place, digit in enumerate(value, ends[end] + 1):
             targets[place], weights[place] = _first_token(tokenizer, digit), IMAGE_WEIGHT
-    return Lesson(ids, targets, weights, list(targets))
+    return Lesson(ids, targets, weights, list(targets), [NOTHING] * len(ids))
 
 
 def _last_two(text: str) -> int:

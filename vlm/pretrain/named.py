@@ -13,15 +13,20 @@ def names(facts: Facts) -> set[str]:
     return {*facts.rows, *facts.columns} if isinstance(facts, Table) else set()
 
 
-def values_named(facts: Facts, text: str) -> Iterator[tuple[int, str]]:
+def values_named(facts: Facts, text: str, told: bool = False) -> Iterator[tuple[int, str]]:
     """Where names in a text end, and the values in the picture that are then known.
 
     A category of a chart names its value. Of a table, the cell is known with the second of a row and a column.
+
+    Args: told: the text itself tells the values of a chart first, each with its name: only then they are known.
     """
     row, column = None, None
+    unknown = set(names(facts)) if told else set()
     for found in re.finditer(r"\w+", text):
         name = found[0]
-        if isinstance(facts, Chart) and name in facts.categories:
+        if name in unknown:
+            unknown.remove(name)
+        elif isinstance(facts, Chart) and name in facts.categories:
             yield found.end(), str(facts.values[facts.categories.index(name)])
         if isinstance(facts, Table) and name in (*facts.rows, *facts.columns):
             row, column = (name, column) if name in facts.rows else (row, name)

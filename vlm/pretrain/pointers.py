@@ -18,6 +18,13 @@ def taught_layers(layers: int) -> tuple[int, tuple[int, int]]:
     return layers // 4 - 1, reading_layers(layers)
 
 
+def known_after(layers: int) -> tuple[int, int]:
+    """The numbers of layers after which is known what a word is decided by: what can be read, behind the first reading
+    head, early enough to compare and to add it; and, behind the second, what a yes, a no or a letter hangs on."""
+    first, second = reading_layers(layers)
+    return min(first + 2, layers - 1), min(second + 3, layers - 1)
+
+
 def shown(tokens: Tensor, words: Tensor) -> Tensor:
     """Which slots show each token: [B, T, slots] bool, from tokens [B, T] and words [B, slots, LABELS]."""
     return (words[:, None] == tokens[:, :, None, None]).any(-1)
