@@ -46,7 +46,8 @@ class Step:
 
 @dataclass
 class Trace:
-    """A request so far; the first step is the prefill. token_ids: what was emitted. verifies: whether drafts are judged."""
+    """A request so far; the first step is the prefill. token_ids: what was emitted. verifies: whether drafts are
+    judged."""
 
     method: str
     lossless: bool = True

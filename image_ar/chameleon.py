@@ -187,8 +187,8 @@ class Lumina(Chameleon):
         opening = [self.names[START], *self.size_tokens(layout)]
         if any(row[-3:] != opening for row in unpad(inputs)):
             raise InputError(
-                f"pictures of {layout.rows} x {layout.columns} codes are not what the prompts ask for: they would end with "
-                f"the start of an image and the sizes, {opening}"
+                f"pictures of {layout.rows} x {layout.columns} codes are not what the prompts ask for: they would end "
+                f"with the start of an image and the sizes, {opening}"
             )
         return layout
 

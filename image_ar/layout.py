@@ -27,8 +27,8 @@ def size_of(image_sizes: Any) -> tuple[int, int]:
     whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
     if not whole or sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1 or int(sizes.min()) < 1:
         raise InputError(
-            f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same for every "
-            "picture of a batch"
+            f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same for "
+            "every picture of a batch"
         )
     rows, columns = sizes[0].tolist()
     return rows, columns

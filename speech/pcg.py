@@ -48,8 +48,8 @@ class PCG:
         """
         if not hasattr(target, "code_ids"):
             raise MismatchError(
-                f"pcg acceptance groups the codes of a model that writes them among its words, and {type(target).__name__} "
-                "does not"
+                f"pcg acceptance groups the codes of a model that writes them among its words, and "
+                f"{type(target).__name__} does not"
             )
         if self.given is None:
             codes = set(target.code_ids())

@@ -36,9 +36,10 @@ IGNORE = -1
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, and drills among them, first fit into the bins of a row.
 
-    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought, reasons and
-    places int64, weights float and pictured bool [bins * WIDTH] (whether a token belongs to a question about the picture);
-    segments [bins, WIDTH] (which question it belongs to, 0 for padding). The prefix is the same for all and added later.
+    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought, reasons
+    and places int64, weights float, pictured bool [bins * WIDTH] (whether a token belongs to a question about the
+    picture); segments [bins, WIDTH] (which question it belongs to, 0 for padding). The prefix is the same for all and
+    added later.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
 @dataclass(frozen=True)
 class Packed:
     """What the stock model makes of packed rows. images: [B, slots, D], the image tokens of the picture's squares;
-    slots: [B, slots, D] and tokens: [B, bins * WIDTH, D]: last hidden states; between: those of the tokens after as many
-    layers as were asked for, normalised as the last ones are."""
+    slots: [B, slots, D] and tokens: [B, bins * WIDTH, D]: last hidden states; between: those of the tokens after as
+    many layers as were asked for, normalised as the last ones are."""
 
     images: Tensor
     slots: Tensor
