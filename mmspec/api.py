@@ -35,6 +35,7 @@ from mmspec.options import (
     warn_unserved,
 )
 from mmspec.prompts import read_prompts
+from mmspec.targets import PER_TOKEN
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
@@ -245,7 +246,7 @@ class Pipeline:
         for name in inputs:
             if name not in takes:
                 raise unknown_name("input", name, takes | Options.__annotations__.keys(), _ELSEWHERE.get(name, ""))
-        ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        ids = inputs.get("input_ids")
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
             raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
         low, high = int(ids.min()), int(ids.max())
@@ -253,8 +254,10 @@ class Pipeline:
             raise InputError(
                 f"input_ids hold {low} to {high}; the model knows ids 0 to {self.target.prompt_vocab_size - 1}"
             )
-        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
-            raise InputError(f"attention_mask must be a tensor of the shape of input_ids, {list(ids.shape)}")
+        for name in ("attention_mask", *PER_TOKEN):
+            along = inputs.get(name)
+            if along is not None and (not isinstance(along, Tensor) or along.shape != ids.shape):
+                raise InputError(f"{name} must be a tensor of the shape of input_ids, {list(ids.shape)}")
 
 
 def repeated(items: list[Any], n: int) -> list[Any]:

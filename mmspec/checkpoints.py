@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one
 from mmspec.registry import names, resolve
 from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 DESCRIPTION, CARD = "drafter.json", "README.md"
@@ -53,6 +56,10 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     """The folder of a bundled name, a local folder or a hub id."""
     known = bundled()
     if isinstance(name, str) and name in known:
+        if os.path.isdir(name) and not known[name].samefile(name):
+            logger.warning(
+                "%s is the model that comes with mmspec; the folder here is %s", name, os.path.join(".", name)
+            )
         return known[name]
     if isinstance(name, str) and name in _models() and not os.path.isdir(name):
         raise CheckpointError(

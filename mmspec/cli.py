@@ -128,8 +128,9 @@ def generate(
 
     Example: mmspec generate chart.png "Which bar is the tallest?" --compare
     """
-    if not images and os.path.isfile(prompt):  # Path.is_file raises for names that are too long
-        raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {prompt} 'What is shown?'")
+    if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
+        shown = " ".join(map(str, (*(images or ()), prompt)))
+        raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {shown} 'What is shown?'")
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
@@ -195,9 +196,9 @@ def generate(
 
 
 def _read_prompt() -> str:
-    """The prompt on standard input."""
+    """The prompt on standard input, without the line end that `echo` puts behind it."""
     try:
-        return sys.stdin.read()
+        return sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"the prompt on standard input is not {error.encoding} text: {error.reason}") from error
 

@@ -180,6 +180,7 @@ class State:
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
     prompt_inputs, prompt_features: with `Needs.inputs`, what the target was given, and what it made of the pictures.
+        All of the prompt is there while a drafter begins, and freed then.
     """
 
     ids: list[list[int]]
@@ -197,6 +198,11 @@ class State:
     prompt_focus: Tensor | None = None
     prompt_inputs: dict[str, Any] = field(default_factory=dict)
     prompt_features: Any = None
+
+    def forget_prompt(self) -> None:
+        """Free what `Needs` asked for, which may be as large as a cache: drafters read it when they begin."""
+        self.prompt_taps, self.prompt_inputs = {}, {}
+        self.prompt_embeddings = self.prompt_attention = self.prompt_focus = self.prompt_features = None
 
     def undrafted(self) -> Draft:
         """The draft of a plain step: only the pending token, or what stands for it in targets without one."""

@@ -67,6 +67,7 @@ def decode(
     prefilled = clock()
     first = stop.start(state)
     drafting = drafter.begin(state, sampler, kind)
+    state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     yield Round(first, [0] * len(first), verify_s=prefilled - started, other_s=clock() - prefilled, prefill=True)
 

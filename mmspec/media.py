@@ -27,7 +27,7 @@ MAX_SIDE = 16_384  # pixels
 MAX_ASPECT_RATIO = 200  # longer side / shorter side
 MAX_FILE_BYTES = 64_000_000
 
-_URL = re.compile(r"(?i:[a-z][a-z0-9+.-]*://|data:)")
+_URL = re.compile(r"(?i:[a-z][a-z0-9+.-]+:/{1,2}|data:)")
 # Decoders meet broken bytes with all of these.
 _BROKEN = (
     OSError,
@@ -92,7 +92,7 @@ def load_image(source: ImageSource) -> Image.Image:
 
 
 def _read(path: str | os.PathLike[str], name: str) -> bytes:
-    if isinstance(path, str) and _URL.match(path):
+    if _URL.match(os.fspath(path)):
         raise InputError(f"{name}: URLs are not fetched; download the file and pass its path")
     try:
         status = Path(path).stat()

@@ -13,24 +13,29 @@ logger = logging.getLogger(__name__)
 
 MAX_NEW_TOKENS = 128
 WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ras_window", "ras_share")
-UNSERVED = (
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "exponential_decay_length_penalty",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "guidance_scale",
-    "min_length",
-    "min_new_tokens",
-    "no_repeat_ngram_size",
-    "num_beams",
-    "sequence_bias",
-    "suppress_tokens",
-    "typical_p",
-)
-"""Settings of a generation config that would change the output and that mmspec does not apply."""
+UNSERVED: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": ([],),
+    "begin_suppress_tokens": ([],),
+    "encoder_repetition_penalty": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "exponential_decay_length_penalty": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": ([],),
+    "guidance_scale": (1,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "sequence_bias": ([], {}),
+    "stop_strings": ("", []),
+    "suppress_tokens": ([],),
+    "top_h": (),
+    "typical_p": (1,),
+    "watermarking_config": (),
+}
+"""Settings of a generation config that would change the output and that mmspec does not apply, each with the values
+beside None with which they change nothing."""
 
 
 class Options(TypedDict, total=False):
@@ -142,8 +147,8 @@ def warn_unlike(config: Any, part: Any, name: str) -> None:
 
 def warn_unserved(config: Any, applies: Sequence[str] = ()) -> None:
     """Say which settings of a generation config are not applied, but for those that the target applies itself."""
-    unserved = [name for name in UNSERVED if name not in applies]
-    found = [name for name in unserved if getattr(config, name, None) not in (None, 0, 1, [], False)]
+    unserved = {name: neutral for name, neutral in UNSERVED.items() if name not in applies}
+    found = [name for name, neutral in unserved.items() if getattr(config, name, None) not in (None, *neutral)]
     if found:
         logger.warning(
             "mmspec does not apply these settings of the checkpoint's generation config: %s", ", ".join(found)

@@ -1,7 +1,8 @@
 """Sampling: the warpers that shape the target's law, the same for every node, and the noise that draws from it.
 
 Order and edge cases are those of transformers (repetition penalty, temperature, top-k, top-p, min-p), so that the law
-is the one that `generate` samples from. All arithmetic is float32.
+is the one that `generate` samples from with the same settings (where nobody sets top-k it takes 50, and nothing is cut
+off here). All arithmetic is float32.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import tiny_families
 import torch
 from PIL import Image
 from transformers import LlamaConfig
@@ -169,10 +170,29 @@ def test_the_generation_config_gives_the_defaults(folder: Path) -> None:
 
 def test_settings_that_are_not_applied_are_named(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny.llama_model()
-    model.generation_config.no_repeat_ngram_size = 3
     with caplog.at_level(logging.WARNING):
         mmspec.load(model)
-    assert "no_repeat_ngram_size" in caplog.text
+    assert not caplog.records
+    named = {
+        "no_repeat_ngram_size": 1,
+        "min_new_tokens": 1,
+        "forced_eos_token_id": 1,
+        "stop_strings": ["a"],
+        "top_h": 0.5,
+    }
+    for name, value in named.items():
+        setattr(model.generation_config, name, value)
+    with caplog.at_level(logging.WARNING):
+        mmspec.load(model)
+    assert all(name in caplog.text for name in named)
+
+
+def test_what_goes_along_with_ids_has_their_shape() -> None:
+    pipe = mmspec.load(tiny_families.build("gemma3")[0], "none")
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "token_type_ids": torch.tensor([[0, 0]])}
+    for wrong in (inputs, {**inputs, "token_type_ids": [[0, 0, 0]]}):
+        with pytest.raises(InputError, match="token_type_ids must be a tensor of the shape of input_ids"):
+            pipe.generate(**wrong, max_new_tokens=2)
 
 
 def test_the_context_bounds_the_answer() -> None:

@@ -70,6 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CASES: list[tuple[str, list[str], type[Error], str]] = [
     ("missing file", ["@gone.png", "why"], InputError, "'.*gone.png' does not exist"),
+    ("address", ["https://example.com/red.png", "why"], InputError, "URLs are not fetched"),
     ("no picture", ["@notes.png", "why"], InputError, "not a readable image"),
     ("empty file", ["@empty.png", "why"], InputError, "empty"),
     ("truncated", ["@cut.jpg", "why"], InputError, "truncated"),

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec import checkpoints, replacing
-from mmspec.checkpoints import bundled, fingerprint, load_drafter, save_drafter, writing
+from mmspec.checkpoints import bundled, find_model, fingerprint, load_drafter, save_drafter, writing
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.prompt_lookup import PromptLookup
@@ -83,6 +83,21 @@ def test_a_language_model_with_fewer_words_needs_its_tokenizer(target: CausalTar
     drafter = load_drafter(tmp_path / "small", target)
     assert drafter.gap == 10
     assert load_drafter(save_drafter(drafter, tmp_path / "spd", target), target).gap == 10
+
+
+def test_a_folder_that_is_called_like_a_bundled_model_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_model("smolvlm-mini") == bundled()["smolvlm-mini"]
+    assert not caplog.records
+    (tmp_path / "smolvlm-mini").mkdir()
+    assert find_model("smolvlm-mini") == bundled()["smolvlm-mini"]
+    assert "the folder here is ./smolvlm-mini" in caplog.text
+    caplog.clear()
+    monkeypatch.chdir(bundled()["smolvlm-mini"].parent)
+    find_model("smolvlm-mini")
+    assert not caplog.records
 
 
 def test_the_description_says_what_the_drafter_is_for(target: CausalTarget, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_several_pictures_no_picture_and_a_prompt_from_stdin(
     assert two["token_ids"] == pipe([picture, picture], "why", max_new_tokens=6).token_ids
     none = json.loads(run("generate", "why", *options)[1])
     assert none["token_ids"] == pipe(prompt="why", max_new_tokens=6).token_ids
-    monkeypatch.setattr(sys, "stdin", io.StringIO("why"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("why\n"))  # as `echo` writes it
     assert json.loads(run("generate", "-", *options)[1])["token_ids"] == none["token_ids"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"why \xff\xfe"), "utf-8"))
     status, out, err = run("generate", "-", *options)
@@ -108,9 +108,12 @@ def test_several_pictures_no_picture_and_a_prompt_from_stdin(
 
 
 def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) -> None:
-    status, out, err = run("generate", model.parent / "red.png", "--model", model)
-    assert (status, out) == (2, "")
-    assert err.startswith("error: PROMPT is missing")
+    picture = model.parent / "red.png"
+    for pictures in ([picture], [picture, picture]):
+        status, out, err = run("generate", *pictures, "--model", model)
+        assert (status, out) == (2, "")
+        assert err.startswith("error: PROMPT is missing")
+        assert f"mmspec generate {' '.join(map(str, pictures))} 'What" in err
 
 
 def test_compare_checks_both_decodings(run: Run, model: Path) -> None:

@@ -7,8 +7,9 @@ import toys
 from torch import Tensor
 
 from mmspec.cache import RowCache
-from mmspec.contract import Accepted, Draft, Needs
+from mmspec.contract import Accepted, Draft, Drafting, Kind, Needs, State
 from mmspec.decoder import Decoder
+from mmspec.drafters.none import NoDrafter
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 from mmspec.tree import path_to
@@ -97,6 +98,26 @@ def test_prompt_taps_are_the_hidden_states_of_the_prompt() -> None:
             states = model(**toys.row_of(inputs, row), output_hidden_states=True).hidden_states
             for tap in (0, 2):
                 assert torch.allclose(state.prompt_taps[tap][row, :length], states[tap][0], atol=1e-12)
+
+
+def test_what_was_asked_of_the_prompt_is_freed_once_the_drafter_has_begun() -> None:
+    _, target = test_equality.make("smolvlm")
+    seen = []
+
+    class Curious(NoDrafter):
+        needs = Needs(taps=(0,), inputs=True)
+
+        def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
+            seen.append((state, bool(state.prompt_taps), bool(state.prompt_inputs)))
+            return super().begin(state, sampler, kind)
+
+    toys.answer(target, Curious(), test_equality.inputs_for(target, 9), 4)
+    ((state, taps, inputs),) = seen
+    assert taps
+    assert inputs
+    assert not state.prompt_taps
+    assert not state.prompt_inputs
+    assert state.prompt_features is None
 
 
 def test_a_row_alone_is_not_moved_when_its_path_lies_in_place() -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import save_file
 from test_drafters import Watched
+from transformers import AutoModelForImageTextToText
 
 import mmspec
 from mmspec import cli
@@ -664,6 +665,29 @@ def test_a_small_vlm_sees_the_pictures(temperature: float, pictures_encoded: lis
         if name == "same":
             assert set(got.accepted[:-2]) == {3}
             assert 0 in blind.accepted
+
+
+def test_a_small_vlm_with_other_ids_at_its_end_drafts_if_its_tokenizer_shows_it(tmp_path: Path) -> None:
+    from mmspec.vlm.small_vlm import SmallVLM
+
+    pipe = mmspec.load(tiny.tiny_smolvlm(tmp_path / "model"), "none", dtype="float64")
+    small = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
+    words = small.get_output_embeddings().weight.shape[0]
+    small.resize_token_embeddings(words + 3)
+    small.config.text_config.vocab_size = words + 3
+    for name in ("more", "bare"):
+        small.save_pretrained(tmp_path / name)
+    pipe.processor.save_pretrained(tmp_path / "more")
+    with pytest.raises(MismatchError, match="without both tokenizers"):
+        pipe.with_drafter(str(tmp_path / "bare"))
+    drafting = pipe.with_drafter(str(tmp_path / "more"))
+    assert isinstance(drafting.drafter, SmallVLM)
+    assert drafting.drafter.gap == -3
+    picture = Image.new("RGB", (8, 8), "red")
+    asked = {"max_new_tokens": 12, "temperature": 0.0}
+    got = drafting(picture, "why", **asked)
+    assert got.token_ids == pipe(picture, "why", **asked).token_ids
+    assert sum(got.stats.accept_lengths) > 0
 
 
 def test_a_small_vlm_drafts_from_its_own_pictures_what_a_plain_forward_says() -> None:

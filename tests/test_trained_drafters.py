@@ -469,7 +469,7 @@ def test_kangaroo_leaves_between_the_first_layer_and_the_last() -> None:
     target = CausalTarget(toys.llama())
     for wrong in (0, 2, 3):
         with pytest.raises(InputError, match="cannot leave after"):
-            KangarooRecipe(exit_layer=wrong).build(target)
+            KangarooRecipe(exit_layer=wrong).check(target)
 
 
 def test_taps_are_spread_over_the_target() -> None:

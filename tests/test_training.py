@@ -99,6 +99,8 @@ def made_up(prompt: int, answer: int, index: int = 0, hidden: int = 32) -> tuple
 def test_world_questions_are_long_repeatable_and_not_those_held_out() -> None:
     train, held_out = open_data("miniworld", 9, 4, 0)
     again, _ = open_data("miniworld", 9, 4, 0)
+    with pytest.raises(InputError, match="the target reads text only: name a folder with prompts"):
+        open_data("miniworld", 9, 4, 0, "text")
     assert len(train) == 9
     assert len(held_out) == 4
     asked = [train[index] for index in range(9)]

@@ -32,6 +32,7 @@ from mmspec.focus import watching
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget, unpad
 from mmspec.training.answers import Answered
+from mmspec.training.drafter import find_recipe
 from mmspec.training.muon import build_optimizer
 from mmspec.training.steps import Batch, drafted_slots
 from mmspec.vlm.drafters import sight
@@ -414,6 +415,8 @@ def test_targets_that_do_not_see_are_refused(pipe: mmspec.Pipeline) -> None:
         net = sights.network(method, pipe.target)
         with pytest.raises(MismatchError, match="no image slots"):
             sights.drafter(method, net).bind(blind)
+        with pytest.raises(MismatchError, match="no image slots"):  # before anything is answered for it
+            find_recipe(method, "text")().check(blind)
 
 
 @pytest.mark.parametrize(

@@ -433,7 +433,7 @@ def test_damaged_or_foreign_drafters_are_refused(pipe: mmspec.Pipeline, tmp_path
             Ibed(net, weights=weights)
     with pytest.raises(InputError, match="depth and width"):
         SpecLlava(net, depth=0)
-    with pytest.raises(InputError, match="no image slots"):
-        MassvRecipe().build(CausalTarget(toys.llama()))
+    with pytest.raises(MismatchError, match="no image slots"):
+        MassvRecipe().check(CausalTarget(toys.llama()))
     with pytest.raises(InputError, match="a share"):
         MassvRecipe(projector_share=1.5)

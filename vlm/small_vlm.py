@@ -7,14 +7,12 @@ in a target with layers left out, the target's features are taken and nothing is
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from mmspec.checkpoints import read_model
 from mmspec.contract import Kind, Needs, State
 from mmspec.drafters.independent import Independent, Speaking
 from mmspec.errors import InputError, MismatchError, one_line
@@ -25,7 +23,7 @@ from mmspec.sampling import Sampler
 class SmallVLM(Independent):
     """Drafts with a VLM that shares the target's class, vocabulary and image slots.
 
-    Args: model: an HF model. length: tokens drafted per round (gamma).
+    Args: as for `Independent`.
     """
 
     needs = Needs(inputs=True)
@@ -33,8 +31,10 @@ class SmallVLM(Independent):
     source = "small VLM of the same family, as in Spec-LLaVA, arXiv 2509.11961"
     advice = "pass the folder or hub id of a small model of the target's family"
 
-    def __init__(self, model: PreTrainedModel, length: int = 4) -> None:
-        super().__init__(model, length)
+    model_class = AutoModelForImageTextToText
+
+    def __init__(self, model: PreTrainedModel, length: int = 4, tokenizer: Any = None) -> None:
+        super().__init__(model, length, tokenizer)
         self.small: Any = build_target(find_family(model.config), model, None)
         self.shares_vision = False
 
@@ -49,15 +49,9 @@ class SmallVLM(Independent):
         mine, theirs = vision_weights(self.small.model), vision_weights(target.model)
         self.shares_vision = mine.keys() == theirs.keys() and all(equal(mine[name], theirs[name]) for name in mine)
 
-    @classmethod
-    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> SmallVLM:
-        """The model in a folder, on the device and in the dtype of `target`."""
-        model = read_model(AutoModelForImageTextToText, folder, target.model.dtype)
-        return cls(model.to(target.model.device), **description.get("options", {}))
-
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
-        texts = [ids[:-1] for ids in state.ids]
+        texts = [self.known(torch.tensor(ids[:-1])).tolist() for ids in state.ids]
         width = max(map(len, texts))
         if width >= self.decoder.max_length:
             raise InputError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,7 @@ class Independent:
     method = "spd"
     source = "SPD for multimodal models, arXiv 2404.08856"
     fits: tuple[str, ...] = ("vocab_size", "tokenizer")
+    model_class: ClassVar[Any] = AutoModelForCausalLM
     tokenizer: Any = None
     gap = 0
     """How many ids the target knows beyond the drafter's; negative, where the drafter knows more."""
@@ -94,7 +95,7 @@ class Independent:
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Independent:
         """The counterpart of `save`, on the device and in the dtype of `target`."""
-        model = read_model(AutoModelForCausalLM, folder, target.model.dtype).to(target.model.device)
+        model = read_model(cls.model_class, folder, target.model.dtype).to(target.model.device)
         tokenizer = None
         if len(model.get_output_embeddings().weight) != target.vocab_size and (folder / TOKENIZER).exists():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -181,6 +181,11 @@ def open_data(
 
 def _opened(data: str, count: int | None, held_out: int, seed: int, modality: str) -> tuple[Questions, Questions]:
     if data == MINIWORLD:
+        if modality == "text":
+            raise InputError(
+                f"{MINIWORLD} asks about pictures, and the target reads text only: name a folder with prompts, or a "
+                "data set of the hub (--data)"
+            )
         world: Any = resolve("questions", MINIWORLD, modality)
         return world(f"drafter/{seed}", count or 3000), world(f"drafter/held-out/{seed}", held_out)
     lines = written_data(data)

@@ -50,13 +50,17 @@ class KangarooRecipe(HeadRecipe):
         """See `Recipe`."""
         super().check(target)
         check_layers(target)
+        if not 0 < self._layers(target) < target.num_layers:
+            raise InputError(
+                f"the target has {target.num_layers} layers: Kangaroo cannot leave after {self._layers(target)}"
+            )
+
+    def _layers(self, target: Any) -> int:
+        return max(1, round(target.num_layers / 15)) if self.exit_layer is None else self.exit_layer
 
     def network(self, target: Any, rows: Sequence[Answered]) -> Adapter:
         """See `HeadRecipe`."""
-        layers = max(1, round(target.num_layers / 15)) if self.exit_layer is None else self.exit_layer
-        if not 0 < layers < target.num_layers:
-            raise InputError(f"the target has {target.num_layers} layers: Kangaroo cannot leave after {layers}")
-        return Adapter(head_config(target), layers)
+        return Adapter(head_config(target), self._layers(target))
 
     def taps(self, net: Adapter) -> tuple[int, ...]:
         """See `Recipe`."""

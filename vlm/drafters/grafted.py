@@ -16,9 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, State
 from mmspec.drafters.independent import Independent, Speaking
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.vlm.drafters.eyes import Eyes, load_eyes
+from mmspec.vlm.drafters.sight import check_sees
 
 
 class Massv(Independent):
@@ -40,10 +41,7 @@ class Massv(Independent):
     def bind(self, target: Any) -> None:
         """Vocabulary and pictures must be those it was made for."""
         super().bind(target)
-        if not target.placeholders:
-            raise MismatchError(
-                f"{self.method} drafts for models that see, and {type(target).__name__} has no image slots"
-            )
+        check_sees(target, self.method)
         self.net.fit(target, self.method)
 
     def save(self, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.drafters.independent import Independent
-from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
@@ -29,6 +28,7 @@ from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.lessons import check_share
+from mmspec.vlm.drafters.sight import check_sees
 
 
 class GraftedLoss(SpdLoss):
@@ -134,12 +134,13 @@ class MassvRecipe(SpdRecipe):
         super().__post_init__()
         check_share("projector_share", self.projector_share)
 
+    def check(self, target: Any) -> None:
+        """See `Recipe`."""
+        super().check(target)
+        check_sees(target, self.method)
+
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> Grafted:  # type: ignore[override]
         """A Llama and an MLP with new weights."""
-        if not target.placeholders:
-            raise InputError(
-                f"{self.method} drafts for models that see, and {type(target).__name__} has no image slots"
-            )
         llama = super().build(target, rows)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

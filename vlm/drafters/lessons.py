@@ -20,7 +20,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.steps import Batch
 from mmspec.training.unroll import unroll
-from mmspec.vlm.drafters.sight import Seen, Sight, SightHead
+from mmspec.vlm.drafters.sight import Seen, Sight, SightHead, check_sees
 
 
 class SightLoss(EagleLoss):
@@ -117,6 +117,11 @@ class SightRecipe(EagleRecipe):
 
     steps: int = 400
     unroll: int = 4
+
+    def check(self, target: Any) -> None:
+        """See `Recipe`."""
+        super().check(target)
+        check_sees(target, self.method)
 
     def taps(self, net: Any) -> tuple[int, ...]:
         """See `Recipe`: the embeddings."""

@@ -24,6 +24,12 @@ from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 
 
+def check_sees(target: Any, name: str) -> None:
+    """Raise MismatchError for a target that a drafter called `name` would look at in vain."""
+    if not target.placeholders:
+        raise MismatchError(f"{name} drafts for models that see, and {type(target).__name__} has no image slots")
+
+
 @dataclass(frozen=True)
 class Sight:
     """Slots of a text, as the target read it.
@@ -87,10 +93,7 @@ class SightDrafter(Eagle):
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head; ask for the prompt's embeddings, pictures included."""
-        if not target.placeholders:
-            raise MismatchError(
-                f"{self.noun} drafts for models that see, and {type(target).__name__} has no image slots"
-            )
+        check_sees(target, self.noun)
         super().bind(target)
         self.needs = Needs(taps=self.needs.taps, embeddings=True, focus=self.net.focuses)
 
