@@ -26,7 +26,7 @@ class AccuracySettings:
     model: str
     drafter: str = "none"
     acceptance: str = "exact"
-    questions: int = 1200
+    questions: int = 3000
     max_new_tokens: int = 192
     batch: int = 32
     shuffle_images: bool = False

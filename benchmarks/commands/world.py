@@ -84,7 +84,7 @@ def accuracy(
     model: Model = "smolvlm-mini",
     drafter: Annotated[str, typer.Option(help="Drafter: changes the time, not the answers.")] = "none",
     acceptance: Acceptance = "exact",
-    questions: Questions = 1200,
+    questions: Questions = 3000,
     max_new_tokens: MaxNewTokens = 192,
     batch: Batch = 32,
     shuffle_images: Shuffle = False,
@@ -97,7 +97,7 @@ def accuracy(
 ) -> None:
     """Relaxed accuracy on held-out questions of every form, overall and per class.
 
-    Example: mmspec bench accuracy --model smolvlm-mini --questions 1200 --out bench-accuracy
+    Example: mmspec bench accuracy --model smolvlm-mini --out bench-accuracy
     """
     from mmspec.benchmarks.accuracy import AccuracySettings, run_accuracy
     from mmspec.benchmarks.records import Store

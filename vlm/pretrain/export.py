@@ -39,7 +39,8 @@ and questions that the world does not ask are beyond it, and it will answer them
 
 `mmspec train target {target} --out FOLDER {options}` trains one like it.
 {begun} with cross-entropy on answers (words that only the picture determines count more) and on what every image slot
-shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand:
+shows and where it lies; a few attention heads are taught to look at the slots that show the word at hand, and states
+between the layers are asked for the value that a word hangs on:
 
 {stages}
 

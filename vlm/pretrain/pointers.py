@@ -19,8 +19,9 @@ def taught_layers(layers: int) -> tuple[int, tuple[int, int]]:
 
 
 def known_after(layers: int) -> tuple[int, int]:
-    """The numbers of layers after which is known what a word is decided by: what can be read, behind the first reading
-    head, early enough to compare and to add it; and, behind the second, what a yes, a no or a letter hangs on."""
+    """The numbers of layers after which the states are asked for what decides a word (deep supervision, arXiv
+    1409.5185): what can be read, behind the first reading head, early enough to compare and to add it; and, behind the
+    second, what a yes, a no or a letter hangs on. Else a value is known when no layer is left to reckon with it."""
     first, second = reading_layers(layers)
     return min(first + 2, layers - 1), min(second + 3, layers - 1)
 
