@@ -244,7 +244,7 @@ def test_at_temperature_0_a_code_is_kept_if_what_it_borrows_makes_it_the_best() 
 def test_rules_that_borrow_at_temperature_0_do_not_say_that_the_draft_is_all_the_same() -> None:
     for rule in (Lantern(), LanternPlus()):
         assert not repeats(rule, greedy=True)
-        assert Auto((Shape(1, 1, 1),)).begin(1, Sampler(Sampling(), 1, torch.device("cpu")), rule) is OWN
+        assert Auto((Shape(1, 1, 2),)).begin(1, Sampler(Sampling(), 1, torch.device("cpu")), rule) is OWN
     assert repeats(Ratio(), greedy=True)
     assert not repeats(Ratio(), greedy=False)
 

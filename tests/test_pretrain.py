@@ -62,8 +62,8 @@ def test_hard_questions_find_room_before_others():
     for index, found in enumerate(asked):
         assert all(qa in found for qa in sample("x", index, "bar").qas)
         assert len(found) >= 3 * 8
-        assert found[0].form in LONG
-        kinds = [qa.form in LONG for qa in found[1:]]
+        assert all(qa.form in LONG for qa in found[:2])
+        kinds = [qa.form in LONG for qa in found[2:]]
         assert kinds == sorted(kinds)
         short = [priority(qa) for qa in found if qa.form not in LONG]
         high += short[: len(short) // 2]
@@ -122,7 +122,7 @@ def is_sum(qa):
 def test_drills_are_sums_of_numbers_or_ask_about_what_is_told():
     tokenizer = processor().tokenizer
     forms = Counter()
-    for index in range(900):
+    for index in range(400):
         qa, facts = drill(random.Random(index))
         assert (facts is None) == is_sum(qa)
         taught = lesson(tokenizer, qa, facts, told=True)
@@ -143,7 +143,8 @@ def test_drills_are_sums_of_numbers_or_ask_about_what_is_told():
             x, y = (int(number) for number in re.findall(r"\d+", qa.question))
             assert int(qa.gold) == (x + y if qa.topic == "sum" else abs(x - y))
     assert {form for kind, form in forms if kind == "bare"} == {"few", "short", "yesno", "choice"}
-    for kind in ("above", "compare", "trend", "count"):
+    assert "trend" in {topic for topic, _ in forms}
+    for kind in ("above", "compare", "count"):
         assert {form for topic, form in forms if topic == kind} == {"worked", "short", "yesno", "choice"}
 
 
@@ -211,9 +212,10 @@ def test_drills_are_sought_in_no_picture():
     made = processor()
     item = PackedPictures(made.tokenizer, "x", 1, 9, lambda image: torch.zeros(1), 2)[0]
     segments, pictured, sought = item["segments"].flatten(), item["pictured"], item["sought"]
-    told = {number for number in range(1, int(segments.max()) + 1) if not pictured[segments == number].any()}
+    asked = set(segments.tolist()) - {0}
+    told = {number for number in asked if not pictured[segments == number].any()}
     assert told == {2, 3}
-    assert all(pictured[segments == number].all() for number in set(segments.tolist()) - told - {0})
+    assert all(pictured[segments == number].all() for number in asked - told)
     assert not pictured[segments == 0].any()
     assert (sought[segments == 1] >= 0).any()
 
