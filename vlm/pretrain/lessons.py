@@ -17,7 +17,7 @@ IMAGE_WEIGHT = 2.0  # loss of words that only the picture determines, template w
 GOLD_WEIGHT = 6.0
 """Of the last two sentences of worked answers, of the verdicts on what is counted and of the results of drills: few
 words, on which all depends."""
-SHORT_WEIGHT = 8.0
+SHORT_WEIGHT = 15.0
 """Of short answers about a picture: fewer still, found in one step, and lost among the words of the worked ones."""
 VERDICTS = ("counts", "fits", "belongs", "does", "not", "fails")
 CLOSED = ("yesno", "choice")
@@ -116,13 +116,13 @@ def _first_token(tokenizer: PreTrainedTokenizerFast, value: str) -> int:
 
 
 def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
-    """Three times as many questions about a picture as it comes with, in the order in which they should find room:
-    two long answers, the short ones, the other long ones; in each part those of a high priority tend to come first."""
+    """Three times as many questions about a picture as it comes with, in the order in which they should find room: a
+    long answer, the short ones, the other long ones; in each part those of a high priority tend to come first."""
     found = [*drawn.qas, *questions(drawn.facts, rng), *questions(drawn.facts, rng)]
     found.sort(key=lambda qa: -(rng.random() ** (1 / priority(qa))))  # a weighted shuffle
     long = [qa for qa in found if qa.form in LONG]
     short = [qa for qa in found if qa.form not in LONG]
-    return [*long[:2], *short, *long[2:]]
+    return [*long[:1], *short, *long[1:]]
 
 
 def priority(qa: QA) -> float:
