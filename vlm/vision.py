@@ -66,7 +66,7 @@ class VisionTarget(CausalTarget):
                 whose = "pictures came" if pictures else f"the prompt has {slots} image slots and comes"
                 raise InputError(f"{whose} without {missing[0]}: pass on all that the processor returns")
             features = self._features(pictures)
-            found = len(_flat(features.pooler_output))
+            found = len(flat(features.pooler_output))
             if found != slots:
                 raise InputError(
                     f"the pictures do not fit the prompt's image slots: they fill {found}, the prompt has {slots}"
@@ -130,7 +130,7 @@ def _picture(picture: Image.Image) -> dict[str, Any]:
     return {"type": "image", "image": picture}
 
 
-def _flat(features: Any) -> Tensor:
+def flat(features: Any) -> Tensor:
     """[slots, H] features of all pictures, from a tensor [.., H] or a list of them."""
     return torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
 
@@ -139,7 +139,7 @@ def _part(features: Any, chosen: Tensor) -> Any:
     """The features of some slots, in the form in which the model takes those of all. chosen: [slots] bool."""
 
     def part(states: Any) -> Any:
-        some = _flat(states)[chosen]
+        some = flat(states)[chosen]
         return [some] if isinstance(states, list | tuple) else some
 
     fields = {"pooler_output": part(features.pooler_output)}

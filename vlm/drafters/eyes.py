@@ -19,6 +19,7 @@ from mmspec.contract import Needs, State
 from mmspec.drafters.precision import placed
 from mmspec.errors import MismatchError
 from mmspec.loading import build_target, find_family
+from mmspec.vlm.vision import flat
 
 PROJECTOR = "projector.safetensors"
 
@@ -107,11 +108,7 @@ class OwnEyes(Eyes):
         """See `Eyes`."""
         texts = [ids[:-1] for ids in state.ids]
         features = self.family.arrange(state.prompt_inputs, texts).get("features")
-        slots = iter(())
-        if features is not None:
-            states = features.pooler_output
-            flat = torch.cat(list(states)) if isinstance(states, list | tuple) else states.flatten(0, -2)
-            slots = iter(flat)
+        slots = iter(() if features is None else flat(features.pooler_output))
         found = []
         for ids in texts:  # placeholders that are no slots (breaks between rows) are words
             seen = [
