@@ -114,12 +114,10 @@ class Easel(Studio):
 
     @cached_property
     def captions(self) -> list[str]:
-        """Their texts."""
-        return [one.prompt for one in self.asked]
+        """Their texts, or what models of this family draw instead."""
+        from mmspec.loading import family_of
 
-    def examples(self, pipe: Pipeline) -> list[str]:
-        """What a model can be asked: captions, or what its target says that it draws instead."""
-        return getattr(pipe.target, "examples", None) or self.captions
+        return list(getattr(family_of(self.model), "examples", ())) or [one.prompt for one in self.asked]
 
     @cached_property
     def judge(self) -> Any:
@@ -167,7 +165,7 @@ class Easel(Studio):
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
         """A few codes, so that the first visitor's picture is not slower than the others'."""
-        pipe(prompt=self.examples(pipe)[0], max_new_tokens=8)
+        pipe(prompt=self.captions[0], max_new_tokens=8)
         return pipe
 
 

@@ -42,10 +42,7 @@ def build(easel: Easel, folder: Path) -> None:
                 go = gr.Button("Draw", variant="primary", min_width=120, elem_id="mm-draw")
                 stop = gr.Button("Stop", min_width=120)
             gr.Examples(
-                [[text] for text in easel.examples(easel.plain)],
-                prompt,
-                label="Examples: click on one",
-                elem_id="mm-captions",
+                [[text] for text in easel.captions], prompt, label="Examples: click on one", elem_id="mm-captions"
             )
         with gr.Column(scale=1, min_width=240):
             drafter = gr.Dropdown(easel.choices, value=easel.drafters[0], label="Drafter: what guesses ahead")

@@ -10,7 +10,6 @@ model.save_pretrained("llamagen")
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
 from mmspec.safe_files import read_json
-
-EXAMPLES = 6
 
 
 class Classes:
@@ -61,6 +58,8 @@ class LlamaGenTarget(ImageTarget):
     """A LlamaGen folder. See `mmspec.loading.Family`."""
 
     usual_guidance = 4.0
+    examples = ("0", "1", "2", "3")
+    """Prompts to begin with, classes that every model has."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         config: Any = model.config
@@ -83,12 +82,6 @@ class LlamaGenTarget(ImageTarget):
     def processor_class(config: PreTrainedConfig) -> Any:
         """What reads the names of classes."""
         return Classes
-
-    @property
-    def examples(self) -> list[str]:
-        """Prompts to begin with: numbers of a few classes."""
-        classes = self.model.config.classes
-        return [str(number) for number in range(0, classes, math.ceil(classes / EXAMPLES))]
 
     @property
     def codebook(self) -> Tensor:

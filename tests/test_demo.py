@@ -93,10 +93,10 @@ def test_a_stream_becomes_a_trace() -> None:
     """A character of several tokens appears with the last of them, as in the answer itself."""
     words = tokenizer()
     ids = words("red \u00e9!", add_special_tokens=False)["input_ids"]
-    stats = SimpleNamespace(lossless=False, seconds=0.0)
+    stats = SimpleNamespace(lossless=False, verifies=True, seconds=0.0)
 
     class Scripted:
-        stats = [SimpleNamespace(lossless=False, seconds=0.0)]
+        stats = [SimpleNamespace(lossless=False, verifies=True, seconds=0.0)]
 
         def __iter__(self) -> Iterator[Piece]:
             for number, (tokens, drafted) in enumerate([(ids[:1], 0), (ids[1:4], 2), (ids[4:], 0)]):

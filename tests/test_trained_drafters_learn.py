@@ -511,7 +511,7 @@ def test_what_cannot_learn_together_is_refused(recipes: Any, words: str, pipe: A
         lambda: Eagle3Recipe(unroll=0),
         lambda: Eagle3Recipe(words=2),
         lambda: Eagle3Recipe(intermediate=0),
-        lambda: KangarooRecipe(exit_layer=0).build(CausalTarget(toys.llama())),
+        lambda: KangarooRecipe(exit_layer=0).check(CausalTarget(toys.llama())),
         lambda: DFlashRecipe(block=1),
         lambda: DFlashRecipe(anchors=0),
         lambda: DFlashRecipe(layers=0),
