@@ -48,7 +48,7 @@ class PCG:
         """
         if not hasattr(target, "code_ids"):
             raise MismatchError(
-                f"pcg acceptance groups the codes of a model that writes them among its words, and "
+                "pcg acceptance groups the codes of a model that writes them among its words, and "
                 f"{type(target).__name__} does not"
             )
         if self.given is None:

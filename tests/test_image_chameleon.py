@@ -336,7 +336,7 @@ def test_sizes_that_the_layout_cannot_hold_are_named(sizes: Any, message: str) -
         draw(True, NoDrafter(), image_sizes=torch.tensor(sizes))
 
 
-def test_prompts_that_do_not_tell_the_usual_size_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_that_do_not_tell_the_usual_size_are_named() -> None:
     made = Lumina(chameleon(lumina=True), tiny_images.tokenizer())
     made.layout = made._layout(ROWS, COLUMNS)
     told = {name: value for name, value in request(True).items() if name != "image_sizes"}
