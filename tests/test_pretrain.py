@@ -26,14 +26,16 @@ from mmspec.vlm.pretrain.lessons import (
     IMAGE_WEIGHT,
     LONG,
     NOTHING,
+    PRACTICE,
     SHORT_WEIGHT,
     asked_about,
     lesson,
+    practice,
     priority,
 )
-from mmspec.vlm.pretrain.named import names, values_named
-from mmspec.vlm.pretrain.pointers import known_after, meant, shown, taught_layers
-from mmspec.vlm.pretrain.slots import NONE, slot_words
+from mmspec.vlm.pretrain.named import counted, names, values_named
+from mmspec.vlm.pretrain.pointers import counting_loss, known_after, meant, shown, taught_layers
+from mmspec.vlm.pretrain.slots import NONE, slot_of, slot_words
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import dense_labels
@@ -58,16 +60,20 @@ def tiny(tokenizer):
 
 def test_hard_questions_find_room_before_others():
     asked = [asked_about(sample("x", index, "bar"), random.Random(index)) for index in range(20)]
-    high, low = [], []
+    high, low, topics = [], [], set()
     for index, found in enumerate(asked):
         assert all(qa in found for qa in sample("x", index, "bar").qas)
         assert len(found) >= 3 * 8
         assert found[0].form in LONG
         kinds = [qa.form in LONG for qa in found[1:]]
         assert kinds == sorted(kinds)
-        short = [priority(qa) for qa in found if qa.form not in LONG]
+        practised = practice(sample("x", index, "bar").facts, random.Random(index))
+        assert {qa.form for qa in practised} <= {"short", *CLOSED}
+        topics |= {qa.topic for qa in practised}
+        short = [priority(qa) for qa in found[1 + PRACTICE :] if qa.form not in LONG]
         high += short[: len(short) // 2]
         low += short[len(short) // 2 :]
+    assert topics == {"sum", "difference", "above"}  # bars have no trend
     assert sum(high) > 1.4 * sum(low)  # in random order they would be alike
 
 
@@ -206,6 +212,64 @@ def test_names_that_are_told_of_stand_for_values_once_these_are_told():
     assert "".join(tokenizer.decode([taught.targets[place]]) for place in asked) == y + x
     assert GOLD_WEIGHT in taught.weights
     assert SHORT_WEIGHT not in taught.weights
+
+
+def test_what_is_counted_is_what_the_question_asks_for():
+    asked = Counter()
+    for index in range(60):
+        drawn = sample("counted", index, "shapes")
+        for qa in (*drawn.qas, *practice(drawn.facts, random.Random(index))):
+            if qa.topic == "count":
+                number = int(qa.reason or qa.gold)
+                assert len(counted(drawn.facts, qa.question)) == number
+                asked[number] += 1
+    assert {0, 1, 2, 3, 4} <= set(asked)
+
+
+def test_a_number_of_things_is_decided_where_it_is_said_and_by_the_slots_of_the_things():
+    tokenizer = processor().tokenizer
+    seen = Counter()
+    for index in range(6):
+        drawn = sample("counts", index, "shapes")
+        for thing in drawn.facts.things:  # the slot shows the thing
+            words = slot_words(drawn.marks, tokenizer)[slot_of(thing)]
+            assert int(tokenizer(f" {thing.color}", add_special_tokens=False)["input_ids"][0]) in words.tolist()
+        item = PackedPictures(tokenizer, "counts", 6, 9, lambda image: torch.zeros(1), 2)[index]
+        where = item["counted"].any(-1)
+        assert item["counted"][where, 0].all()
+        assert item["pictured"][where].all()
+        for place in where.nonzero()[:, 0].tolist():
+            said = tokenizer.decode([int(item["targets"][place])]).strip().lower()
+            seen[said if said in ("yes", "no") else said.isdigit()] += 1
+            if said.isdigit():
+                assert int(item["counted"][place, 1:].sum()) == int(said)
+    assert seen[True] > 20
+    assert seen["yes"]
+    assert seen["no"]
+
+
+def test_counting_is_cheapest_where_all_that_counts_gets_as_much():
+    counts = torch.tensor([[True, True, True, False], [True, False, False, False]])
+    even, uneven, beside = torch.full((2, 4), -20.0), torch.full((2, 4), -20.0), torch.zeros(2, 4)
+    even[counts] = 0.0
+    uneven[:, 0], uneven[0, 1] = 0.0, 2.0
+    best = torch.log(torch.tensor(3.0)) / 2  # of the first, nothing of the second
+    torch.testing.assert_close(counting_loss(even, counts), best)
+    assert counting_loss(uneven, counts) > best + 1
+    assert counting_loss(beside, counts) > best + 0.5
+    assert counting_loss(even[:0], counts[:0]) == 0
+
+
+def test_early_is_asked_what_others_hang_on():
+    made = processor()
+    item = PackedPictures(made.tokenizer, "x", 1, 9, lambda image: torch.zeros(1), 2)[0]
+    read, sought, weights = item["read"], item["sought"], item["weights"]
+    early = (read != NOTHING) & (weights > 1)
+    torch.testing.assert_close(read[early], sought[early])
+    said = item["targets"] == torch.cat([item["tokens"][1:], item["tokens"][:1]])
+    assert not early[said & (weights == IMAGE_WEIGHT)].any()  # words of long answers
+    assert early[~said & (weights == IMAGE_WEIGHT)].any()  # the values of names
+    assert early[weights > IMAGE_WEIGHT].any()
 
 
 def test_drills_are_sought_in_no_picture():
@@ -398,13 +462,14 @@ def test_a_model_grows_again_from_the_layers_that_add_most():
 
 
 def test_taught_layers_stay_taught_in_a_deeper_model():
-    (look, read), (deep_look, deep_read) = taught_layers(8), taught_layers(24)
-    assert (look, *read) == tuple(slot * 8 // 24 for slot in (deep_look, *deep_read))
+    (look, read, count), (deep_look, deep_read, deep_count) = taught_layers(8), taught_layers(24)
+    assert (look, *read, count) == tuple(slot * 8 // 24 for slot in (deep_look, *deep_read, deep_count))
+    assert len({deep_look, *deep_read, deep_count}) == 4  # one head of a layer is taught
 
 
 @pytest.mark.parametrize("layers", [2, 4, 8, 24])
 def test_what_decides_a_word_is_known_before_the_last_layer(layers):
-    (first, second), (_, read) = known_after(layers), taught_layers(layers)
+    (first, second), (_, read, _) = known_after(layers), taught_layers(layers)
     assert 0 < first <= second < layers
     assert layers < 8 or (first > read[0] + 1 and second > read[1] + 1)  # behind the heads that read it
 

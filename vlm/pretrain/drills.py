@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 LARGEST = 20
 """Of the numbers that are added in the world."""
 CHAIN = 3
-TOLD = 0.7  # share of drills about things that are told
+TOLD = 0.5  # share of drills about things that are told
 KINDS = {"bar": 3, "line": 2, "pie": 2, "shapes": 2}
 TOPICS = {ask_above: 4, ask_arithmetic: 4, ask_compare: 2, ask_trend: 2, ask_value: 2, ask_extreme: 1}
 """What is asked of a chart; of a scene, how many there are of something."""

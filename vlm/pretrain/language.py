@@ -16,19 +16,20 @@ from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Facts
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch, pointing_loss
+from mmspec.vlm.pretrain.architecture import SIDE
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.drills import drill
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.named import names
-from mmspec.vlm.pretrain.pointers import known_after, meant, shown, taught_layers
-from mmspec.vlm.pretrain.slots import naming_loss, slot_words
+from mmspec.vlm.pretrain.pointers import counting_loss, known_after, meant, shown, taught_layers
+from mmspec.vlm.pretrain.slots import naming_loss, slot_of, slot_words
 
 WIDTH = 160
 NAMING_WEIGHT = 0.5
 PLACE_WEIGHT = 0.3
-LOOK_WEIGHT = READ_WEIGHT = 0.35  # per taught head
+LOOK_WEIGHT = READ_WEIGHT = COUNT_WEIGHT = 0.35  # per taught head
 KNOWN_WEIGHT = 0.5  # of what the states between the layers are asked for
 IGNORE = -1
 
@@ -36,10 +37,11 @@ IGNORE = -1
 class PackedPictures(Dataset[dict[str, Tensor]]):
     """Pictures with their questions, and drills among them, first fit into the bins of a row.
 
-    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought, reasons
-    and places int64, weights float, pictured bool [bins * WIDTH] (whether a token belongs to a question about the
-    picture); segments [bins, WIDTH] (which question it belongs to, 0 for padding). The prefix is the same for all and
-    added later.
+    Items: pixels uint8, as the family's `pixels` makes them; words [slots, LABELS]; tokens, targets, sought, read,
+    reasons and places int64, weights float, pictured bool [bins * WIDTH] (whether a token belongs to a question about
+    the picture); counted bool [bins * WIDTH, 1 + slots] (where a number of things is decided, the first token and the
+    slots of the things); segments [bins, WIDTH] (which question it belongs to, 0 for padding). The prefix is the same
+    for all and added later.
     """
 
     def __init__(
@@ -62,9 +64,11 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         tokens = torch.full((self.bins, WIDTH), self.tokenizer.pad_token_id)
         targets = torch.full((self.bins, WIDTH), IGNORE)
         sought = torch.full((self.bins, WIDTH), NOTHING)
+        read = torch.full((self.bins, WIDTH), NOTHING)
         reasons = torch.full((self.bins, WIDTH), NOTHING)
         weights = torch.zeros(self.bins, WIDTH)
         pictured = torch.zeros(self.bins, WIDTH, dtype=torch.bool)
+        counted = torch.zeros(self.bins, WIDTH, 1 + SIDE * SIDE, dtype=torch.bool)
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
@@ -83,18 +87,23 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             # the token at t is asked for x_{t+1}; the last one (end of utterance) is asked for nothing
             targets[row, start : end - 1] = torch.tensor(taught.targets[1:])
             sought[row, start : end - 1] = torch.tensor(taught.sought[1:])
+            read[row, start : end - 1] = torch.tensor(taught.read[1:])
             reasons[row, start : end - 1] = torch.tensor(taught.reasons[1:])
             weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
             pictured[row, start:end] = not told
+            alike = [0, *(1 + slot_of(thing) for thing in taught.counted)]
+            for place in (place for place, here in enumerate(taught.counts[1:], start) if here):
+                counted[row, place, alike] = True
             places[row, start:end] = torch.arange(len(ids))
             segments[row, start:end] = number
             filled[row] = end
-        packed = {"tokens": tokens, "targets": targets, "sought": sought, "reasons": reasons, "weights": weights}
-        packed |= {"pictured": pictured, "places": places}
+        packed = {"tokens": tokens, "targets": targets, "sought": sought, "read": read, "reasons": reasons}
+        packed |= {"weights": weights, "pictured": pictured, "places": places}
         return {
             "pixels": self.pixels(drawn.image),
             "words": slot_words(drawn.marks, self.tokenizer),
             "segments": segments,
+            "counted": counted.flatten(0, 1),
             **{name: value.flatten() for name, value in packed.items()},
         }
 
@@ -155,7 +164,7 @@ class AnswerTrainer(StageTrainer):
         super().__init__(family, model=model, processing_class=processor, data_collator=default_collate, **more)
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
         self.prefix = processor.tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        self.look, self.read = taught_layers(model.config.text_config.num_hidden_layers)
+        self.look, self.read, self.count = taught_layers(model.config.text_config.num_hidden_layers)
         self.known = known_after(model.config.text_config.num_hidden_layers)
 
     def compute_loss(
@@ -169,7 +178,8 @@ class AnswerTrainer(StageTrainer):
         prefix = self.prefix.to(inputs["tokens"].device)
         places = image_places(self.model, prefix)
         squares = places[self.family.grid.to(places.device)]
-        watch = Watch((self.look, *self.read), squares, prefix.shape[1])
+        keys = torch.cat([squares.new_zeros(1), squares])
+        watch = Watch((self.look, *self.read, self.count), keys, prefix.shape[1])
         with self.accelerator.autocast():
             packed = packed_states(self.family, self.model, prefix, inputs, self.known, watch=watch)
         weights, words = inputs["weights"], inputs["words"]
@@ -183,10 +193,12 @@ class AnswerTrainer(StageTrainer):
         before = shown(inputs["tokens"], words)
         ahead = meant(shown(inputs["sought"], words), before, inputs["segments"].flatten(1))
         ahead &= inputs["pictured"][..., None]
-        loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said], before[said])
+        loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said][:, 1:], before[said])
         for layer in self.read:
-            loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen], ahead[seen])
-        for states, known in zip(packed.between, (inputs["sought"], inputs["reasons"]), strict=True):
+            loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen][:, 1:], ahead[seen])
+        counts = inputs["counted"].any(-1)
+        loss = loss + COUNT_WEIGHT * counting_loss(watch.scores[self.count][counts], inputs["counted"][counts])
+        for states, known in zip(packed.between, (inputs["read"], inputs["reasons"]), strict=True):
             here = seen & (known >= 0)
             losses = cross_entropy(self.model.lm_head(states[here]), known[here], reduction="sum")
             loss = loss + KNOWN_WEIGHT * losses / here.sum().clamp(min=1)

@@ -1,9 +1,13 @@
-"""What the names in a question stand for: the values that a chart or a table has for them."""
+"""What a question is about: the values that a chart or a table has for its names, and the things that it counts."""
 
 import re
 from collections.abc import Iterator
 
-from mmspec.miniworld.facts import Chart, Facts, Table
+from mmspec.miniworld.facts import COLORS, ROWS, SHAPES, SIZES, TEXTURES, Chart, Facts, Shapes, Table, Thing
+from mmspec.miniworld.phrases import plural
+
+NOUNS = {plural(shape, 2): shape for shape in SHAPES}
+ATTRIBUTES = {*COLORS, *SHAPES, *TEXTURES, *SIZES, *ROWS}
 
 
 def names(facts: Facts) -> set[str]:
@@ -32,3 +36,13 @@ def values_named(facts: Facts, text: str, told: bool = False) -> Iterator[tuple[
             row, column = (name, column) if name in facts.rows else (row, name)
             if row is not None and column is not None:
                 yield found.end(), str(facts.cells[facts.rows.index(row)][facts.columns.index(column)])
+
+
+def counted(scene: Shapes, text: str) -> tuple[Thing, ...]:
+    """The things whose number a text asks for or states: those with every attribute in it."""
+    words = {NOUNS.get(word, word) for word in re.findall(r"\w+", text.lower())} & ATTRIBUTES
+    return tuple(
+        thing
+        for thing in scene.things
+        if words <= {thing.color, thing.shape, thing.texture, thing.size, ROWS[thing.row]}
+    )

@@ -1,21 +1,25 @@
 """Where to look: some attention heads are taught to find in the picture what a word names.
 
 A look-up head attends from a word of the text to the image slots that show this word; a reading head attends, before a
-word is said, to the slots that show it. Answers then get their words from the picture, not from habit. Only the loss
-knows of this: the model stays the stock one.
+word is said, to the slots that show it; a counting head, before a number of things is said, to each of these things
+alike and to the first token: what it gets then tells how many there are. Answers then get their words from the picture,
+not from habit. Only the loss knows of this: the model stays the stock one.
 """
 
 import torch
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
 from mmspec.training.pointing import reading_layers
 
 FADING = 0.9  # per token: how fast what was said is forgotten when asking what is meant
 
 
-def taught_layers(layers: int) -> tuple[int, tuple[int, int]]:
-    """The layer with the look-up head and those with a reading head, by the depth of the decoder."""
-    return layers // 4 - 1, reading_layers(layers)
+def taught_layers(layers: int) -> tuple[int, tuple[int, int], int]:
+    """The layer with the look-up head, those with a reading head and the one with the counting head: by the depth of
+    the decoder."""
+    reading = reading_layers(layers)
+    return layers // 4 - 1, reading, reading[0] + max(1, layers // 12)
 
 
 def known_after(layers: int) -> tuple[int, int]:
@@ -47,3 +51,10 @@ def meant(showing: Tensor, before: Tensor, segments: Tensor) -> Tensor:
     support = (weights * same) @ before.float()
     support = support.masked_fill(~showing, -1.0)
     return showing & (support >= support.amax(-1, keepdim=True) - 1e-4)
+
+
+def counting_loss(scores: Tensor, counted: Tensor) -> Tensor:
+    """Cross-entropy of the attention with an even one on all that is counted. scores: [N, keys]; counted: [N, keys]
+    bool, some in every row."""
+    even = counted / counted.sum(-1, keepdim=True)
+    return -(even * log_softmax(scores, -1)).sum(-1).mean() if len(scores) else scores.sum() * 0.0

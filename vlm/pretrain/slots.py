@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.miniworld.facts import Mark
+from mmspec.miniworld.facts import Mark, Thing
 from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 
 EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
+MIDDLES = (1, 4, 6)
+"""Rows, or columns, of slots in the middle of the rows, or columns, of a scene."""
 
 
 def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -48,6 +50,11 @@ def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> T
     _close(word, last, put)
     rows = [ids + [NONE] * (LABELS - len(ids)) for ids in found]
     return torch.tensor(rows)
+
+
+def slot_of(thing: Thing) -> int:
+    """The slot in the middle of the cell of a thing."""
+    return MIDDLES[thing.row] * SIDE + MIDDLES[thing.column]
 
 
 def _follows(mark: Mark, last: Mark) -> bool:

@@ -46,9 +46,9 @@ JOINED = Stage(
 MORE = Stage(
     "more",
     steps=900,
-    batch=16,
-    bins=3,
-    rate=0.003,
+    batch=12,
+    bins=4,
+    rate=0.002,
     falling=600,
     layers=24,
     about="updates from --start on",
