@@ -79,14 +79,14 @@ def visible(text: str) -> str:
     return shown if len(shown) <= LETTERS else f"{shown[: LETTERS - 1]}\u2026"
 
 
-def bars(accepted: Sequence[int]) -> str:
-    """A bar for every round, as high as the number of drafted tokens it accepted."""
+def bars(accepted: Sequence[int], verb: str = "accepted") -> str:
+    """A bar for every round, as high as the number of drafted tokens it accepted. verb: what it did with them."""
     if not accepted:
         return "<p>Nothing was verified: the answer ended with its first token.</p>"
     most, wide = max(*accepted, 1), max(4, min(14, 800 // len(accepted)))  # a hundred rounds fit on a screen
     height, bottom = 90, 106
     parts = [
-        f"<g><title>round {number}: {count} accepted</title>"
+        f"<g><title>round {number}: {count} {verb}</title>"
         f'<rect x="{34 + wide * (number - 1)}" y="{bottom - max(height * count / most, 1)}" width="{wide - wide // 4}" '
         f'height="{max(height * count / most, 1)}" fill="{"#2a8a3e" if count else "#b34700"}"/></g>'
         for number, count in enumerate(accepted, 1)
@@ -94,7 +94,7 @@ def bars(accepted: Sequence[int]) -> str:
     pale = 'font-size="12" fill="currentColor" opacity="0.8"'
     for count in (0, most):
         parts.append(f'<text x="4" y="{bottom - height * count / most + 4}" {pale}>{count}</text>')
-    text = f"{sum(accepted)} of the drafted tokens were accepted in {len(accepted)} rounds"
+    text = f"{sum(accepted)} of the drafted tokens were {verb} in {len(accepted)} rounds"
     return f"{drawing(40 + wide * len(accepted), bottom + 6, text, parts)}<p>{text}</p>"
 
 

@@ -109,7 +109,8 @@ def show_run(
         return
     assert race is not None
     sounds = player(race.slow_sound, "said one code at a time"), player(race.fast_sound, "said with drafts")
-    yield race, *final(race, sides, "Done."), *sounds, drawings.bars(race.fast.accept_lengths)
+    verb = "taken unverified" if rule == "unverified" else "accepted"
+    yield race, *final(race, sides, "Done."), *sounds, drawings.bars(race.fast.accept_lengths, verb)
 
 
 def show_replay(race: SpokenRace | None) -> Iterator[tuple[Any, ...]]:

@@ -181,6 +181,7 @@ def test_no_two_nodes_of_a_level_are_drawn_on_the_same_line() -> None:
 def test_a_bar_for_every_round() -> None:
     assert drawings.bars([0, 3, 1]).count("<rect") == 3
     assert "4 of the drafted tokens were accepted in 3 rounds" in drawings.bars([0, 3, 1])
+    assert "4 of the drafted tokens were taken unverified" in drawings.bars([0, 3, 1], "taken unverified")
     assert "Nothing was verified" in drawings.bars([])
 
 

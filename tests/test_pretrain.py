@@ -34,7 +34,7 @@ from mmspec.vlm.pretrain.lessons import (
     priority,
 )
 from mmspec.vlm.pretrain.named import counted, names, values_named
-from mmspec.vlm.pretrain.pointers import counting_loss, known_after, meant, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import Taught, counting_loss, known_after, meant, shown, taught_layers, taught_loss
 from mmspec.vlm.pretrain.slots import NONE, slot_of, slot_words
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
@@ -282,6 +282,22 @@ def test_drills_are_sought_in_no_picture():
     assert all(pictured[segments == number].all() for number in asked - told)
     assert not pictured[segments == 0].any()
     assert (sought[segments == 1] >= 0).any()
+
+
+def test_taught_heads_are_asked_about_the_picture_alone():
+    made = processor()
+    item = PackedPictures(made.tokenizer, "counts", 1, 9, lambda image: torch.zeros(1), 2)[0]
+    batch = {name: value[None] for name, value in item.items()}
+    scores = {layer: torch.zeros(batch["counted"].shape, requires_grad=True) for layer in range(4)}
+    taught_loss(Taught(0, (1, 2), 3), scores, batch).backward()
+    moved = {layer: (each.grad != 0).any(-1) for layer, each in scores.items()}
+    told, decided = ~batch["pictured"], batch["weights"] > 1
+    for layer in (1, 2):  # they read for what the picture decides, and not for drills
+        assert moved[layer][decided & batch["pictured"]].any()
+        assert not moved[layer][told | ~decided].any()
+    torch.testing.assert_close(moved[3], batch["counted"].any(-1))
+    assert moved[0][batch["weights"] == 0].any()  # words of questions are looked up, too
+    assert not moved[0][batch["segments"].flatten(1) == 0].any()
 
 
 def test_the_value_of_a_name_is_learnt_where_the_name_stands():

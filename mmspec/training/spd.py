@@ -74,8 +74,8 @@ class SpdRecipe(Recipe):
             max_position_embeddings=text.max_position_embeddings,
             initializer_range=0.04,
             tie_word_embeddings=True,
-            bos_token_id=text.bos_token_id,
-            eos_token_id=text.eos_token_id,
+            bos_token_id=getattr(text, "bos_token_id", None),
+            eos_token_id=getattr(text, "eos_token_id", None),
             pad_token_id=None,
         )
         with torch.random.fork_rng(devices=[]):

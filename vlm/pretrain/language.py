@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixi
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Facts
 from mmspec.training.places import place_loss
-from mmspec.training.pointing import Watch, pointing_loss
+from mmspec.training.pointing import Watch
 from mmspec.vlm.pretrain.architecture import SIDE
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.drills import drill
@@ -23,13 +23,13 @@ from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.named import names
-from mmspec.vlm.pretrain.pointers import counting_loss, known_after, meant, shown, taught_layers
+from mmspec.vlm.pretrain.pointers import known_after, taught_layers, taught_loss
 from mmspec.vlm.pretrain.slots import naming_loss, slot_of, slot_words
 
 WIDTH = 160
 NAMING_WEIGHT = 0.5
 PLACE_WEIGHT = 0.3
-LOOK_WEIGHT = READ_WEIGHT = COUNT_WEIGHT = 0.35  # per taught head
+TAUGHT_WEIGHT = 0.35  # per taught head
 KNOWN_WEIGHT = 0.5  # of what the states between the layers are asked for
 IGNORE = -1
 
@@ -164,7 +164,7 @@ class AnswerTrainer(StageTrainer):
         super().__init__(family, model=model, processing_class=processor, data_collator=default_collate, **more)
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
         self.prefix = processor.tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        self.look, self.read, self.count = taught_layers(model.config.text_config.num_hidden_layers)
+        self.taught = taught_layers(model.config.text_config.num_hidden_layers)
         self.known = known_after(model.config.text_config.num_hidden_layers)
 
     def compute_loss(
@@ -179,25 +179,18 @@ class AnswerTrainer(StageTrainer):
         places = image_places(self.model, prefix)
         squares = places[self.family.grid.to(places.device)]
         keys = torch.cat([squares.new_zeros(1), squares])
-        watch = Watch((self.look, *self.read, self.count), keys, prefix.shape[1])
+        taught = self.taught.look, *self.taught.read, self.taught.count
+        watch = Watch(taught, keys, prefix.shape[1])
         with self.accelerator.autocast():
             packed = packed_states(self.family, self.model, prefix, inputs, self.known, watch=watch)
         weights, words = inputs["weights"], inputs["words"]
-        asked, seen, said = weights > 0, weights > 1, inputs["segments"].flatten(1) > 0
+        asked, seen = weights > 0, weights > 1
         logits = self.model.lm_head(packed.tokens[asked])
         losses = cross_entropy(logits, inputs["targets"][asked], reduction="none")
         loss = (losses * weights[asked]).sum() / weights[asked].sum()
         loss = loss + NAMING_WEIGHT * naming_loss(self.model.lm_head(packed.slots), words)
         loss = loss + PLACE_WEIGHT * place_loss(self.family.views(packed.images))
-
-        before = shown(inputs["tokens"], words)
-        ahead = meant(shown(inputs["sought"], words), before, inputs["segments"].flatten(1))
-        ahead &= inputs["pictured"][..., None]
-        loss = loss + LOOK_WEIGHT * pointing_loss(watch.scores[self.look][said][:, 1:], before[said])
-        for layer in self.read:
-            loss = loss + READ_WEIGHT * pointing_loss(watch.scores[layer][seen][:, 1:], ahead[seen])
-        counts = inputs["counted"].any(-1)
-        loss = loss + COUNT_WEIGHT * counting_loss(watch.scores[self.count][counts], inputs["counted"][counts])
+        loss = loss + TAUGHT_WEIGHT * taught_loss(self.taught, watch.scores, inputs)
         for states, known in zip(packed.between, (inputs["read"], inputs["reasons"]), strict=True):
             here = seen & (known >= 0)
             losses = cross_entropy(self.model.lm_head(states[here]), known[here], reduction="sum")

@@ -6,20 +6,29 @@ alike and to the first token: what it gets then tells how many there are. Answer
 not from habit. Only the loss knows of this: the model stays the stock one.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from mmspec.training.pointing import reading_layers
+from mmspec.training.pointing import pointing_loss, reading_layers
 
 FADING = 0.9  # per token: how fast what was said is forgotten when asking what is meant
 
 
-def taught_layers(layers: int) -> tuple[int, tuple[int, int], int]:
-    """The layer with the look-up head, those with a reading head and the one with the counting head: by the depth of
-    the decoder."""
+class Taught(NamedTuple):
+    """The layers with a look-up head, with reading heads and with a counting head."""
+
+    look: int
+    read: tuple[int, int]
+    count: int
+
+
+def taught_layers(layers: int) -> Taught:
+    """By the depth of the decoder."""
     reading = reading_layers(layers)
-    return layers // 4 - 1, reading, reading[0] + max(1, layers // 12)
+    return Taught(layers // 4 - 1, reading, reading[0] + max(1, layers // 12))
 
 
 def known_after(layers: int) -> tuple[int, int]:
@@ -58,3 +67,19 @@ def counting_loss(scores: Tensor, counted: Tensor) -> Tensor:
     bool, some in every row."""
     even = counted / counted.sum(-1, keepdim=True)
     return -(even * log_softmax(scores, -1)).sum(-1).mean() if len(scores) else scores.sum() * 0.0
+
+
+def taught_loss(taught: Taught, scores: dict[int, Tensor], batch: dict[str, Tensor]) -> Tensor:
+    """What the taught heads are asked, together.
+
+    Args: scores: of the taught layers, attention logits [B, T, 1 + slots], the first token's before those of the slots.
+        batch: of `PackedPictures`.
+    """
+    segments = batch["segments"].flatten(1)
+    said, decided, counts = segments > 0, batch["weights"] > 1, batch["counted"].any(-1)
+    here = shown(batch["tokens"], batch["words"])
+    ahead = meant(shown(batch["sought"], batch["words"]), here, segments) & batch["pictured"][..., None]
+    loss = pointing_loss(scores[taught.look][said][:, 1:], here[said])
+    for layer in taught.read:
+        loss = loss + pointing_loss(scores[layer][decided][:, 1:], ahead[decided])
+    return loss + counting_loss(scores[taught.count][counts], batch["counted"][counts])
