@@ -235,7 +235,7 @@ def test_one_layer_in_six_sees_all() -> None:
     kinds = GEMMA3.config(TokenIds(64, 3, 1, 2, 0), 24).text_config.layer_types
     assert kinds == (["sliding_attention"] * 5 + ["full_attention"]) * 4
     taught = taught_layers(24)
-    assert {kinds[layer] for layer in (taught.look, *taught.read)} == {"full_attention"}
+    assert {kinds[layer] for layer in (taught.looking, *taught.reading)} == {"full_attention"}
 
 
 def saving(*args: Any, **more: Any) -> Any:

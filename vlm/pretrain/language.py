@@ -179,7 +179,7 @@ class AnswerTrainer(StageTrainer):
         places = image_places(self.model, prefix)
         squares = places[self.family.grid.to(places.device)]
         keys = torch.cat([squares.new_zeros(1), squares])
-        taught = self.taught.look, *self.taught.read, self.taught.count
+        taught = self.taught.looking, *self.taught.reading, self.taught.counting
         watch = Watch(taught, keys, prefix.shape[1])
         with self.accelerator.autocast():
             packed = packed_states(self.family, self.model, prefix, inputs, self.known, watch=watch)

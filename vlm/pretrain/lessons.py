@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from mmspec.miniworld import Sample
 from mmspec.miniworld.ask_shapes import ask_count, ask_neighbor
 from mmspec.miniworld.facts import QA, Chart, Facts, Shapes, Thing
 from mmspec.miniworld.language import phrased, questions
-from mmspec.miniworld.phrases import Voice
+from mmspec.miniworld.phrases import Ask, Voice
 from mmspec.miniworld.talk_charts import ask_above, ask_arithmetic, ask_trend
 from mmspec.vlm.pretrain.named import counted, values_named
 from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
@@ -37,7 +38,10 @@ PRIORITY = {
 CLOSED_PRIORITY = 3.0
 PRACTICE = 7
 """Further questions about a chart or a scene, of what takes most practice."""
-PRACTISED = {Chart: {ask_arithmetic: 5, ask_above: 1, ask_trend: 1}, Shapes: {ask_count: 5, ask_neighbor: 2}}
+PRACTISED: dict[type, dict[Callable[[Voice, Any], Ask | None], int]] = {
+    Chart: {ask_arithmetic: 5, ask_above: 1, ask_trend: 1},
+    Shapes: {ask_count: 5, ask_neighbor: 2},
+}
 FORMS = {"short": 6, "yesno": 2, "choice": 2}
 NOTHING = -2  # an id that no slot shows
 
@@ -149,7 +153,7 @@ def asked_about(drawn: Sample, rng: random.Random) -> list[QA]:
 
 def practice(facts: Facts, rng: random.Random) -> list[QA]:
     """Questions with brief answers that few learn from few examples: sums of a chart, numbers of things in a scene."""
-    topics: dict[Any, int] = PRACTISED.get(type(facts), {})
+    topics = PRACTISED.get(type(facts), {})
     voice = Voice(rng)
     chosen = rng.choices(list(topics), list(topics.values()), k=PRACTICE) if topics else []
     asks = [topic(voice, facts) for topic in chosen]

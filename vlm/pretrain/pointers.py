@@ -20,9 +20,9 @@ FADING = 0.9  # per token: how fast what was said is forgotten when asking what 
 class Taught(NamedTuple):
     """The layers with a look-up head, with reading heads and with a counting head."""
 
-    look: int
-    read: tuple[int, int]
-    count: int
+    looking: int
+    reading: tuple[int, int]
+    counting: int
 
 
 def taught_layers(layers: int) -> Taught:
@@ -79,7 +79,7 @@ def taught_loss(taught: Taught, scores: dict[int, Tensor], batch: dict[str, Tens
     said, decided, counts = segments > 0, batch["weights"] > 1, batch["counted"].any(-1)
     here = shown(batch["tokens"], batch["words"])
     ahead = meant(shown(batch["sought"], batch["words"]), here, segments) & batch["pictured"][..., None]
-    loss = pointing_loss(scores[taught.look][said][:, 1:], here[said])
-    for layer in taught.read:
+    loss = pointing_loss(scores[taught.looking][said][:, 1:], here[said])
+    for layer in taught.reading:
         loss = loss + pointing_loss(scores[layer][decided][:, 1:], ahead[decided])
-    return loss + counting_loss(scores[taught.count][counts], batch["counted"][counts])
+    return loss + counting_loss(scores[taught.counting][counts], batch["counted"][counts])
