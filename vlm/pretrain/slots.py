@@ -19,7 +19,7 @@ EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
 MIDDLES = (1, 4, 6)
-"""Rows, or columns, of slots in the middle of the rows, or columns, of a scene."""
+"""Rows, or columns, of slots in the middle of the rows, or columns, of a scene (of the second, at its border)."""
 
 
 def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> Tensor:
