@@ -109,7 +109,7 @@ def show_run(
         return
     assert race is not None
     sounds = player(race.slow_sound, "said one code at a time"), player(race.fast_sound, "said with drafts")
-    verb = "taken unverified" if rule == "unverified" else "accepted"
+    verb = "accepted" if race.fast.verifies else "taken unverified"
     yield race, *final(race, sides, "Done."), *sounds, drawings.bars(race.fast.accept_lengths, verb)
 
 

@@ -57,19 +57,20 @@ def _told(voice: Voice, known: Collection[str]) -> tuple[QA, Facts]:
     rng = voice.rng
     ask = None
     while ask is None:
-        facts = draw_facts(rng, _any(rng, KINDS))
+        facts = draw_facts(rng, any_of(rng, KINDS))
         if isinstance(facts, Shapes):
             told = voice.chain([sighting(voice, thing) for thing in voice.shuffled(facts.things)])
             ask = ask_count(voice, facts)
         elif isinstance(facts, Chart) and not set(facts.categories) & set(known):
             told = listing(voice, facts, voice.shuffled(range(len(facts.values))))
-            ask = _any(rng, TOPICS)(voice, facts)
-    form = _any(rng, FORMS)
+            ask = any_of(rng, TOPICS)(voice, facts)
+    form = any_of(rng, FORMS)
     qa = reasoned(voice, ask) if form == "reasoned" else phrased(voice, ask, form)
     return replace(qa, question=f"{tidy(plain(told))} {qa.question}"), facts
 
 
-def _any(rng: random.Random, weights: Mapping[Item, int]) -> Item:
+def any_of(rng: random.Random, weights: Mapping[Item, int]) -> Item:
+    """One of them, each as often as its weight says."""
     return rng.choices(list(weights), list(weights.values()))[0]
 
 

@@ -92,8 +92,7 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
             pictured[row, start:end] = not told
             alike = [0, *(1 + slot_of(thing) for thing in taught.counted)]
-            for place in (place for place, here in enumerate(taught.counts[1:], start) if here):
-                counted[row, place, alike] = True
+            counted[row, start + torch.tensor(taught.counts[1:]).nonzero(), alike] = True
             places[row, start:end] = torch.arange(len(ids))
             segments[row, start:end] = number
             filled[row] = end

@@ -15,6 +15,7 @@ from mmspec.miniworld.facts import QA, Chart, Facts, Shapes, Thing
 from mmspec.miniworld.language import phrased, questions
 from mmspec.miniworld.phrases import Ask, Voice
 from mmspec.miniworld.talk_charts import ask_above, ask_arithmetic, ask_trend
+from mmspec.vlm.pretrain.drills import any_of
 from mmspec.vlm.pretrain.named import counted, values_named
 from mmspec.vlm.pretrain.tokenizer import answer_text, question_text
 
@@ -102,7 +103,7 @@ def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None, told
     if facts is None:
         sought = [NOTHING] * len(sought)
     read = [word if weight > IMAGE_WEIGHT else NOTHING for word, weight in zip(sought, weights, strict=True)]
-    counting = isinstance(facts, Shapes) and not told and qa.topic == "count"
+    scene = facts if isinstance(facts, Shapes) and qa.topic == "count" and not told else None
     return Lesson(
         asked.ids + answer["input_ids"],
         asked.targets + answer["input_ids"],
@@ -110,8 +111,8 @@ def lesson(tokenizer: PreTrainedTokenizerFast, qa: QA, facts: Facts | None, told
         asked.sought + sought,
         asked.read + read,
         asked.reasons + reasons,
-        asked.counts + [counting and here for here in decided],
-        counted(facts, qa.question) if isinstance(facts, Shapes) and counting else (),
+        asked.counts + [scene is not None and here for here in decided],
+        counted(scene, qa.question) if scene is not None else (),
     )
 
 
@@ -155,9 +156,9 @@ def practice(facts: Facts, rng: random.Random) -> list[QA]:
     """Questions with brief answers that few learn from few examples: sums of a chart, numbers of things in a scene."""
     topics = PRACTISED.get(type(facts), {})
     voice = Voice(rng)
-    chosen = rng.choices(list(topics), list(topics.values()), k=PRACTICE) if topics else []
+    chosen = [any_of(rng, topics) for _ in range(PRACTICE)] if topics else []
     asks = [topic(voice, facts) for topic in chosen]
-    return [phrased(voice, ask, rng.choices(list(FORMS), list(FORMS.values()))[0]) for ask in asks if ask is not None]
+    return [phrased(voice, ask, any_of(rng, FORMS)) for ask in asks if ask is not None]
 
 
 def priority(qa: QA) -> float:
