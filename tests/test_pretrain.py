@@ -35,7 +35,7 @@ from mmspec.vlm.pretrain.lessons import (
 )
 from mmspec.vlm.pretrain.named import counted, names, values_named
 from mmspec.vlm.pretrain.pointers import Taught, counting_loss, known_after, meant, shown, taught_layers, taught_loss
-from mmspec.vlm.pretrain.slots import NONE, slot_of, slot_words
+from mmspec.vlm.pretrain.slots import NONE, slot_words, slots_of_things
 from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import dense_labels
@@ -232,9 +232,10 @@ def test_a_number_of_things_is_decided_where_it_is_said_and_by_the_slots_of_the_
     for index in range(6):
         drawn = sample("counts", index, "shapes")
         named = slot_words(drawn.marks, tokenizer)
-        for thing in drawn.facts.things:  # the slot shows it, or a neighbour: the picture's middle lies between two
-            near = [slot_of(thing) - back for back in (0, 1, 8, 9)]
-            assert int(tokenizer(f" {thing.color}", add_special_tokens=False)["input_ids"][0]) in named[near]
+        lies = slots_of_things(drawn.facts, drawn.marks)
+        for thing in drawn.facts.things:
+            for word in (thing.color, thing.shape, thing.size):
+                assert int(tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]) in named[lies[thing]]
         item = PackedPictures(tokenizer, "counts", 6, 9, lambda image: torch.zeros(1), 2)[index]
         where = item["counted"].any(-1)
         assert item["counted"][where, 0].all()

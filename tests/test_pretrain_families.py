@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import AutoModelForImageTextToText, AutoProcessor, SmolVLMForConditionalGeneration
 
@@ -21,9 +21,10 @@ from mmspec.training.loop import stage_arguments
 from mmspec.vlm.pretrain import train
 from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.attention import NAME as PACKED
+from mmspec.vlm.pretrain.distilled import FollowingTrainer, TwiceSeen, begin_as, unexplained
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
-from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, read_known
+from mmspec.vlm.pretrain.known import Known, adopt_decoder, adopt_tower, begun_from, read_known
 from mmspec.vlm.pretrain.language import PackedPictures, packed_states
 from mmspec.vlm.pretrain.lessons import asked_about, lesson
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
@@ -32,7 +33,7 @@ from mmspec.vlm.pretrain.pointers import taught_layers
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM, smolvlm_config
 from mmspec.vlm.pretrain.stages import Stage
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer, with_tokens
-from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures
+from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, Sight
 
 SMALL = {"width": 32, "vision_width": 32, "vision_layers": 1}
 ONE = Stage("joined", steps=2, batch=2, bins=1, rate=0.01, falling=1, layers=4)
@@ -171,8 +172,77 @@ def test_probes_learn_a_batch_by_heart(family: Family, known: Known) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0]
-    tower = probe.get_submodule(family.tower)
+    tower = probe.sight.get_submodule(family.tower)
     assert all(weight.grad is not None for name, weight in tower.named_parameters() if "layers" in name)
+
+
+@EVERY
+def test_a_tower_learns_to_give_the_tokens_of_the_known_model(family: Family, known: Known, tmp_path: Path) -> None:
+    model, _ = made(family, known)
+    sight = Sight(family, model)
+    rows = TwiceSeen("twice", 2, family)
+    trainer = FollowingTrainer(
+        family,
+        known,
+        model=sight,
+        args=saving(tmp_path, 6, 2, 0.02, 0, falling=1, warmup_steps=0),
+        train_dataset=[rows[index] for index in (0, 1) * 6],
+        data_collator=default_collate,
+    )
+    batch = default_collate([rows[0], rows[1]])
+    before = trainer.compute_loss(sight, batch).item()
+    with torch.no_grad():
+        theirs = torch.stack(
+            list(known.model.model.get_image_features(**SMOLVLM.pictures(batch["known_pixels"])).pooler_output)
+        )
+        torch.testing.assert_close(torch.tensor(before), unexplained(sight(batch["pixels"]), theirs))
+    kept = {name: weight.clone() for name, weight in known.model.state_dict().items()}
+    trainer.train()
+    assert trainer.compute_loss(sight, batch).item() < 0.8 * before
+    assert all(torch.equal(weight, kept[name]) for name, weight in known.model.state_dict().items())
+
+
+def test_the_card_tells_whose_tower_it_was(known: Known) -> None:
+    finished = Known("elder", "0123456789abcdef", known.model, known.tokenizer)
+    told = begun_from(PIXTRAL, known, finished)
+    assert "from there. Its vision tower begins as that of elder (0123456789abcdef). Vision tower: it learns" in told
+
+
+def test_what_is_unexplained_is_none_of_the_same_and_all_of_the_mean() -> None:
+    tokens = torch.randn(3, 5, 7)
+    assert unexplained(tokens, tokens) == 0
+    torch.testing.assert_close(unexplained(tokens.mean((0, 1)).expand_as(tokens), tokens), torch.tensor(1.0))
+
+
+@EVERY
+def test_a_decoder_meets_words_and_image_tokens_in_the_proportion_it_knows(
+    family: Family, known: Known, tmp_path: Path
+) -> None:
+    model, processor = made(family, known)
+    sight = Sight(family, model)
+    save_file({name: value.clone() for name, value in sight.state_dict().items()}, tmp_path / "vision")
+    pixels = family.pixels(sample("scale", 0).image)[None]
+    begun = train.new_model(processor, tmp_path / "vision", 4, family, known)
+    words = torch.arange(20)
+    with torch.no_grad():
+        grown = begun.get_input_embeddings()(words).norm() / known.model.get_input_embeddings()(words).norm()
+        torch.testing.assert_close(Sight(family, begun)(pixels), grown * sight(pixels), rtol=1e-4, atol=1e-5)
+        other = Sight(family, made(family, known)[0])
+        begin_as(other, Known("begun", "", begun, known.tokenizer))  # and back
+        torch.testing.assert_close(other(pixels), sight(pixels), rtol=1e-4, atol=1e-5)
+    narrow = made(replace(family, vision_layers=2), known)[0]
+    with pytest.raises(MismatchError, match="begun has a vision tower of other shapes"):
+        begin_as(Sight(family, narrow), Known("begun", "", begun, known.tokenizer))
+
+
+def test_pictures_are_seen_alike_alone_and_among_others(known: Known) -> None:
+    family = FAMILIES["pixtral"]
+    sight = Sight(family, made(family, known)[0])
+    pixels = torch.stack([family.pixels(sample("many", index).image) for index in range(6)])
+    with torch.no_grad():
+        together = sight(pixels)
+        for picture, tokens in zip(pixels, together, strict=True):
+            torch.testing.assert_close(sight(picture[None])[0], tokens)
 
 
 @pytest.mark.parametrize("name", ["llava-next", "pixtral"])
@@ -372,6 +442,7 @@ def test_a_finished_model_grows_again_from_its_busy_layers(
         (["--more-steps", "3"], "--more-steps needs --start"),
         (["--start", "smolvlm-mini", "--vision-steps", "3"], "--vision-steps is for a new model: with --start, --more"),
         (["--start", "smolvlm-mini", "--source", "smolvlm-mini"], "--source is for a new model"),
+        (["--start", "smolvlm-mini", "--tower", "pixtral-mini"], "--tower is for a new model"),
         (["--start", "smolvlm-mini", "--steps", "0"], "--steps is for a new model"),
         (["--start", "smolvlm-mini", "--more-steps", "0"], "--more-steps 0 is not valid"),
         (["--steps", "-1"], "--steps -1 is not valid"),
@@ -387,6 +458,8 @@ def test_options_that_would_change_nothing_are_refused(options: list[str], messa
 def test_what_training_starts_from_is_not_replaced(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="where the model lies that training starts from"):
         train.train(LITTLE, ["--start", str(source), "--out", str(source), "--run", str(tmp_path / "run")])
+    with pytest.raises(InputError, match="where the model lies that training starts from"):
+        train.train(LLAVA_NEXT, ["--tower", str(source), "--out", str(source), "--run", str(tmp_path / "run")])
 
 
 def said(folder: Path) -> list[float]:

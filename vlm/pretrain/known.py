@@ -92,10 +92,18 @@ def file_digest(folder: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def begun_from(family: Family, known: Known | None) -> str:
-    """How the training of a new model begins, for its card."""
-    begun = f"It starts from {known.name} ({known.digest}): it has {family.known} from there. " if known else ""
-    return begun + "Vision tower: dense labels of every patch. Then,"
+def begun_from(family: Family, known: Known | None, tower: Known | None) -> str:
+    """How the training of a new model begins, for its card.
+
+    Args: tower: whose vision tower it begins with.
+    """
+    if known is None:
+        return "Vision tower: dense labels of every patch. Then,"
+    own = f"Its vision tower begins as that of {tower.name} ({tower.digest}). " if tower else ""
+    return (
+        f"It starts from {known.name} ({known.digest}): it has {family.known} from there. {own}Vision "
+        "tower: it learns to give the image tokens that this decoder reads. Then,"
+    )
 
 
 def adopt_tower(family: Family, model: PreTrainedModel, known: Known) -> set[str]:

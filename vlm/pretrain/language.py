@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
 from mmspec.miniworld import sample
-from mmspec.miniworld.facts import QA, Facts
+from mmspec.miniworld.facts import QA, Facts, Shapes
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import Watch
 from mmspec.vlm.pretrain.architecture import SIDE
@@ -24,7 +24,7 @@ from mmspec.vlm.pretrain.lessons import NOTHING, asked_about, lesson
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.named import names
 from mmspec.vlm.pretrain.pointers import known_after, taught_layers, taught_loss
-from mmspec.vlm.pretrain.slots import naming_loss, slot_of, slot_words
+from mmspec.vlm.pretrain.slots import naming_loss, slot_words, slots_of_things
 
 WIDTH = 160
 NAMING_WEIGHT = 0.5
@@ -72,6 +72,7 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
         places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
         filled = [0] * self.bins
+        lies = slots_of_things(drawn.facts, drawn.marks) if isinstance(drawn.facts, Shapes) else {}
         rng = random.Random(f"{self.seed}/{index}/more")
         asked: list[tuple[QA, Facts | None, bool]] = [(qa, drawn.facts, False) for qa in asked_about(drawn, rng)]
         asked[1:1] = [(*drill(rng, names(drawn.facts)), True) for _ in range(self.drills)]
@@ -91,7 +92,7 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
             reasons[row, start : end - 1] = torch.tensor(taught.reasons[1:])
             weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
             pictured[row, start:end] = not told
-            alike = [0, *(1 + slot_of(thing) for thing in taught.counted)]
+            alike = [0, *(1 + lies[thing] for thing in taught.counted)]
             counted[row, start + torch.tensor(taught.counts[1:]).nonzero(), alike] = True
             places[row, start:end] = torch.arange(len(ids))
             segments[row, start:end] = number

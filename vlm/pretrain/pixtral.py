@@ -26,6 +26,7 @@ from mmspec.vlm.pretrain.stages import JOINED
 from mmspec.vlm.pretrain.tokenizer import START, chat_template
 
 PATCH_SIZE = IMAGE_SIZE // SIDE
+TOGETHER = 4  # pictures: each token of a row is compared with all of it, also with those of other pictures
 PATCH, BREAK, FINISH = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 
 
@@ -75,8 +76,11 @@ class Pixtral(Family):
         return {"pixel_values": normalized(pixels), "image_sizes": sizes}
 
     def see(self, tower: nn.Module, pixels: Tensor) -> Tensor:
-        """See `Family`; the tower reads all pictures as one row."""
-        return tower(normalized(pixels)).last_hidden_state.unflatten(1, (len(pixels), -1))[0]
+        """See `Family`; the tower reads the pictures that it gets as one row."""
+        rows = [
+            tower(few).last_hidden_state.unflatten(1, (len(few), -1))[0] for few in normalized(pixels).split(TOGETHER)
+        ]
+        return torch.cat(rows)
 
     def last(self, connector: Any) -> Iterable[Tensor]:
         """See `Family`."""

@@ -12,14 +12,12 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.miniworld.facts import Mark, Thing
+from mmspec.miniworld.facts import Mark, Shapes, Thing
 from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 
 EDGE = CANVAS / SIDE
 LABELS = 8  # most words per slot
 NONE = -1
-MIDDLES = (1, 4, 6)
-"""Rows, or columns, of slots in the middle of the rows, or columns, of a scene (of the second, at its border)."""
 
 
 def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> Tensor:
@@ -52,9 +50,10 @@ def slot_words(marks: tuple[Mark, ...], tokenizer: PreTrainedTokenizerFast) -> T
     return torch.tensor(rows)
 
 
-def slot_of(thing: Thing) -> int:
-    """The slot in the middle of the cell of a thing."""
-    return MIDDLES[thing.row] * SIDE + MIDDLES[thing.column]
+def slots_of_things(scene: Shapes, marks: tuple[Mark, ...]) -> dict[Thing, int]:
+    """The slot in the middle of each thing of a scene; things are drawn, and so marked, in their order."""
+    middles = [_slot(mark) for mark in marks if mark.kind == "shape"]
+    return {thing: row * SIDE + column for thing, (row, column) in zip(scene.things, middles, strict=True)}
 
 
 def _follows(mark: Mark, last: Mark) -> bool:

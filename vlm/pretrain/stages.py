@@ -40,9 +40,9 @@ DEEP = Stage(
 )
 """It is deepened, and trained on while the rate falls."""
 JOINED = Stage(
-    "joined", steps=600, batch=24, bins=2, rate=0.003, falling=400, layers=24, about="updates of the joined model"
+    "joined", steps=400, batch=12, bins=4, rate=0.002, falling=300, layers=24, about="updates of the joined model"
 )
-"""A decoder that can answer already gets another vision tower."""
+"""A decoder that can answer gets a tower which gives nearly the image tokens that it knows."""
 MORE = Stage(
     "more",
     steps=900,

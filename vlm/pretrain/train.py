@@ -22,6 +22,7 @@ from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds
+from mmspec.vlm.pretrain.distilled import FollowingTrainer, TwiceSeen, begin_as
 from mmspec.vlm.pretrain.export import export
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.gemma3 import GEMMA3
@@ -33,7 +34,7 @@ from mmspec.vlm.pretrain.pixtral import PIXTRAL
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM
 from mmspec.vlm.pretrain.stages import DEEP, JOINED, MORE, SHALLOW, Stage
 from mmspec.vlm.pretrain.tokenizer import token_ids, train_tokenizer, with_tokens
-from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, match_scale
+from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, Sight, match_scale, word_scale
 
 VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
@@ -55,27 +56,44 @@ def train_vision(
     seed: int = 0,
     family: Family = SMOLVLM,
     known: Known | None = None,
+    tower: Known | None = None,
+    bf16: bool = False,
 ) -> Path:
-    """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped."""
+    """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped.
+
+    Args: known: whose image tokens the tower learns to give; without it, dense labels teach it. tower: a finished
+        model of the family, with whose tower and connector it begins.
+    """
     result = run / VISION_FILE
     if result.exists():
         return result
     set_seed(seed)
     model = family.model(family.config(TokenIds(64, 3, 1, 2, 0), layers=24))
-    if known is not None:
-        adopt_tower(family, model, known)
-    probe = DenseProbe(family, model)
-    folder = run / "vision"
-    trainer = StageTrainer(
-        family,
-        model=probe,
-        args=stage_arguments(folder, steps, batch, 0.02, seed, falling=steps // 2),
-        train_dataset=LabelledPictures("vision", steps * batch, family.pixels),
-        data_collator=default_collate,
-    )
+    sight, folder, length = Sight(family, model), run / "vision", steps * batch
+    arguments = partial(stage_arguments, folder, steps, batch, seed=seed, falling=steps // 2)
+    if known is None:
+        trainer = StageTrainer(
+            family,
+            model=DenseProbe(family, model),
+            args=arguments(rate=0.02),
+            train_dataset=LabelledPictures("vision", length, family.pixels),
+            data_collator=default_collate,
+        )
+    else:
+        if tower is None:
+            adopt_tower(family, model, known)
+        else:
+            begin_as(sight, tower)
+        trainer = FollowingTrainer(
+            family,
+            known,
+            model=sight,
+            args=arguments(rate=0.01, bf16=bf16),
+            train_dataset=TwiceSeen("vision", length, family),
+            data_collator=default_collate,
+        )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    parts = (f"{family.tower}.", f"{family.connector}.")
-    weights = {name: value.contiguous() for name, value in probe.state_dict().items() if name.startswith(parts)}
+    weights = {name: value.contiguous() for name, value in sight.state_dict().items()}
     save_file(weights, run / "vision.tmp")
     (run / "vision.tmp").rename(result)
     return result
@@ -112,10 +130,10 @@ def new_model(
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
     if known is None:
         quiet(model.get_submodule(stack_name(family)), layers)
+        match_scale(family, model, torch.stack([family.pixels(sample("scale", index).image) for index in range(16)]))
     else:
         adopt_decoder(family, model, known)
-    pixels = torch.stack([family.pixels(sample("scale", index).image) for index in range(16)])
-    match_scale(family, model, pixels)
+        family.resize(model.model.get_submodule(family.connector), word_scale(model))
     return model
 
 
@@ -199,6 +217,9 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
         parser.add_argument(
             "--source", help=f"where {family.known} come from: a name or a folder (without it: {SMOLVLM.name})"
         )
+        parser.add_argument(
+            "--tower", help=f"a finished {family.name}, with whose vision tower and connector it begins"
+        )
     parser.add_argument("--vision-steps", type=int, help=f"updates of the vision tower (without it: {VISION_STEPS})")
     for stage in (*family.stages, MORE):
         told = f"{stage.about} (without it: {stage.steps})"
@@ -206,14 +227,14 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--bf16", action="store_true", help="mixed precision once there are questions, where bfloat16 is fast"
+        "--bf16", action="store_true", help="mixed precision, where bfloat16 is fast; dense labels stay in float32"
     )
     return parser
 
 
 def check_options(options: argparse.Namespace, family: Family) -> None:
     """Raises: InputError: an option that would change nothing, a count below 1, or an --out where the start lies."""
-    new = {"--source": "source", "--vision-steps": "vision_steps"}
+    new = {"--source": "source", "--tower": "tower", "--vision-steps": "vision_steps"}
     new |= {STEPS[stage.name]: stage.name for stage in family.stages}
     given = [option for option, name in new.items() if getattr(options, name, None) is not None]
     if options.start is not None and given:
@@ -222,13 +243,16 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
         raise InputError(f"{STEPS[MORE.name]} needs --start: the model to train on")
     if options.start is None and options.busy_layers is not None:
         raise InputError("--busy-layers needs --start: the model whose layers they are")
-    counts = {option: getattr(options, name) for option, name in new.items() if name != "source"}
+    counts = {option: getattr(options, name) for option, name in new.items() if name not in ("source", "tower")}
     counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers, "--threads": options.threads}
     wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
     if wrong:
         raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
-    if options.start is not None and options.out.resolve() == find_model(options.start).resolve():
-        raise InputError(f"--out {options.out} is where the model lies that training starts from: name another folder")
+    for place in (options.start, getattr(options, "tower", None)):
+        if place is not None and options.out.resolve() == find_model(place).resolve():
+            raise InputError(
+                f"--out {options.out} is where the model lies that training starts from: name another folder"
+            )
 
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
@@ -249,13 +273,23 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         stages = [asked(stage) for stage in family.stages]
         vision_steps = VISION_STEPS if options.vision_steps is None else options.vision_steps
         known = read_known(options.source or SMOLVLM.name, family) if family.known else None
+        tower = read_start(options.tower, family)[0] if getattr(options, "tower", None) else None
         settings |= {"source": known.digest if known else None, "vision_steps": vision_steps}
+        settings |= {"tower": tower.digest} if tower else {}
         claim(options.run, {**settings, "stages": [*map(str, stages)]})
-        vision = train_vision(options.run, vision_steps, seed=options.seed, family=family, known=known)
+        vision = train_vision(
+            options.run,
+            vision_steps,
+            seed=options.seed,
+            family=family,
+            known=known,
+            tower=tower,
+            bf16=options.bf16,
+        )
         set_seed(options.seed)
         processor = prepare_processor(options.run, family, known)
         model = new_model(processor, vision, stages[0].layers, family, known)
-        begun, seeds = begun_from(family, known), ["tokenizer", "vision"]
+        begun, seeds = begun_from(family, known, tower), ["tokenizer", "vision"]
         told = {"--vision-steps": str(vision_steps)}
     else:
         start, processor = read_start(options.start, family)
@@ -272,7 +306,9 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
-    told |= {"--source": shown_place(options.source)} if getattr(options, "source", None) else {}
+    for option in ("source", "tower"):
+        place = getattr(options, option, None)
+        told |= {f"--{option}": shown_place(place)} if place else {}
     words = [word for pair in told.items() for word in pair] + ["--bf16"] * options.bf16
     seeds += [data_seed(stage, options.seed) for stage in stages]
     export(family, trained, options.out, stages, options.run, begun, seeds, " ".join(words))

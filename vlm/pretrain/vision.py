@@ -87,14 +87,34 @@ def patched(grid: Tensor, size: int) -> Tensor:
     return split.transpose(2, 3).reshape(batch, side * side, size * size, *grid.shape[3:])
 
 
-class DenseProbe(nn.Module):
-    """Vision tower and connector of a model, with linear probes on patches and on image tokens."""
+class Sight(nn.Module):
+    """Vision tower and connector of a model."""
 
     def __init__(self, family: Family, model: PreTrainedModel) -> None:
         super().__init__()
         self.family = family
         for part in (family.tower, family.connector):
             self.add_module(part, model.model.get_submodule(part))
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        """What the tower makes of pictures: [B, patches * patches, V], row by row."""
+        return self.family.see(self.get_submodule(self.family.tower), pixels)
+
+    def tokens(self, patches: Tensor) -> Tensor:
+        """What the connector makes of them: [B, slots, D]."""
+        return self.get_submodule(self.family.connector)(patches)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """The image tokens of all squares of pictures, row by row: [B, slots, D]."""
+        return self.tokens(self.patches(pixels))
+
+
+class DenseProbe(nn.Module):
+    """Vision tower and connector of a model, with linear probes on patches and on image tokens."""
+
+    def __init__(self, family: Family, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.family, self.sight = family, Sight(family, model)
         width, text_width = model.config.vision_config.hidden_size, model.config.text_config.hidden_size
         classes = len(CHARACTERS) + 1
         self.patch_characters = nn.Linear(width, (CELLS // family.patches) ** 2 * classes)
@@ -108,8 +128,8 @@ class DenseProbe(nn.Module):
 
     def forward(self, pixels: Tensor, characters: Tensor, attributes: Tensor) -> dict[str, Any]:
         """The sum of the four probe losses and that of the places."""
-        patches = self.family.see(self.get_submodule(self.family.tower), pixels)
-        tokens = self.get_submodule(self.family.connector)(patches)
+        patches = self.sight.patches(pixels)
+        tokens = self.sight.tokens(patches)
         tokens = tokens * torch.rsqrt(tokens.square().mean(-1, keepdim=True) + 1e-6)  # as the decoder sees them
         classes, count = len(CHARACTERS) + 1, len(ATTRIBUTES)
         fine = patched(characters, CELLS // self.family.patches)
@@ -138,6 +158,12 @@ def match_scale(family: Family, model: PreTrainedModel, pixels: Tensor) -> None:
     with torch.no_grad():
         tokens = connector(family.see(tower, pixels))
         words = model.get_input_embeddings()(torch.arange(model.config.text_config.vocab_size))
-        factor = words.square().mean().sqrt() / tokens.square().mean().sqrt()
-        for weight in family.last(connector):
-            weight.mul_(factor)
+        factor = float(words.square().mean().sqrt() / tokens.square().mean().sqrt())
+    family.resize(connector, factor)
+
+
+def word_scale(model: PreTrainedModel) -> float:
+    """How much larger words enter the decoder than they are stored."""
+    words = model.get_input_embeddings()
+    with torch.no_grad():
+        return float(words(torch.arange(len(words.weight))).norm() / words.weight.norm())
