@@ -235,7 +235,8 @@ def test_a_number_of_things_is_decided_where_it_is_said_and_by_the_slots_of_the_
         lies = slots_of_things(drawn.facts, drawn.marks)
         for thing in drawn.facts.things:
             for word in (thing.color, thing.shape, thing.size):
-                assert int(tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]) in named[lies[thing]]
+                ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+                assert len(ids) > 1 or ids[0] in named[lies[thing]]  # slots show words of one token
         item = PackedPictures(tokenizer, "counts", 6, 9, lambda image: torch.zeros(1), 2)[index]
         where = item["counted"].any(-1)
         assert item["counted"][where, 0].all()
