@@ -634,6 +634,10 @@ def test_a_folder_that_will_not_be_written_is_told_before_anything_is_done(pipe:
     (tmp_path / "out" / "thesis.txt").write_text("all of it")
     with pytest.raises(CheckpointError, match="holds something that is not a checkpoint"):
         train_drafter(pipe, SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    medusa = MedusaRecipe(steps=1, batch=1)
+    save_drafter(medusa.drafter(medusa.build(pipe.target)), tmp_path / "medusa", pipe.target)
+    with pytest.raises(CheckpointError, match="holds a drafter of the method medusa: choose another folder"):
+        train_drafter(pipe, SMALL["eagle2"], COURSE, tmp_path / "medusa", tmp_path / "run", "tiny")
     assert not (tmp_path / "run").exists()
 
 

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from mmspec.checkpoints import replaceable, save_drafter
+from mmspec.checkpoints import DESCRIPTION, replaceable, save_drafter
 from mmspec.contract import Drafter
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.registry import modalities
+from mmspec.safe_files import read_json
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
 
@@ -68,7 +69,10 @@ class Recipe(ABC):
 
     def check_place(self, pipe: Any, out: Path) -> None:
         """Raise an Error for a folder that must not be written to, before anything is trained for it."""
-        replaceable(out)
+        description = replaceable(out) / DESCRIPTION
+        held = read_json(description).get("method") if description.exists() else self.method
+        if held != self.method:
+            raise CheckpointError(f"{out} holds a drafter of the method {held}: choose another folder")
 
     @abstractmethod
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:
