@@ -42,7 +42,7 @@ def begin_as(sight: Sight, finished: Known) -> None:
     if {name: value.shape for name, value in weights.items()} != {name: value.shape for name, value in own.items()}:
         raise MismatchError(f"{finished.name} has a vision tower of other shapes than {sight.family.name}")
     sight.load_state_dict(weights)
-    sight.family.resize(sight.get_submodule(sight.family.connector), 1 / word_scale(finished.model))
+    sight.resize(1 / word_scale(finished.model))
 
 
 class FollowingTrainer(StageTrainer):
@@ -52,20 +52,13 @@ class FollowingTrainer(StageTrainer):
         super().__init__(family, **more)
         self.known = Sight(SMOLVLM, known.model).to(self.args.device)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """The share of the known tokens' variance that is missed."""
         with self.accelerator.autocast():
             with torch.no_grad():
                 known = self.known(inputs["known_pixels"])
             tokens = model(inputs["pixels"])
-        loss = unexplained(tokens.float(), known.float())
-        return (loss, {"tokens": tokens}) if return_outputs else loss
+        return unexplained(tokens.float(), known.float())
 
 
 def unexplained(tokens: Tensor, known: Tensor) -> Tensor:

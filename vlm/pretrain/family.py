@@ -95,12 +95,6 @@ class Family(ABC):
         """Image tokens of all squares, [B, IMAGE_TOKENS, D], as [N, n * n, D]: those that the tower sees together."""
         return squares
 
-    @torch.no_grad()
-    def resize(self, connector: nn.Module, factor: float) -> None:
-        """Makes image tokens so many times as large."""
-        for weight in self.last(connector):
-            weight.mul_(factor)
-
     def adopt_decoder(self, decoder: nn.Module, known: nn.Module, text: Callable[[], Tensor]) -> None:
         """Starts the decoder, but for its words, from a trained one of the same widths and depth.
 

@@ -167,13 +167,7 @@ class AnswerTrainer(StageTrainer):
         self.taught = taught_layers(model.config.text_config.num_hidden_layers)
         self.known = known_after(model.config.text_config.num_hidden_layers)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """The weighted cross-entropy of the answers, and shares of what the slots and the taught heads are asked."""
         prefix = self.prefix.to(inputs["tokens"].device)
         places = image_places(self.model, prefix)
@@ -195,7 +189,7 @@ class AnswerTrainer(StageTrainer):
             here = seen & (known >= 0)
             losses = cross_entropy(self.model.lm_head(states[here]), known[here], reduction="sum")
             loss = loss + KNOWN_WEIGHT * losses / here.sum().clamp(min=1)
-        return (loss, {"logits": logits}) if return_outputs else loss
+        return loss
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Weights of a checkpoint. Files of LLaVA and Gemma3 have other names than the model: the Trainer, which does

@@ -133,7 +133,7 @@ def new_model(
         match_scale(family, model, torch.stack([family.pixels(sample("scale", index).image) for index in range(16)]))
     else:
         adopt_decoder(family, model, known)
-        family.resize(model.model.get_submodule(family.connector), word_scale(model))
+        Sight(family, model).resize(word_scale(model))
     return model
 
 
@@ -203,6 +203,7 @@ def train_language(
 def parser_of(family: Family) -> argparse.ArgumentParser:
     """The options of a family's command."""
     parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
+    parser.set_defaults(source=None, tower=None)  # the options of families that start from what is known
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
     parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
@@ -236,7 +237,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
     """Raises: InputError: an option that would change nothing, a count below 1, or an --out where the start lies."""
     new = {"--source": "source", "--tower": "tower", "--vision-steps": "vision_steps"}
     new |= {STEPS[stage.name]: stage.name for stage in family.stages}
-    given = [option for option, name in new.items() if getattr(options, name, None) is not None]
+    given = [option for option, name in new.items() if getattr(options, name) is not None]
     if options.start is not None and given:
         raise InputError(f"{given[0]} is for a new model: with --start, {STEPS[MORE.name]} sets the updates")
     if options.start is None and options.more is not None:
@@ -248,7 +249,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
     wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
     if wrong:
         raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
-    for place in (options.start, getattr(options, "tower", None)):
+    for place in (options.start, options.tower):
         if place is not None and options.out.resolve() == find_model(place).resolve():
             raise InputError(
                 f"--out {options.out} is where the model lies that training starts from: name another folder"
@@ -273,9 +274,9 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         stages = [asked(stage) for stage in family.stages]
         vision_steps = VISION_STEPS if options.vision_steps is None else options.vision_steps
         known = read_known(options.source or SMOLVLM.name, family) if family.known else None
-        tower = read_start(options.tower, family)[0] if getattr(options, "tower", None) else None
-        settings |= {"source": known.digest if known else None, "vision_steps": vision_steps}
-        settings |= {"tower": tower.digest} if tower else {}
+        tower = read_start(options.tower, family)[0] if options.tower else None
+        settings |= {"source": known.digest if known else None, "tower": tower.digest if tower else None}
+        settings |= {"vision_steps": vision_steps}
         claim(options.run, {**settings, "stages": [*map(str, stages)]})
         vision = train_vision(
             options.run,
@@ -306,9 +307,8 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
-    for option in ("source", "tower"):
-        place = getattr(options, option, None)
-        told |= {f"--{option}": shown_place(place)} if place else {}
+    places = {"--source": options.source, "--tower": options.tower}
+    told |= {option: shown_place(place) for option, place in places.items() if place}
     words = [word for pair in told.items() for word in pair] + ["--bf16"] * options.bf16
     seeds += [data_seed(stage, options.seed) for stage in stages]
     export(family, trained, options.out, stages, options.run, begun, seeds, " ".join(words))

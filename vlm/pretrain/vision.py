@@ -108,6 +108,12 @@ class Sight(nn.Module):
         """The image tokens of all squares of pictures, row by row: [B, slots, D]."""
         return self.tokens(self.patches(pixels))
 
+    @torch.no_grad()
+    def resize(self, factor: float) -> None:
+        """Makes image tokens so many times as large."""
+        for weight in self.family.last(self.get_submodule(self.family.connector)):
+            weight.mul_(factor)
+
 
 class DenseProbe(nn.Module):
     """Vision tower and connector of a model, with linear probes on patches and on image tokens."""
@@ -154,12 +160,12 @@ class DenseProbe(nn.Module):
 
 def match_scale(family: Family, model: PreTrainedModel, pixels: Tensor) -> None:
     """Rescales the connector so that image tokens enter the decoder as large as word embeddings do."""
-    tower, connector = (model.model.get_submodule(part) for part in (family.tower, family.connector))
+    sight = Sight(family, model)
     with torch.no_grad():
-        tokens = connector(family.see(tower, pixels))
+        tokens = sight(pixels)
         words = model.get_input_embeddings()(torch.arange(model.config.text_config.vocab_size))
         factor = float(words.square().mean().sqrt() / tokens.square().mean().sqrt())
-    family.resize(connector, factor)
+    sight.resize(factor)
 
 
 def word_scale(model: PreTrainedModel) -> float:
