@@ -33,6 +33,7 @@ from mmspec.vlm.pretrain.pointers import taught_layers
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM, smolvlm_config
 from mmspec.vlm.pretrain.stages import Stage
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer, with_tokens
+from mmspec.vlm.pretrain.translated_layers import LayerTrainer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, Sight
 
 SMALL = {"width": 32, "vision_width": 32, "vision_layers": 1}
@@ -40,7 +41,7 @@ ONE = Stage("joined", steps=2, batch=2, bins=1, rate=0.01, falling=1, layers=4)
 FAMILIES = {
     "llava-next": replace(LLAVA_NEXT, **SMALL, stages=(ONE,)),
     "pixtral": replace(PIXTRAL, **SMALL, stages=(ONE,)),
-    "gemma3": replace(GEMMA3, **SMALL, stages=(ONE,)),
+    "gemma3": replace(GEMMA3, **SMALL, stages=(replace(ONE, name="layers"), ONE)),
 }
 LITTLE = replace(SMOLVLM, **SMALL, stages=(replace(ONE, name="shallow"), replace(ONE, name="deep", layers=8)))
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -125,6 +126,54 @@ def test_packed_rows_give_the_logits_of_the_stock_model(
     assert not torch.allclose(states.between[1], shallow, atol=0.1)
     first = batch["segments"][1].flatten() == 1
     torch.testing.assert_close(packed[1][first], stock, atol=limit, rtol=limit)
+
+
+def layer_trainer(family: Family, known: Known, model: Any, processor: Any, folder: Path) -> LayerTrainer:
+    arguments = stage_arguments(folder, 2, 2, rate=0.01, seed=0, falling=1)
+    return LayerTrainer(family, known, model=model, processor=processor, args=arguments)
+
+
+@pytest.mark.parametrize("layer", range(4))
+def test_a_layer_is_asked_for_what_the_known_one_does_and_for_no_fault_of_another(
+    layer: int, source: Path, known: Known, tmp_path: Path
+) -> None:
+    processor = LITTLE.processor_class.from_pretrained(source)
+    model = read_known(str(source), FAMILIES["pixtral"]).model
+    trainer = layer_trainer(LITTLE, known, model, processor, tmp_path)
+    rows = PackedPictures(processor.tokenizer, "layers", 2, 2, LITTLE.pixels)
+    batch = default_collate([rows[0], rows[1]])
+    assert float(trainer.compute_loss(model, batch)) < 1e-8
+    wrong = model.model.text_model.layers[layer]
+    with torch.no_grad():
+        wrong.self_attn.o_proj.weight.zero_()
+        wrong.mlp.down_proj.weight.zero_()
+    losses = trainer.layer_losses(batch)
+    # it adds nothing, so that all that its counterpart adds is missed: its variance once, and its mean besides
+    states = trainer.known_states(batch)[1]
+    read = torch.cat([torch.ones(2, 64, dtype=torch.bool), batch["segments"].flatten(1) > 0], 1)
+    added = (states[layer + 1] - states[layer])[read]
+    expected = added.square().mean() / (added - added.mean(0)).square().mean()
+    torch.testing.assert_close(losses[layer], expected)
+    assert losses[:layer].sum() < 1e-8
+    assert losses[layer + 1 :].sum() < 0.2 * expected  # the tokens before the picture alone tell the next of it
+
+
+def test_layers_of_gemma3_learn_and_the_tower_is_left_alone(known: Known, tmp_path: Path) -> None:
+    family = FAMILIES["gemma3"]
+    model, processor = made(family, known)
+    adopt_decoder(family, model, known)
+    trainer = layer_trainer(family, known, model, processor, tmp_path)
+    rows = PackedPictures(processor.tokenizer, "layers", 2, 2, family.pixels)
+    batch = default_collate([rows[0], rows[1]])
+    optimizer, losses = trainer.create_optimizer(), []
+    for _ in range(8):
+        loss = trainer.compute_loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(weight.grad is None for weight in Sight(family, model).parameters())
 
 
 @EVERY
@@ -347,7 +396,8 @@ def test_the_command_trains_resumes_and_writes_a_folder_that_answers(
     assert "Seeds: tokenizer, vision, " in card
     assert f"- {last}: 2 updates, " in card  # what it cost
     assert f"- {last}: 2 updates of 2 pictures" in card
-    assert f"--out FOLDER --vision-steps 2 --steps {family.stages[0].steps}" in card
+    asked = " ".join(f"{train.STEPS[stage.name]} {stage.steps}" for stage in family.stages)
+    assert f"--out FOLDER --vision-steps 2 {asked}" in card
     with pytest.raises(MismatchError, match="differs in seed"):
         train.train(family, [*command, "--seed", "1"])
     assert family.model_class.__name__ in card

@@ -25,7 +25,7 @@ from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds,
 from mmspec.vlm.pretrain.attention import bin_mask
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.pixels import normalized
-from mmspec.vlm.pretrain.stages import JOINED
+from mmspec.vlm.pretrain.stages import JOINED, LAYERS
 from mmspec.vlm.pretrain.tokenizer import START, chat_template
 from mmspec.vlm.pretrain.translated import translate
 
@@ -114,4 +114,4 @@ class Gemma3(Family):
         }
 
 
-GEMMA3 = Gemma3(stages=(JOINED,))
+GEMMA3 = Gemma3(stages=(LAYERS, JOINED))

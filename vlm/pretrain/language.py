@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Facts, Shapes
@@ -128,25 +129,41 @@ def packed_states(
     Args: prefix: [1, P] ids. depths: the numbers of layers after which states are asked for. more: for the attention
         function, a `Watch` say.
     """
+    images = model.model.get_image_features(**family.pictures(batch["pixels"])).pooler_output
+    images = torch.stack(list(images))
+    made = read_rows(family, model, prefix, batch, images, output_hidden_states=list(depths), **more)
+    length, grid, states = prefix.shape[1], family.grid.to(prefix.device), made.last_hidden_state
+    decoder = model.model.get_submodule(family.decoder)
+    between = tuple(decoder.norm(made.hidden_states[depth][:, length:]) for depth in depths)
+    images, places = images.to(states.dtype), image_places(model, prefix)
+    return Packed(images[:, grid], states[:, places[grid]], states[:, length:], between)
+
+
+def read_rows(
+    family: Family, model: Any, prefix: Tensor, batch: dict[str, Tensor], images: Tensor, **more: Any
+) -> BaseModelOutputWithPast:
+    """What the decoder makes of packed rows.
+
+    Args: images: [B, image slots, D], the image tokens. prefix, more: see `packed_states`.
+    """
     tokens, length = batch["tokens"], prefix.shape[1]
     rows, inner = tokens.shape[0], model.model
     embeddings = inner.get_input_embeddings()(torch.cat([prefix.expand(rows, -1), tokens], 1))
-    images = torch.stack(list(inner.get_image_features(**family.pictures(batch["pixels"])).pooler_output))
     images = images.to(embeddings.dtype)  # with autocast, a linear layer may have made them bfloat16
-    places = image_places(model, prefix)
     before = torch.arange(length, device=tokens.device).expand(rows, -1)
-    decoder = inner.get_submodule(family.decoder)
-    made = decoder(
-        inputs_embeds=embeddings.index_copy(1, places, images),
+    return inner.get_submodule(family.decoder)(
+        inputs_embeds=embeddings.index_copy(1, image_places(model, prefix), images),
         **family.masks(model, prefix, batch),
         position_ids=torch.cat([before, batch["places"] + length], 1),
         use_cache=False,
-        output_hidden_states=list(depths),
         **more,
     )
-    grid, states = family.grid.to(tokens.device), made.last_hidden_state
-    between = tuple(decoder.norm(made.hidden_states[depth][:, length:]) for depth in depths)
-    return Packed(images[:, grid], states[:, places[grid]], states[:, length:], between)
+
+
+def prefix_ids(family: Family, tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """[1, P], the ids of what lies in front of a question about one picture."""
+    ids: Tensor = tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    return ids
 
 
 def image_places(model: PreTrainedModel, prefix: Tensor) -> Tensor:
@@ -163,7 +180,7 @@ class AnswerTrainer(StageTrainer):
     def __init__(self, family: Family, model: PreTrainedModel, processor: ProcessorMixin, **more: Any) -> None:
         super().__init__(family, model=model, processing_class=processor, data_collator=default_collate, **more)
         model.model.get_submodule(family.decoder).config._attn_implementation = PACKED
-        self.prefix = processor.tokenizer(family.prefix, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        self.prefix = prefix_ids(family, processor.tokenizer)
         self.taught = taught_layers(model.config.text_config.num_hidden_layers)
         self.known = known_after(model.config.text_config.num_hidden_layers)
 

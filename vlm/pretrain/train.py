@@ -32,8 +32,9 @@ from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.loop import StageTrainer
 from mmspec.vlm.pretrain.pixtral import PIXTRAL
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM
-from mmspec.vlm.pretrain.stages import DEEP, JOINED, MORE, SHALLOW, Stage
+from mmspec.vlm.pretrain.stages import DEEP, JOINED, LAYERS, MORE, SHALLOW, Stage
 from mmspec.vlm.pretrain.tokenizer import token_ids, train_tokenizer, with_tokens
+from mmspec.vlm.pretrain.translated_layers import LayerTrainer
 from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, Sight, match_scale, word_scale
 
 VISION_FILE = "vision.safetensors"
@@ -41,6 +42,7 @@ VALIDATION = 48  # pictures
 DRILLS = 3  # per picture
 VISION_STEPS = 520
 STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps", MORE.name: "--more-steps"}
+STEPS |= {LAYERS.name: "--layer-steps"}
 """The option that sets the updates of a stage."""
 
 
@@ -145,18 +147,25 @@ def train_answers(
     seed: int = 0,
     family: Family = SMOLVLM,
     bf16: bool = False,
+    known: Known | None = None,
 ) -> Path:
-    """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
+    """One stage of question answering; returns the folder of the trained model. Resumes where it stopped.
+
+    Args: known: whose layers a stage of layers follows.
+    """
     result, folder = run / f"{stage.name}-done", run / stage.name
     if result.exists():
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
         model = deepened(model, stage.layers, stack_name(family))
     pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
-    trainer = AnswerTrainer(
-        family,
-        model,
-        processor,
+    if stage.name == LAYERS.name and known is not None:
+        trainer_of = partial(LayerTrainer, family, known)
+    else:
+        trainer_of = partial(AnswerTrainer, family)
+    trainer = trainer_of(
+        model=model,
+        processor=processor,
         args=stage_arguments(
             folder,
             stage.steps,
@@ -192,10 +201,11 @@ def train_language(
     seed: int = 0,
     family: Family = SMOLVLM,
     bf16: bool = False,
+    known: Known | None = None,
 ) -> Path:
     """The stages after the first; returns the folder of the trained model."""
     for stage in stages:
-        result = train_answers(run, stage, model, processor, seed, family, bf16)
+        result = train_answers(run, stage, model, processor, seed, family, bf16, known)
         model = family.model_class.from_pretrained(result, dtype=torch.float32)
     return result
 
@@ -298,13 +308,14 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         if options.busy_layers is not None:
             model = regrown(model, options.busy_layers, stack_name(family))
         stages = [asked(replace(MORE, layers=model.config.text_config.num_hidden_layers))]
+        known = None
         settings |= {"start": start.digest, "busy_layers": options.busy_layers}
         claim(options.run, {**settings, "stages": [*map(str, stages)]})
         regrowth = f", with its {options.busy_layers} busiest decoder layers repeated" if options.busy_layers else ""
         begun, seeds = f"It goes on from {start.name} ({start.digest}){regrowth},", []
         told = {"--start": shown_place(options.start)}
         told |= {"--busy-layers": str(options.busy_layers)} if options.busy_layers else {}
-    trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16)
+    trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16, known)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
     places = {"--source": options.source, "--tower": options.tower}
