@@ -176,12 +176,12 @@ def baselines(pipe: Pipeline) -> dict[str, Method]:
 
 def controlled(pipe: Pipeline, drafter: Any) -> Ours:
     """Our loop under the control, whose memory lasts as long as the method."""
-    return Ours(pipe.with_drafter(drafter, AUTO))
+    return Ours(pipe.with_drafter(copy(drafter), AUTO))
 
 
 def fixed_shapes(pipe: Pipeline, drafter: Any) -> dict[str, Method]:
-    """Our loop with every shape of the drafter's menu."""
-    return {str(shape): Ours(pipe.with_drafter(drafter, shape)) for shape in drafter.shapes}
+    """Our loop with every shape of the drafter's menu; each has its own memory."""
+    return {str(shape): Ours(pipe.with_drafter(copy(drafter), shape)) for shape in drafter.shapes}
 
 
 def with_random_weights(drafter: HeadDrafter | Independent) -> HeadDrafter | Independent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -119,6 +119,13 @@ def generation_config(
     return GenerationConfig(
         max_new_tokens=max_new_tokens, eos_token_id=ends, pad_token_id=padding, **sampling, **settings
     )
+
+
+def forget(ready: Mapping[str, Method]) -> None:
+    """Let our methods forget the replies that they have given."""
+    for method in ready.values():
+        if isinstance(pipe := getattr(method, "pipe", None), Pipeline):
+            pipe.forget()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from mmspec import Pipeline
-from mmspec.benchmarks.methods import Method, methods
+from mmspec.benchmarks.methods import Method, forget, methods
 from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
@@ -136,7 +136,7 @@ def run(
     """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
-    missing = [plan for plan in wanted if Sample(*plan, runs={}).key not in done]
+    missing = sorted((plan for plan in wanted if Sample(*plan, runs={}).key not in done), key=pass_of)
     if missing:
         questions = ask()
         first = warm() if warm else warm_question(pipe, None)
@@ -161,7 +161,24 @@ def answering(
     """Warm methods, as a function from a sample's plan and its question to the sample."""
     ready = make(pipe)
     warm_up(ready, settings, prepare(pipe, first))
-    return lambda asked: answer(ready, prepare(pipe, asked[1]), asked[0], settings)
+    current: tuple[int, float] | None = None
+
+    def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
+        nonlocal current
+        plan, question = asked
+        if pass_of(plan) != current:
+            current = pass_of(plan)
+            forget(ready)
+        return answer(ready, prepare(pipe, question), plan, settings)
+
+    return answered
+
+
+def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:
+    """The repetition and the temperature of a sample. In a pass no question comes twice, so that a drafter which
+    remembers replies gains from other questions alone; between two passes it forgets."""
+    _, temperature, repeat = plan
+    return repeat, temperature
 
 
 def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], settings: SpeedSettings) -> Sample:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
 from mmspec.checkpoints import find_model
-from mmspec.contract import Drafter, Rule, Shape
+from mmspec.contract import Drafter, Rule, Shape, forget
 from mmspec.control import OWN, Control, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
@@ -169,6 +169,10 @@ class Pipeline:
         control = control_for(shape or usual_shape(drafter), found)
         rule = self.rule if acceptance is None else find_rule(acceptance, self.target)
         return Pipeline(self.target, self.processor, found, rule, self.folder, control)
+
+    def forget(self) -> None:
+        """Let the drafter forget what earlier replies taught it, if it remembers any (`recycling` does)."""
+        forget(self.drafter)
 
     def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or

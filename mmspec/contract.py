@@ -284,7 +284,9 @@ class Drafter(Protocol):
     One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
     smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
     again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
-    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`.
+    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`. One that
+    remembers earlier requests offers `forget()`: a prompt that comes again would else be measured with its own reply at
+    hand.
     """
 
     kinds: frozenset[Kind]
@@ -296,6 +298,12 @@ class Drafter(Protocol):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
         """Start on a request that was just prefilled; `kind` is one of `kinds`."""
+
+
+def forget(drafter: Any) -> None:
+    """Let a drafter be as before its first request, if it remembers any."""
+    if hasattr(drafter, "forget"):
+        drafter.forget()
 
 
 class TrainedDrafter(Drafter, Protocol):

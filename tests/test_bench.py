@@ -4,6 +4,7 @@ import io
 import json
 import re
 import subprocess
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tiny import tiny_llama, tiny_smolvlm
 from transformers import (
     Gemma3ForConditionalGeneration,
@@ -29,6 +31,7 @@ from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
+from mmspec.compare import compare
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
 from mmspec.targets import CausalTarget
@@ -439,6 +442,30 @@ def test_speed_run_reports_what_its_samples_say(model: Path, speaker: Path, tmp_
     assert (out / "table.txt").read_text() == text
     assert "hf-assisted" in text
     assert (out / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_drafter_that_remembers_replies_does_not_meet_its_own_again(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    drafters = ("--drafters", "none,recycling,hybrid", "--shape", "3x2x6", "--repeats", "2")
+    succeeded(bench(*drafters, "--max-new-tokens", "24", "--out", str(out), model=model))
+    samples = [sample_of(json.loads(line)) for line in (out / "samples.jsonl").read_text().splitlines()]
+    # at temperature 0 a repetition says the same, so that what differs is what was remembered
+    rounds = defaultdict(set)
+    greedy = [sample for sample in samples if sample.temperature == 0]
+    for sample in greedy:
+        for name in ("recycling", "hybrid"):
+            rounds[sample.question, name].add(tuple(sample.runs[name].accept_lengths))
+    assert len(greedy) == 4
+    assert all(len(found) == 1 for found in rounds.values())
+
+    pipe = mmspec.load(model, "recycling", shape=mmspec.Shape(3, 2, 6))
+    picture = Image.new("RGB", (40, 30), "red")
+    fresh = pipe(picture, "what?", max_new_tokens=24)
+    again = pipe(picture, "what?", max_new_tokens=24)
+    assert sum(again.stats.accept_lengths) > sum(fresh.stats.accept_lengths)  # it does remember
+    assert compare(pipe, picture, "what?", max_new_tokens=24).speculative.stats.accept_lengths == (
+        fresh.stats.accept_lengths
+    )
 
 
 @pytest.mark.parametrize(

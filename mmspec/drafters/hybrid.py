@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified, forget
 from mmspec.drafters.host import HostTree, plant
 from mmspec.drafters.suffix import Matching, Suffix
 from mmspec.errors import InputError
@@ -71,6 +71,10 @@ class Hybrid:
     def net(self) -> nn.Module | None:
         """The network of the other drafter, if it has one."""
         return getattr(self.other, "net", None)
+
+    def forget(self) -> None:
+        """Let the other drafter forget, if it remembers anything."""
+        forget(self.other)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Mixing:
         """Start both."""

@@ -61,6 +61,10 @@ class Recycling:
         if self.vocab_size != target.vocab_size:
             self.vocab_size, self.successors = target.vocab_size, None
 
+    def forget(self) -> None:
+        """Know no successors, as before the first request."""
+        self.successors = None
+
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recycled:
         """Make the matrix where the first request runs."""
         device = state.emitted.device
