@@ -89,12 +89,20 @@ class Csm(Speaking):
         """Codes of LONGEST_S seconds."""
         return int(LONGEST_S * self.model.config.codec_config.frame_rate) * self.codebooks
 
+    @property
+    def prompt_vocab_size(self) -> int:
+        """Words; codes have ids of their own."""
+        return self.model.config.text_vocab_size
+
     def ends(self) -> list[int]:
-        """No single code ends an utterance, a frame does: see `FrameStop`."""
-        return []
+        """The code of which a frame that ends an utterance is made, see `FrameStop`: alone it ends nothing, but no rule
+        may keep it by tolerance."""
+        return [self.model.config.codebook_eos_token_id]
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """Stops after a frame that says so."""
+        if strings:
+            raise InputError("what CSM makes has no text: leave stop out")
         return FrameStop(self.codebooks, self.model.config.codebook_eos_token_id, budget)
 
     def head_at(self, hidden: Tensor, code: int) -> Tensor:
@@ -111,7 +119,13 @@ class Csm(Speaking):
         return self.padded(rows)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
-        """Read the prompts and draw the first code of the first frame."""
+        """Read the prompts and draw the first code of the first frame.
+
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `max_new_tokens` codes. Sound before them is not served.
+        """
+        strange = inputs.keys() - {"input_ids", "attention_mask", "max_new_tokens"}
+        if strange:
+            raise InputError(f"CSM is served with texts alone: leave {min(strange)} out")
         if sampler.sampling.ras_window or sampler.sampling.repetition_penalty != 1:
             raise InputError("codes of different codebooks share their ids: repetition cannot be penalised in CSM")
         rows, budget = unpad(inputs), inputs["max_new_tokens"]
@@ -131,7 +145,7 @@ class Csm(Speaking):
         pending = sampler.draw(sampler.warp(Draft.root(zeros), scores), zeros[:, None])[:, 0]
         limit = min(budget, left * self.codebooks)
         return CsmState(
-            ids=rows,
+            ids=[[] for _ in rows],  # those of the prompt are words, and no drafter may take them for codes
             done=[False] * len(rows),
             emitted=zeros,
             prompt_length=torch.tensor([len(row) for row in rows], device=self.model.device),

@@ -59,6 +59,11 @@ class Musicgen(Delayed):
         return MusicgenProcessor
 
     @property
+    def prompt_vocab_size(self) -> int:
+        """Words of the text encoder."""
+        return self.model.config.text_encoder.vocab_size
+
+    @property
     def budget(self) -> int:
         """Columns of LONGEST_S seconds."""
         return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)

@@ -319,6 +319,14 @@ def test_a_folder_of_a_smaller_model_drafts(model: Any, tmp_path: Path) -> None:
     json.dumps(out.as_dict())
 
 
+def test_a_prompt_may_have_every_word_and_no_other_id(model: Any) -> None:
+    """Words are many more than codes."""
+    words = {"input_ids": torch.tensor([[5, 63]]), "temperature": 0, "max_new_tokens": 9}
+    assert len(pipeline(model).generate(**words).token_ids) == 9
+    with pytest.raises(InputError, match="knows ids 0 to 63"):
+        pipeline(model).generate(**{**words, "input_ids": torch.tensor([[64]])})
+
+
 def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
     pipe = pipeline(model)
     with pytest.raises(InputError, match="too few for a delay pattern"):

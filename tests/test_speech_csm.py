@@ -24,9 +24,13 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampling
+from mmspec.speech.beta import Beta
 from mmspec.speech.csm import Csm, Frame, FrameStop
 from mmspec.speech.depth import Depth
+from mmspec.speech.relaxed import MaxRatio, Tolerance, TopK
 from mmspec.stopping import TextStop
+from mmspec.training.eagle import EagleRecipe
+from mmspec.tree import chain
 
 CODEBOOKS, CODES = 6, 20
 SAMPLED = Sampling(temperature=1.0, top_p=0.95, seed=3)
@@ -126,6 +130,51 @@ def test_rows_of_a_batch_are_those_of_single_calls(target: Csm, name: str, rule:
     assert (counting.depth_passes, counting.backbone_passes) == (single.depth_passes, single.backbone_passes)
     steps = [[len(tokens) for tokens in r.tokens] for r in together.rounds]
     assert any(one != other for one, other in steps)
+
+
+def test_words_of_the_prompt_are_never_drafted_as_codes(target: Csm) -> None:
+    """Every code is also the id of a word, and after each stands one that no code has."""
+    words = [word for code in range(CODES) for word in (code, 200 + code)]
+    pipe = mmspec.load(target.model, "prompt-lookup")
+    out = pipe.generate(input_ids=torch.tensor([words]), max_new_tokens=30, temperature=1.0, seed=1)
+    plain = pipe.with_drafter("none").generate(
+        input_ids=torch.tensor([words]), max_new_tokens=30, temperature=1.0, seed=1
+    )
+    assert out.token_ids == plain.token_ids
+
+
+def test_a_prompt_may_have_every_word_and_no_other_id(target: Csm) -> None:
+    pipe = mmspec.load(target.model, "none")
+    assert len(pipe.generate(input_ids=torch.tensor([[5, 290]]), max_new_tokens=2).token_ids) == 2
+    with pytest.raises(InputError, match="knows ids 0 to 299"):
+        pipe.generate(input_ids=torch.tensor([[5, 300]]))
+    with pytest.raises(MismatchError, match="another one for what it emits"):
+        EagleRecipe().check(pipe.target)
+
+
+def test_sound_before_the_prompt_and_stop_strings_are_refused_instead_of_ignored(target: Csm) -> None:
+    pipe = mmspec.load(target.model, "none", processor=SimpleNamespace(tokenizer=tiny.tokenizer()))
+    sound = {"input_values": torch.zeros(1, 1, 64), "input_values_cutoffs": torch.tensor([[0, 64]])}
+    with pytest.raises(InputError, match="CSM is served with texts alone: leave input_values out"):
+        pipe.generate(input_ids=torch.tensor([[5, 298]]), max_new_tokens=2, **sound)
+    with pytest.raises(InputError, match="leave stop out"):
+        pipe(prompt="two red circles", max_new_tokens=2, stop="circle")
+
+
+@pytest.mark.parametrize("rule", [Tolerance(4), TopK(CODES), MaxRatio(1e-9), Beta(1.0)])
+def test_no_tolerance_ends_an_utterance(target: Csm, rule: Any) -> None:
+    """The end is drafted in every place, and stays only where it is the target's own draw."""
+    rule.bind(target)
+    scores = torch.zeros(400, 2, CODES).log_softmax(-1)
+    draft = chain(torch.tensor([[1, target.model.config.codebook_eos_token_id]]).repeat(400, 1))
+    strict: Any = Exact()
+    if isinstance(rule, Beta):
+        draft.kind, draft.q, strict = "sampled", torch.full((400, 2, CODES), 1 / CODES), Ratio()
+        draft.q[:, 0] = torch.nn.functional.one_hot(torch.tensor(0), CODES)
+    sampler, emitted = toys.Sampler(SAMPLED, 400, torch.device("cpu")), torch.zeros(400, dtype=torch.long)
+    own = strict(draft, scores, sampler, emitted).count
+    assert (own == 1).any()
+    assert torch.equal(rule(draft, scores, sampler, emitted).count, own)
 
 
 def test_settings_of_the_depth_decoder_that_are_not_applied_are_told(caplog: pytest.LogCaptureFixture) -> None:
