@@ -48,7 +48,8 @@ class ImageLogits(nn.Module):
         if self.run:
             return nn.functional.linear(states, weight[self.words[0] : self.words[0] + len(self.words)])
         if self.rows is None or self.rows.device != weight.device or self.rows.dtype != weight.dtype:
-            self.rows = weight[torch.tensor(self.words, device=weight.device)].detach()
+            with torch.inference_mode(False):  # else no drafter could learn through a head that was used before
+                self.rows = weight[torch.tensor(self.words, device=weight.device)].detach()
         return nn.functional.linear(states, self.rows)
 
 

@@ -85,6 +85,14 @@ def test_greedy_pictures_equal_those_of_transformers(scattered: bool) -> None:
     assert got == stock(target.model, request())
 
 
+def test_a_drafter_learns_through_the_head_of_a_target_that_has_drawn(target: Emu3, greedy: list[list[int]]) -> None:
+    """Drawing is done in inference mode; what the head keeps of it must not be of that mode."""
+    states = torch.randn(2, target.hidden_size, dtype=torch.float64, requires_grad=True)
+    target.head(states).sum().backward()
+    rows = target.model.lm_head.weight[target.embed.words]
+    assert torch.allclose(states.grad, rows.sum(0).expand(2, -1))
+
+
 @pytest.mark.parametrize("window", [3, 7, 20])
 def test_windows_that_cross_line_ends_draw_the_same(target: Emu3, greedy: list[list[int]], window: int) -> None:
     for drafter in (Jacobi(window, "repeat-left"), SJD(window, "repeat-above"), GumbelSharing(window, "sample-left")):
