@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -171,27 +172,46 @@ def interval(
 
 
 def bootstrap(
-    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95, least: float = 0.0
 ) -> tuple[float, float] | tuple[None, None]:
     """The interval of a value of sums over independent units, such as prompts.
 
-    There is none below LEAST_UNITS of them. Resampled sums of which there is no value do not count.
+    There is none below LEAST_UNITS of them. Resampled sums of which there is no value do not count. Few units resampled
+    vary less than new ones would: both sides of the percentiles are stretched as Student's t asks (`widening`).
 
-    Args: units: [units, parts] what each adds. value: sums [.., parts] -> values [..].
+    Args: units: [units, parts] what each adds. value: sums [.., parts] -> values [..]. least: below which it
+        cannot lie.
     """
     if len(units) < LEAST_UNITS:
         return None, None
     chosen = np.random.default_rng(0).integers(len(units), size=(RESAMPLES, len(units)))
-    values = value(units[chosen].sum(1))
+    values, middle = value(units[chosen].sum(1)), float(value(units.sum(0)))
     low, high = np.quantile(values[np.isfinite(values)], [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    wider = widening(len(units), level)
+    low, high = middle - wider * (middle - low), middle + wider * (high - middle)
+    return float(max(low, least)), float(high)
+
+
+def widening(units: int, level: float) -> float:
+    """How much wider Student's t interval of a mean of so many units is than the normal one of their plain variance.
+
+    The quantile is Fisher's expansion in 1 / degrees of freedom (Abramowitz and Stegun 26.7.5): 0.7 % off for 4 units.
+    """
+    z, free = NormalDist().inv_cdf((1 + level) / 2), units - 1
+    t = (
+        z
+        + (z**3 + z) / (4 * free)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
+    )
+    return t / z * (units / free) ** 0.5
 
 
 def with_interval(
-    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95, least: float = 0.0
 ) -> tuple[float, float | None, float | None]:
     """The value of the sum of all units, and its interval. See `bootstrap`."""
-    return float(value(units.sum(0))), *bootstrap(units, value, level)
+    return float(value(units.sum(0))), *bootstrap(units, value, level, least)
 
 
 def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> np.ndarray:

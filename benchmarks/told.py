@@ -161,7 +161,7 @@ class ToldReport:
             tried, held, base_tried, base_held = np.moveaxis(sums, -1, 0)
             return held / np.maximum(tried, 1) - base_held / np.maximum(base_tried, 1)
 
-        return with_interval(pair, gained)
+        return with_interval(pair, gained, least=-np.inf)
 
     def text(self) -> str:
         """A row per method: acceptance of every class and of all tokens; how much more of what the picture decides."""

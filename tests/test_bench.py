@@ -166,6 +166,26 @@ def test_interval_contains_the_estimate_and_grows_with_disagreement() -> None:
     assert same == pytest.approx((2.0, 2.0, 2.0))
 
 
+@pytest.mark.parametrize("prompts", [4, 8, 24])
+def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say(prompts: int) -> None:
+    """Costs of a method vary by a tenth around half of the baseline's: S is 2."""
+    rng, held, runs = np.random.default_rng(1), 0, 400
+    for _ in range(runs):
+        costs = np.ones((prompts, 2))
+        costs[:, 1] = 0.5 * rng.normal(1.0, 0.1, prompts)
+        low, high = fig.bootstrap(costs, lambda sums: sums[..., 0] / sums[..., 1])
+        assert low is not None
+        assert high is not None
+        held += low <= 2 <= high
+    assert 0.92 <= held / runs <= 0.98  # the percentiles alone: 0.81, 0.88, 0.94
+
+
+def test_student_s_quantiles_are_those_of_the_tables() -> None:
+    for units, quantile in ((4, 3.182), (6, 2.571), (12, 2.201), (31, 2.042)):
+        t = fig.widening(units, 0.95) * 1.95996 * ((units - 1) / units) ** 0.5
+        assert t == pytest.approx(quantile, rel=0.01)
+
+
 def test_interval_resamples_prompts_not_replies() -> None:
     """Repetitions of one prompt are no new evidence: with prompts that are all alike there is nothing to resample."""
     samples = [

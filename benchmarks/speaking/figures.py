@@ -120,7 +120,7 @@ def added_errors(found: Sequence[Marked], method: str) -> tuple[float | None, fl
     if not all("errors" in marks.get(name, {}) for _, marks in found for name in (method, OURS)):
         return None, None, None
     counts = by_sentence(found, [(method, "errors"), (OURS, "errors"), (method, "words")])
-    return with_interval(counts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2])
+    return with_interval(counts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], least=-np.inf)
 
 
 def by_sentence(found: Sequence[Marked], names: Sequence[tuple[str, str]]) -> np.ndarray:
