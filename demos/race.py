@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmspec.demos.trace import Trace, emitted, per_token, tau
+from mmspec.demos.trace import Trace, emitted, tau
 
 LONGEST = 8.0
 """Seconds of a replay; what took longer is shown faster, and the page says so."""
@@ -33,7 +33,7 @@ class Race:
 
     def speedup_by(self, until: float) -> float | None:
         """S of what each side had said by a time, in seconds since its start."""
-        slow, fast = (per_token(trace.rounds(until)) for trace in (self.slow, self.fast))
+        slow, fast = (trace.per_token(until) for trace in (self.slow, self.fast))
         return slow / fast if slow and fast else None
 
     @property
@@ -67,6 +67,6 @@ class Reading:
 def read(trace: Trace, until: float) -> Reading:
     """The counters of a request at a time, in seconds since its start."""
     steps = trace.rounds(until)
-    each = per_token(steps)
+    each = trace.per_token(until)
     mean = tau(steps) if trace.verifies else None
     return Reading(emitted(steps), max(len(steps) - 1, 0), mean, 1 / each if each else None)

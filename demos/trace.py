@@ -47,17 +47,24 @@ class Step:
 @dataclass
 class Trace:
     """A request so far; the first step is the prefill. token_ids: what was emitted. verifies: whether drafts are
-    judged."""
+    judged. begun: how many seconds of the first step the drafter took to begin, which belong to decoding."""
 
     method: str
     lossless: bool = True
     verifies: bool = True
     steps: list[Step] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    begun: float = 0.0
 
     def rounds(self, until: float = math.inf) -> list[Step]:
         """The steps that were done by a time, in seconds."""
         return [step for step in self.steps if step.seconds <= until]
+
+    def per_token(self, until: float = math.inf) -> float | None:
+        """Seconds of decoding per token after the first, by a time."""
+        steps = self.rounds(until)
+        count = emitted(steps) - 1
+        return (steps[-1].seconds - steps[0].seconds + self.begun) / count if count > 0 else None
 
     @property
     def seconds(self) -> float:
@@ -80,12 +87,6 @@ def tau(steps: Sequence[Step]) -> float | None:
     return (emitted(steps) - 1) / (len(steps) - 1) if len(steps) > 1 else None
 
 
-def per_token(steps: Sequence[Step]) -> float | None:
-    """Seconds per token after the first, of steps that begin with the prefill."""
-    count = emitted(steps) - 1
-    return (steps[-1].seconds - steps[0].seconds) / count if count > 0 else None
-
-
 def follow(
     stream: Stream, method: str, tokenizer: object, recorded: Sequence[Recorded] | None, text_of: Callable[[int], str]
 ) -> Iterator[Trace]:
@@ -97,6 +98,8 @@ def follow(
     text, stats = TextStream(tokenizer), stream.stats[0]
     trace = Trace(method, stats.lossless, stats.verifies)
     for number, piece in enumerate(stream):
+        if not number:
+            trace.begun = stats.draft_seconds
         draft = recorded[number - 1] if recorded is not None and number else None
         pieces = tuple(text.add([token]) for token in piece.tokens)
         nodes = nodes_of(draft, text_of) if draft else ()

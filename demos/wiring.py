@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from inspect import Parameter, signature
 from typing import Any
@@ -19,11 +20,23 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        self.asked = self.stopped = self.ended = 0
+        self.asked = self.begun = self.stopped = self.ended = 0
+        self.waiting: deque[int] = deque()
 
     def ask(self) -> None:
-        """Another request is made."""
+        """Another request is made, and waits for the model."""
         self.asked += 1
+        self.waiting.append(self.asked)
+
+    def begin(self) -> int:
+        """The number of the request that the model comes to now: they come in turn, and more may wait behind it."""
+        self.begun = self.waiting.popleft() if self.waiting else 0
+        return self.begun
+
+    def fail(self) -> None:
+        """A request broke, or was not let into a queue that is full: none that waits can be told from it."""
+        self.waiting.clear()
+        self.ended = self.asked
 
     def stop(self) -> bool:
         """Every request so far is to end. Returns: whether there is one that has not ended."""
@@ -62,21 +75,21 @@ def wire(
     """
 
     def running(switch: Switch, *values: Any) -> Iterator[Any]:
-        yield from switch.until_stopped(run(*values), switch.asked)
+        yield from switch.until_stopped(run(*values), switch.begin())
 
     # Gradio names the parameters of its API by the signature
     asks = [Parameter("switch", Parameter.POSITIONAL_OR_KEYWORD), *signature(run).parameters.values()]
     running.__signature__ = signature(run).replace(parameters=asks)  # type: ignore[attr-defined]
 
     def replaying(switch: Switch, race: Any) -> Iterator[Any]:
-        request = switch.asked
+        request = switch.begun
         yield from switch.until_stopped(show_replay(race), request)
         if switch.is_stopped(request):
             yield markup.note("Stopped."), gr.skip(), gr.skip(), gr.skip()
         switch.ended = request
 
     def broken(switch: Switch) -> str:
-        switch.ended = switch.asked
+        switch.fail()
         return markup.problem(markup.BROKEN)
 
     def stopping(switch: Switch) -> Any:

@@ -56,6 +56,8 @@ def test_counters_count_what_was_done_by_a_time(race: Race) -> None:
     assert (whole.tokens, whole.verifications, whole.tau, whole.tokens_per_second) == (6, 2, 2.5, 2.5)
     assert race.speedup == pytest.approx((5 / 5) / (2 / 5))
     assert race.fast.accept_lengths == [2, 1]
+    race.fast.begun = 0.5  # of the first second, in which the drafter read the prompt
+    assert race.speedup == pytest.approx((5 / 5) / (2.5 / 5))
 
 
 def test_replay_is_in_real_time_unless_that_is_too_long(race: Race) -> None:
@@ -93,14 +95,14 @@ def test_a_stream_becomes_a_trace() -> None:
     """A character of several tokens appears with the last of them, as in the answer itself."""
     words = tokenizer()
     ids = words("red \u00e9!", add_special_tokens=False)["input_ids"]
-    stats = SimpleNamespace(lossless=False, verifies=True, seconds=0.0)
 
     class Scripted:
-        stats = [SimpleNamespace(lossless=False, verifies=True, seconds=0.0)]
+        stats = [SimpleNamespace(lossless=False, verifies=True, seconds=0.0, draft_seconds=0.25)]
 
         def __iter__(self) -> Iterator[Piece]:
             for number, (tokens, drafted) in enumerate([(ids[:1], 0), (ids[1:4], 2), (ids[4:], 0)]):
                 self.stats[0].seconds = 1.0 + number
+                self.stats[0].draft_seconds += number
                 yield Piece("", tokens, drafted)
 
     draft = Recorded(*map(torch.tensor, ([ids[0], *ids[1:4], 5], [-1, 0, 1, 2, 2], [0, 1, 2, 3, 3])), None, [0, 1, 2])
@@ -114,7 +116,7 @@ def test_a_stream_becomes_a_trace() -> None:
     assert set(trace.steps[2].kinds) == {PLAIN}
     assert trace.token_ids == ids
     assert not trace.lossless
-    assert not stats.lossless
+    assert trace.begun == 0.25  # what the drafter took before the first round
 
 
 # what is shown
@@ -373,16 +375,22 @@ def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_
 
 def test_a_stop_ends_what_was_asked_for_before_it_and_nothing_later() -> None:
     switch = wiring.Switch()
-    assert list(switch.until_stopped(iter("abc"), switch.asked)) == ["a", "b", "c"]  # Gradio's client never asks
+    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]  # Gradio's client never asks
     assert not switch.stop()  # nothing runs
     switch.ask()
-    frames = switch.until_stopped(iter("abc"), switch.asked)
+    switch.ask()
+    frames = switch.until_stopped(iter("abc"), switch.begin())
     assert next(frames) == "a"
     assert switch.stop()
-    assert list(frames) == []
-    assert list(switch.until_stopped(iter("abc"), 1)) == []  # one that has waited until now
     switch.ask()
-    assert list(switch.until_stopped(iter("abc"), switch.asked)) == ["a", "b", "c"]
+    assert list(frames) == []
+    assert list(switch.until_stopped(iter("abc"), switch.begin())) == []  # one that has waited until now
+    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]
+    assert switch.begin() == 0  # a program runs it again
+    switch.ask()
+    switch.fail()  # the queue was full
+    switch.ask()
+    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]
 
 
 def test_visitors_do_not_see_where_models_lie(studio: Studio) -> None:
