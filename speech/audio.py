@@ -6,6 +6,7 @@ checked before its samples are read.
 
 from __future__ import annotations
 
+import math
 import os
 import wave
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from mmspec.errors import InputError, missing_extra, one_line, shorten
 LONGEST_S = 600.0
 """Seconds of a file that are read at most; more is refused."""
 RATES = (4_000, 192_000)
+WIDEST = 4
+"""Bytes of a sample."""
+LARGEST_FILTER = 2**22
+"""Numbers in a resampling filter, which has one phase for each step in which two rates come together again."""
 
 
 @dataclass
@@ -82,6 +87,8 @@ def _read(file: Any, name: str) -> Audio:
         with wave.open(file, "rb") as sound:
             channels, width, rate, count = sound.getparams()[:4]
             _check_length(count, rate, name)
+            if width > WIDEST:
+                raise InputError(f"{name} has samples of {8 * width} bits; 8, 16, 24 or 32 are read")
             data = sound.readframes(count)
     except (wave.Error, EOFError, OSError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -123,10 +130,18 @@ def _checked(samples: np.ndarray, rate: Any, name: str) -> Audio:
 
 
 def resampled(audio: Audio, rate: int) -> Tensor:
-    """The samples [N] at another rate."""
+    """The samples [N] at another rate.
+
+    Raises: InputError: rates that have so little in common that the filter would not fit into memory.
+    """
     samples = torch.from_numpy(audio.samples)
     if audio.rate == rate:
         return samples
+    if math.lcm(audio.rate, rate) // math.gcd(audio.rate, rate) > LARGEST_FILTER:
+        raise InputError(
+            f"{audio.rate} samples per second cannot be brought to {rate}, with which they have too little in common: "
+            "save the sound at a usual rate, such as 48000"
+        )
     return torchaudio().functional.resample(samples, audio.rate, rate)
 
 

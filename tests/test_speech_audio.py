@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmspec.errors import InputError
+from mmspec.speech import audio as audio_module
 from mmspec.speech.audio import Audio, read_audio, resampled
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.text import CHARACTERS, make_tokenizer, spoken
@@ -31,6 +32,13 @@ def wav_bytes(samples: np.ndarray, width: int, channels: int = 1, rate: int = 80
         out.setframerate(rate)
         out.writeframes(data)
     return file.getvalue()
+
+
+def wide(width: int) -> bytes:
+    """A header that declares samples of `width` bytes, which `wave` reads and does not write."""
+    data = bytearray(wav_bytes(np.zeros(40), 4))
+    data[32:36] = struct.pack("<HH", width, 8 * width)
+    return bytes(data)
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -77,6 +85,8 @@ def test_a_file_that_ends_early_is_read_as_far_as_it_goes() -> None:
         (Audio(np.zeros(5, np.float32), 8000.5), "rate 8000.5"),  # type: ignore[arg-type]
         (wav_bytes(np.zeros(0), 2), "holds no sound"),
         (wav_bytes(np.zeros(9), 2, rate=300_000), "300000 samples per second"),
+        (wide(5), "samples of 40 bits; 8, 16, 24 or 32 are read"),
+        (wide(8), "samples of 64 bits"),
     ],
     ids=str,
 )
@@ -103,6 +113,19 @@ def test_resampling_keeps_the_tone() -> None:
     assert len(low) == 4000
     spectrum = torch.fft.rfft(low).abs()
     assert abs(int(spectrum.argmax()) - 200) <= 1
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 32000, 44100, 48000, 88200, 96000, 176400, 192000])
+@pytest.mark.parametrize("goal", [16000, 24000])
+def test_usual_rates_are_brought_to_those_of_codecs(rate: int, goal: int) -> None:
+    assert len(resampled(tiny.voice(0.2, rate), goal)) == goal // 5
+
+
+@pytest.mark.parametrize("rate", [191_999, 47_999])
+def test_rates_whose_filter_would_fill_the_memory_are_refused(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audio_module, "torchaudio", lambda: pytest.fail("it was tried"))
+    with pytest.raises(InputError, match=f"{rate} samples per second cannot be brought to 16000"):
+        resampled(read_audio(wav_bytes(np.zeros(100), 2, rate=rate)), 16_000)
 
 
 @pytest.mark.parametrize(
