@@ -74,16 +74,20 @@ class Llasa(Speaking):
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
-        self.first_code = self.end = -1
         self.count = getattr(model.config, "speech_codes", None) or 65_536
-        if tokenizer is not None:
-            self.first_code, last = tokenizer.convert_tokens_to_ids([code_token(0), code_token(self.count - 1)])
-            self.end = tokenizer.convert_tokens_to_ids(SPEECH_END)
-            if None in (self.first_code, last, self.end) or last - self.first_code != self.count - 1:
-                raise UnsupportedError(
-                    f"the tokenizer is not Llasa's: it needs {code_token(0)} to {code_token(self.count - 1)} in a row, "
-                    f"and {SPEECH_END}"
-                )
+        if tokenizer is None:
+            raise InputError(
+                "only Llasa's tokenizer knows which ids are codes and what ends speech: pass "
+                "processor=LlasaProcessor(tokenizer, codec) to load"
+            )
+        names = [code_token(0), code_token(self.count - 1), SPEECH_END]
+        self.first_code, last, self.end = found = tokenizer.convert_tokens_to_ids(names)
+        strange = {None, tokenizer.unk_token_id} & {*found}
+        if strange or last - self.first_code != self.count - 1:
+            raise UnsupportedError(
+                f"the tokenizer is not Llasa's: it needs {code_token(0)} to {code_token(self.count - 1)} in a row, "
+                f"and {SPEECH_END}"
+            )
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -112,7 +116,7 @@ class Llasa(Speaking):
 
     def ends(self) -> list[int]:
         """The end of the speech, and what the generation config says."""
-        return sorted({*super().ends(), *([self.end] if self.end >= 0 else [])})
+        return sorted({*super().ends(), self.end})
 
     @property
     def speaker(self) -> LlamaForCausalLM:

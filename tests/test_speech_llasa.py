@@ -171,3 +171,16 @@ def test_a_mistake_ends_in_one_clear_error(pipe: Any, call: Any, message: str) -
 def test_a_tokenizer_without_codes_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="not Llasa's"):
         mmspec.load(model(), drafter="none", processor=tiny.tokenizer())
+    endless = copy.deepcopy(tiny.tokenizer())
+    endless.add_tokens([*map(code_token, range(CODES))])
+    endless.unk_token = endless.convert_ids_to_tokens(3)  # which every name stands for that there is not
+    with pytest.raises(UnsupportedError, match="not Llasa's"):
+        mmspec.load(model(), drafter="none", processor=endless)
+
+
+def test_without_a_tokenizer_nobody_knows_the_codes() -> None:
+    """Else words would be taken for codes, and nothing would end speech."""
+    with pytest.raises(InputError, match="which ids are codes and what ends speech: pass processor="):
+        mmspec.load(model(), drafter="none")
+    with pytest.raises(InputError, match="which ids are codes"):
+        mmspec.load(model(), drafter="none", processor=LlasaProcessor(None, codec()))
