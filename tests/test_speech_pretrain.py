@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.errors import MismatchError, MissingExtraError
+from mmspec.errors import InputError, MismatchError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain import espeak, train
+from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
@@ -57,6 +58,15 @@ def test_sentences_are_short_pronounceable_and_in_one_split_only() -> None:
         assert all(spoken(line) == line and len(line) <= LONGEST for line in lines), name
     assert not set(splits["train"]) & (set(splits["dev"]) | set(splits["test"]))
     assert not set(splits["dev"]) & set(splits["test"])
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_no_sentences_are_refused_instead_of_looked_for_without_end(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts_module, "_all", lambda seed: iter(["two red circles"]))
+    with pytest.raises(InputError, match=f"{count} sentences are asked for: 1 or more are needed"):
+        sentences("train", count)
 
 
 def test_speech_is_kept_in_shards_and_never_made_twice(tmp_path: Path) -> None:
@@ -186,6 +196,13 @@ def options(tmp_path: Path, **changes: Any) -> Any:
     names = ["--out", str(tmp_path / "valle-mini"), "--run", str(tmp_path / "run"), "--no-bf16"]
     values = {"sentences": 24, "held-out": 4, "codec-steps": 3, "steps": 3, "deep-steps": 3, "batch": 4, **changes}
     return train.parser().parse_args(names + [f"--{name}={value}" for name, value in values.items()])
+
+
+@pytest.mark.parametrize("name", ["sentences", "held-out"])
+def test_a_run_without_sentences_is_refused_before_it_takes_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="0 sentences are asked for"):
+        train.run(options(tmp_path, **{name: 0}), MelCodecConfig(**TINY), SIZE, tones)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -123,11 +123,12 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     config = config or ListenerConfig(voices=len(VOICES))
     home = options.work or options.run / "listener"
     told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
-    claim(home, {name: getattr(options, name) for name in told} | {"config": config.to_dict()})
     counts = {"train": options.sentences, "dev": options.held_out}
+    texts = {split: sentences(split, count) for split, count in counts.items()}
+    claim(home, {name: getattr(options, name) for name in told} | {"config": config.to_dict()})
     spoken = {
-        split: record(sentences(split, count), config.rate, options.run / f"speech-{split}", options.seed, speak)
-        for split, count in counts.items()
+        split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
+        for split, lines in texts.items()
     }
     torch.manual_seed(options.seed)
     listener = Listener(config)

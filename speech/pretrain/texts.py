@@ -20,7 +20,9 @@ LONGEST = 72
 
 
 def sentences(split: str, count: int, seed: int = 0) -> list[str]:
-    """Different sentences of a split, as they are written for the model."""
+    """Different sentences of a split, as they are written for the model. Raises: InputError: a count below 1."""
+    if count < 1:
+        raise InputError(f"{count} sentences are asked for: 1 or more are needed")
     found: dict[str, None] = {}
     for sentence in _all(f"speech/{split}/{seed}"):
         if _bucket(sentence) in SPLITS[split]:

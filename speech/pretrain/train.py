@@ -136,11 +136,11 @@ def run(
     settings = {
         name: getattr(options, name) for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
     }
-    claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
     texts = {
         split: sentences(split, options.sentences if split == "train" else options.held_out)
         for split in ("train", "dev")
     }
+    claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
     write_texts(options.run / "texts", texts["train"])
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
