@@ -14,6 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from mmspec.checkpoints import bundled, drafters_of, find_model, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
+from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.errors import (
     CheckpointError,
     InputError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
-ATTENTION = ("sdpa", "eager", "mmspec_tree")
+ATTENTION = ("sdpa", "eager")
 
 
 class Family(Protocol):
@@ -95,7 +96,7 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
             f"the model's weights lie on {' and '.join(places)}: mmspec serves models that are on one device as a whole"
         )
     attention = model.config.get_text_config(decoder=True)._attn_implementation
-    if attention not in ATTENTION:
+    if attention not in (*ATTENTION, TREE_ATTENTION):
         raise UnsupportedError(
             f"the model runs {attention} attention, which takes no tree masks: load it with "
             f"attn_implementation={' or '.join(map(repr, ATTENTION))}"

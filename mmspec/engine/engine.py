@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.decoder import Decoder, Heard
+from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled, padded
 from mmspec.engine.graphs import Graph
@@ -26,8 +27,6 @@ from mmspec.engine.steps import Steps
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
-TREE_ATTENTION = "mmspec_tree"
-"""The name under which `mmspec.engine.attention` is known to transformers."""
 
 Taps = tuple[int, ...]
 
