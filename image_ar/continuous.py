@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,14 @@ class Continuous:
             raise InputError(f"tries={tries!r} is not valid: a whole number, 1 or more")
         self.tries = tries
         self.capped = 0
+
+    def bind(self, target: Any) -> None:
+        """Raise MismatchError for a target whose tokens are ids."""
+        if not getattr(target, "continuous", False):
+            raise MismatchError(
+                f"the rule {type(self).__name__} judges tokens that are continuous, and those of "
+                f"{type(target).__name__} are ids: use 'exact'"
+            )
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Revealed:
         """scores: [B, N, 2 D + 1], `Walk.pack` of the target's. See `mmspec.contract.Rule`."""

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.contract import Accepted, Draft, Needs, State, Verified
-from mmspec.errors import CheckpointError, InputError, missing_extra
+from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
+from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
@@ -63,6 +63,7 @@ class MarTarget(CausalTarget):
     makes = "picture"
     usual_drafter = "none"
     compiles = False
+    continuous = True
     settings = ("guidance", "steps")
     applies = ("guidance_scale",)
     usual_guidance = 1.0
@@ -105,6 +106,14 @@ class MarTarget(CausalTarget):
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """See `ContinuousSampler`."""
         return ContinuousSampler(sampling, batch, self.model.device)
+
+    def check_rule(self, rule: Rule) -> None:
+        """Only rules for continuous tokens can judge them."""
+        if not {"aligned", "masked"} & {*rule.takes}:
+            raise MismatchError(
+                f"the rule {type(rule).__name__} judges ids, and the tokens of MAR are continuous: use 'exact', "
+                "'continuous' or 'continuous-released'"
+            )
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """The canvas ends a row."""

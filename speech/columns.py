@@ -15,6 +15,7 @@ Cells that the pattern forces have one token of probability one, so they change 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,6 +83,14 @@ class ColumnRule:
     lossless = True
     invariant = False
     takes: tuple[Kind, ...] = ("sampled",)
+
+    def bind(self, target: Any) -> None:
+        """Raise MismatchError for a target that does not write columns."""
+        if not getattr(target, "writes_columns", False):
+            raise MismatchError(
+                f"the rule {type(self).__name__} judges columns of codes, and {type(target).__name__} emits single "
+                "tokens: use 'exact'"
+            )
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Decide how many columns stay. scores: [B, N, K, V]. See `mmspec.contract.Rule`."""

@@ -63,6 +63,7 @@ class Delayed(CausalTarget):
     makes = "sound"
     usual_drafter = "none"
     compiles = False
+    writes_columns = True
     settings = ("guidance",)
     applies = ("guidance_scale",)
     rules = {"exact": "columns", "ratio": "columns-ratio"}  # noqa: RUF012

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 import mmspec
 from mmspec.checkpoints import save_drafter
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import CheckpointError, InputError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.image_ar.continuous import Conditioned, Released
 from mmspec.image_ar.mar import MarTarget, walk_noise
 from mmspec.image_ar.mar_canvas import plan
@@ -358,8 +358,19 @@ def test_rules_and_shapes_by_name(folder: Path) -> None:
     assert len(mmspec.load(folder, dtype="bfloat16")(prompt="a red circle").token_ids) == LENGTH
     pipe = mmspec.load(folder, shape=mmspec.Shape(1))
     assert len(pipe(prompt="a red circle").token_ids) == LENGTH
-    with pytest.raises(mmspec.Error, match="the rule Ratio takes proposals of kind sampled, the drafter MarDrafter"):
-        mmspec.load(folder, acceptance="ratio")
+
+
+@pytest.mark.parametrize("name", ["ratio", "match", "block", "typical", "lantern", "gsd"])
+def test_rules_for_ids_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(MismatchError, match="judges ids, and the tokens of MAR are continuous: use 'exact'"):
+        mmspec.load(folder, "none", name)
+
+
+@pytest.mark.parametrize("name", ["continuous", "continuous-conditioned", "continuous-released"])
+def test_rules_for_continuous_tokens_judge_no_ids(name: str) -> None:
+    janus = tiny_images.janus_model()
+    with pytest.raises(MismatchError, match="continuous, and those of Janus are ids: use 'exact'"):
+        mmspec.load(janus, "none", name, processor=tiny_images.janus_processor())
 
 
 def test_a_stream_shows_what_is_drawn_so_far(folder: Path) -> None:

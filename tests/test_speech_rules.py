@@ -19,15 +19,18 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio, residual
 from mmspec.contract import Draft, bound
 from mmspec.errors import InputError, MismatchError
+from mmspec.loading import find_rule
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech import groups as groups_module
 from mmspec.speech import pcg as pcg_module
 from mmspec.speech.beta import Beta
 from mmspec.speech.csm import Csm
 from mmspec.speech.groups import Groups, alike, by_size
+from mmspec.speech.llasa import Llasa
 from mmspec.speech.pcg import PCG, rest
 from mmspec.speech.relaxed import MaxRatio, Relaxed, Tolerance, TopK, descend
 from mmspec.speech.unverified import Unverified
+from mmspec.speech.valle_target import ValleTarget
 from mmspec.speech.whisper import Whisper
 from mmspec.tree import chain
 
@@ -408,6 +411,13 @@ def test_groups_of_a_model_that_has_no_codes_among_its_words_are_refused() -> No
     for target in (SimpleNamespace(vocab_size=7), object.__new__(Csm), object.__new__(Whisper)):
         with pytest.raises(MismatchError, match="pcg acceptance groups the codes"):
             PCG().bind(target)
+
+
+@pytest.mark.parametrize("name", ["columns", "columns-ratio", "columns-joint"])
+@pytest.mark.parametrize("kind", [ValleTarget, Csm, Whisper, Llasa])
+def test_rules_for_columns_judge_no_single_tokens(kind: Any, name: str) -> None:
+    with pytest.raises(MismatchError, match=f"and {kind.__name__} emits single tokens: use 'exact'"):
+        find_rule(name, object.__new__(kind))
 
 
 def test_every_relaxed_rule_is_one_of_these() -> None:
