@@ -19,10 +19,10 @@ from mmspec.errors import CheckpointError, InputError, MismatchError, missing_ex
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
-from mmspec.image_ar.pictures import GREY
-from mmspec.image_ar.target import guidance_scale
+from mmspec.image_ar.pictures import to_picture
 from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
+from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
@@ -195,11 +195,8 @@ class MarTarget(CausalTarget):
         grid = self.model.config.grid
         known = torch.zeros(grid * grid, dtype=torch.bool, device=values.device)
         known[places] = True
-        pixels = self.model.pixels(torch.where(known[:, None], values, 0.0)[None])[0].float()
-        size = pixels.shape[-1] // grid
-        seen = known.view(grid, grid).repeat_interleave(size, 0).repeat_interleave(size, 1)
-        colours = torch.where(seen, pixels, GREY) * 0.5 + 0.5
-        return Image.fromarray((colours * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).cpu().numpy())
+        pixels = self.model.pixels(torch.where(known[:, None], values, 0.0)[None])[0]
+        return to_picture(pixels, known.view(grid, grid))
 
 
 def walks(

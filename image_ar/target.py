@@ -23,6 +23,7 @@ from mmspec.errors import InputError
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
+from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
 from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
 
@@ -167,7 +168,8 @@ class ImageTarget(CausalTarget):
         codes = layout.grid(ids)
         size = layout.rows, layout.columns
         filled = torch.tensor(codes + [codes[-1]] * (math.prod(size) - len(codes)), device=self.model.device)
-        return to_picture(self.pixels(filled.view(1, *size)), len(codes), size)
+        known = torch.arange(len(filled), device=filled.device) < len(codes)
+        return to_picture(self.pixels(filled.view(1, *size)), known.view(size))
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> GuidedState:
         """Read the prompts, both rows of each, and draw the first code.
@@ -228,16 +230,6 @@ class ImageTarget(CausalTarget):
     def guidance(self, asked: Any = None) -> float:
         """The scale of a request, or the checkpoint's usual one. Raises InputError for one that is none."""
         return guidance_scale(asked, self.model.generation_config, self.usual_guidance)
-
-
-def guidance_scale(asked: Any, config: Any, usual: float) -> float:
-    """The scale that is asked for, else that of a generation config, else the usual one. Raises InputError."""
-    scale = asked if asked is not None else getattr(config, "guidance_scale", None)
-    scale = usual if scale is None else scale
-    number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not number or not math.isfinite(scale) or scale <= 0:
-        raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
-    return float(scale)
 
 
 def guide(logits: Tensor, batch: int, scale: float) -> Tensor:

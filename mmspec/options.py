@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -122,6 +123,19 @@ def stop_strings(options: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(stop, Sequence):
         raise InputError(f"stop={shorten(stop)} is not valid: give a text or a list of texts")
     return tuple(stop)
+
+
+def guidance_scale(asked: Any, config: Any, usual: float = 1.0) -> float:
+    """The scale of classifier-free guidance that is asked for, else that of a generation config, else the usual one.
+
+    Raises: InputError: not a number above 0 (1 turns it off).
+    """
+    scale = asked if asked is not None else getattr(config, "guidance_scale", None)
+    scale = usual if scale is None else scale
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not number or not math.isfinite(scale) or scale <= 0:
+        raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
+    return float(scale)
 
 
 def end_tokens(config: Any) -> list[int]:

@@ -18,6 +18,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import InputError, MismatchError
+from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
 from mmspec.targets import CausalTarget, check_finite, unpad
@@ -112,13 +113,6 @@ class Delayed(CausalTarget):
         what the pattern forces in place."""
         raise NotImplementedError
 
-    def guidance(self, told: Any) -> float:
-        """The scale of guidance. Raises: InputError: not a positive number."""
-        scale = told if told is not None else getattr(self.model.generation_config, "guidance_scale", None) or 1.0
-        if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < float("inf"):
-            raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed, 1 is off")
-        return float(scale)
-
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the texts and draw the first columns.
 
@@ -133,7 +127,8 @@ class Delayed(CausalTarget):
                 f"max_new_tokens={inputs['max_new_tokens']} columns are too few for a delay pattern of "
                 f"{self.codebooks} codebooks: {self.least} or more are needed"
             )
-        rows, scale = unpad(inputs), self.guidance(inputs.get("guidance"))
+        rows = unpad(inputs)
+        scale = guidance_scale(inputs.get("guidance"), self.model.generation_config)
         tracks = [self.track(row, total, scale) for row in rows]
         for track in tracks:
             track.top_k = sampler.sampling.top_k
