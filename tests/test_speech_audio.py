@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mmspec.errors import InputError
 from mmspec.speech import audio as audio_module
+from mmspec.speech import codec as codec_module
 from mmspec.speech.audio import Audio, read_audio, resampled
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.text import CHARACTERS, make_tokenizer, spoken
@@ -183,6 +184,11 @@ def test_codes_and_samples_have_the_stated_sizes(samples: int) -> None:
     codes = model.encode(0.1 * torch.randn(2, samples))
     assert codes.shape == (2, 3, -(-samples // 128))
     assert model.decode(codes).shape == (2, codes.shape[-1] * 128)
+
+
+def test_the_usual_codec_is_as_large_as_its_header_says() -> None:
+    size = sum(weight.numel() for weight in MelCodec(MelCodecConfig()).parameters())
+    assert f"{size / 1e6:.1f} M parameters" in (codec_module.__doc__ or "")
 
 
 def test_decoding_is_repeatable() -> None:
