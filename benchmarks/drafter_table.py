@@ -34,7 +34,7 @@ from mmspec.benchmarks.figures import (
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import Method, Ours, methods
 from mmspec.benchmarks.plan_run import plain
-from mmspec.benchmarks.records import Sample, Store, write_whole
+from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
@@ -43,6 +43,7 @@ from mmspec.benchmarks.tables import NAMED, number, span
 from mmspec.benchmarks.weights import weights_of, weights_of_rows
 from mmspec.benchmarks.world_tasks import TASKS
 from mmspec.errors import Error, InputError, one_line, unknown_name
+from mmspec.safe_files import write_whole
 
 FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
 DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash")

@@ -14,13 +14,13 @@ from typing import Any
 from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
 from mmspec.benchmarks.plan import Plan
-from mmspec.benchmarks.records import write_whole
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.start import loaded, usual_rows
 from mmspec.benchmarks.tables import SHARED
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import run_task
 from mmspec.errors import Error, InputError, one_line
+from mmspec.safe_files import write_whole
 from mmspec.spread import Where, spread_over
 
 

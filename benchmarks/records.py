@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import CheckpointError, InputError, shorten
+from mmspec.safe_files import write_whole
 
 
 @dataclass
@@ -54,16 +55,6 @@ class Sample:
     def key(self) -> str:
         """What tells it from the other samples of a run."""
         return f"{self.question}/{self.temperature}/{self.repeat}"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 class Store:

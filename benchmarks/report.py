@@ -14,10 +14,11 @@ from mmspec.benchmarks.figures import OURS, Figures, counted, figures
 from mmspec.benchmarks.gauges import Gauges, gauges
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
-from mmspec.benchmarks.records import Sample, write_whole
+from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.errors import InputError
+from mmspec.safe_files import write_whole
 
 
 @dataclass

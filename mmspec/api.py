@@ -283,4 +283,9 @@ def _loaded(
     compile: bool,
     drafter_dtype: torch.dtype | None,
 ) -> Pipeline:
-    return load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=drafter_dtype)
+    return _loaded_model(model, compile).with_drafter(drafter, shape, acceptance, drafter_dtype)
+
+
+@lru_cache(maxsize=2)
+def _loaded_model(model: str, compile: bool) -> Pipeline:
+    return load(model, "none", compile=compile)  # which other drafters and rules share

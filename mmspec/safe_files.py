@@ -1,8 +1,9 @@
-"""What is read of a folder before anything is loaded from it: JSON, and whether its weights are of a safe kind."""
+"""Files read and written safely: JSON, whether a folder's weights are of a safe kind, and text whole or not at all."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,13 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file such that a reader sees the old one, none, or all of the new one."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)

@@ -53,9 +53,9 @@ def test_generate_is_load_and_call_and_keeps_the_model(folder: Path, monkeypatch
     expected = mmspec.load(folder)(RED, QUESTION, max_new_tokens=5).token_ids
     load, loads = api.load, []
     monkeypatch.setattr(api, "load", lambda *parts, **rest: loads.append(parts) or load(*parts, **rest))
-    for _ in range(2):
-        assert mmspec.generate(RED, QUESTION, model=folder, max_new_tokens=5).token_ids == expected
-    assert len(loads) == 1
+    for drafter in (None, None, "none", "suffix", "prompt-lookup"):
+        assert mmspec.generate(RED, QUESTION, model=folder, drafter=drafter, max_new_tokens=5).token_ids == expected
+    assert len(loads) == 1  # all drafters share the model
 
 
 def test_an_answer_has_text_tokens_and_statistics(pipe: mmspec.Pipeline) -> None:

@@ -417,6 +417,8 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         gpu(stage="ceilings", small=True, out=tmp_path, dtype="int8")
     with pytest.raises(InputError, match="tokens=1"):
         gpu(stage="ceilings", small=True, out=tmp_path, tokens=1)
+    with pytest.raises(InputError, match="device='gpu' is not valid"):
+        gpu(stage="ceilings", small=True, out=tmp_path, device="gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

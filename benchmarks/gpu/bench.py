@@ -57,7 +57,11 @@ class Bench:
         tables: Tables,
     ) -> None:
         self.settings, self.deadline = settings, deadline
-        self.device, self.dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        try:
+            self.device = torch.device(settings.device)
+        except RuntimeError as error:
+            raise InputError(f"device={settings.device!r} is not valid: cuda or cpu is needed") from error
+        self.dtype = getattr(torch, settings.dtype)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise InputError("there is no CUDA device here: add --small, or --device cpu")
         self.specs: list[Spec] = [spec_of(name, settings.small) for name in models or names()]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.benchmarks.machine import conditions
-from mmspec.benchmarks.records import write_whole
 from mmspec.errors import InputError, shorten
-from mmspec.safe_files import read_json
+from mmspec.safe_files import read_json, write_whole
 
 Row = Sequence[Any]
 Tables = Callable[[dict[str, dict[str, Any]]], list[tuple[str, list[Row]]]]

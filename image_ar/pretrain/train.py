@@ -23,8 +23,8 @@ from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.safe_files import read_json
-from mmspec.training.folders import claim, write_whole
+from mmspec.safe_files import read_json, write_whole
+from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
 

@@ -19,9 +19,10 @@ from typing import Any
 
 from mmspec.errors import InputError, shorten
 from mmspec.progress import progress
+from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
-from mmspec.training.folders import claim, write_whole
+from mmspec.training.folders import claim
 from mmspec.training.processes import group, leader_first, wait
 from mmspec.training.questions import Question, Questions
 

@@ -22,6 +22,7 @@ from mmspec.checkpoints import fingerprint, weights_digest
 from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
+from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
@@ -30,7 +31,7 @@ from mmspec.training.cost import Cost
 from mmspec.training.course import Course
 from mmspec.training.data import open_data, warm_up_data
 from mmspec.training.features import Features
-from mmspec.training.folders import run_folder, write_whole
+from mmspec.training.folders import run_folder
 from mmspec.training.learner import Learner
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.recipe import Recipe

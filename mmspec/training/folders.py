@@ -1,24 +1,14 @@
-"""Folders of runs: files written whole or not at all, and a note of the settings that made them."""
+"""Folders of runs, with a note of the settings that made them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from mmspec.errors import MismatchError
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file such that a reader sees the old one, none, or all of the new one."""
-    temporary = file.with_name(file.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+from mmspec.safe_files import write_whole
 
 
 def run_folder(base: Path, settings: dict[str, Any]) -> Path:
