@@ -32,6 +32,7 @@ from mmspec.decode import decode, within_memory
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
+from mmspec.training.answers import written_answer
 from mmspec.tree import follow
 
 
@@ -94,15 +95,10 @@ class First(Sampler):
         return torch.where(positions == 0, self.token, super().draw(scores, positions))
 
 
-def answer_of(pipe: Pipeline, qa: Any) -> tuple[list[int], list[str]]:
+def answer_of(pipe: Pipeline, image: Any, qa: Any) -> tuple[list[int], list[str]]:
     """The reference answer as the target would have to write it: its ids, and the dependence of each."""
-    text = qa.answer
-    if getattr(pipe.processor, "chat_template", None):
-        turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": qa.question}]}]
-        reply = {"role": "assistant", "content": [{"type": "text", "text": qa.answer}]}
-        before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        whole = pipe.processor.apply_chat_template([*turns, reply], tokenize=False)
-        text = whole[len(before) :].partition(qa.answer)[0] + qa.answer
+    written = written_answer(pipe, image, qa.question, qa.answer)
+    text = written.partition(qa.answer)[0] + qa.answer
     found = tokenizer_of(pipe)(text, add_special_tokens=False, return_offsets_mapping=True)
     return found["input_ids"], kinds_of(found["offset_mapping"], qa.spans, len(text) - len(qa.answer))
 
@@ -110,7 +106,7 @@ def answer_of(pipe: Pipeline, qa: Any) -> tuple[list[int], list[str]]:
 @torch.inference_mode()
 def told_counts(pipe: Pipeline, question: Question) -> Counts:
     """By dependence: tokens for which there was a draft, and how many of them it held."""
-    ids, kinds = answer_of(pipe, question.qa)
+    ids, kinds = answer_of(pipe, question.image, question.qa)
     rule, device = Told(ids), pipe.target.model.device
     inputs = {**pipe.prepare(question.image, question.prompt), "max_new_tokens": len(ids)}
     sampler: Any = First(ids[0], device)

@@ -70,7 +70,7 @@ def test_labels_of_a_text_are_those_of_its_spans() -> None:
 
 
 def test_the_answer_is_the_template_s_with_its_labels(pipe: mmspec.Pipeline, question: Question) -> None:
-    ids, kinds = answer_of(pipe, question.qa)
+    ids, kinds = answer_of(pipe, question.image, question.qa)
     text = pipe.processor.tokenizer.decode(ids)
     assert text.strip() == question.qa.answer
     assert len(ids) == len(kinds)
@@ -86,7 +86,7 @@ def test_the_answer_is_the_template_s_with_its_labels(pipe: mmspec.Pipeline, que
 @pytest.mark.parametrize("knows", [{"image"}, {"template"}, {"image", "template", "copy"}, set()])
 def test_a_drafter_is_credited_with_what_it_knows(pipe: mmspec.Pipeline, question: Question, knows: set[str]) -> None:
     """All of the classes that it knows and none of the others, wherever a draft was offered."""
-    ids, kinds = answer_of(pipe, question.qa)
+    ids, kinds = answer_of(pipe, question.image, question.qa)
     counts = told_counts(pipe.with_drafter(Knowing(ids, kinds, knows), "own"), question)
     for kind, (tried, held) in counts.items():
         assert held == (tried if kind in knows else 0), kind
@@ -97,7 +97,7 @@ def test_a_drafter_is_credited_with_what_it_knows(pipe: mmspec.Pipeline, questio
 
 def test_every_drafter_is_asked_for_the_reference(pipe: mmspec.Pipeline, question: Question) -> None:
     """The text behind which a draft is made is the reference, whatever the target would have said."""
-    ids, kinds = answer_of(pipe, question.qa)
+    ids, kinds = answer_of(pipe, question.image, question.qa)
     seen: list[list[int]] = []
     inner = Knowing(ids, kinds, {"template"})
     prompt = pipe.prepare(question.image, question.prompt)["input_ids"][0].tolist()

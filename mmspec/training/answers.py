@@ -233,19 +233,28 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
             "and no warm-up (--answers target --warm-steps 0)"
         )
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
-    text = question.answer + (tokenizer.eos_token or "")
-    if getattr(pipe.processor, "chat_template", None):
-        given = question.image if isinstance(question.image, list | tuple) else [question.image]
-        pictures = [{"type": "image"} for one in given if one is not None]
-        turns = [_turn(pipe, "user", question.prompt, pictures)]
-        reply = _turn(pipe, "assistant", question.answer, [])
-        before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        whole = pipe.processor.apply_chat_template([*turns, reply], tokenize=False)
-        if not whole.startswith(before):
-            raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
-        text = whole[len(before) :]
+    text = written_answer(pipe, question.image, question.prompt, question.answer)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids[: ids.index(tokenizer.eos_token_id) + 1] if tokenizer.eos_token_id in ids else ids
+
+
+def written_answer(pipe: Any, image: Any, prompt: str, answer: str) -> str:
+    """An answer as the target would have to write it behind its prompt, with what ends its turn.
+
+    Args: image: a picture, a list of them, or None.
+    Raises: InputError: the chat template writes the prompt otherwise when an answer follows.
+    """
+    tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
+    if not getattr(pipe.processor, "chat_template", None):
+        return answer + (tokenizer.eos_token or "")
+    given = image if isinstance(image, list | tuple) else [image]
+    pictures = [{"type": "image"} for one in given if one is not None]
+    turns = [_turn(pipe, "user", prompt, pictures)]
+    before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    whole: str = pipe.processor.apply_chat_template([*turns, _turn(pipe, "assistant", answer, [])], tokenize=False)
+    if not whole.startswith(before):
+        raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
+    return whole[len(before) :]
 
 
 def _turn(pipe: Any, role: str, text: str, before: list[dict[str, str]]) -> dict[str, Any]:

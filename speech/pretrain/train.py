@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from mmspec.errors import InputError
+from mmspec.safe_files import write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
@@ -29,7 +30,7 @@ from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_mo
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.valle import Valle
-from mmspec.training.folders import claim, write_whole
+from mmspec.training.folders import claim
 from mmspec.training.growth import deepened
 from mmspec.training.loop import (
     Epochs,
