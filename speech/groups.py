@@ -5,7 +5,7 @@ S(t) = {k : t in G(k)} with the weight 1 / |S(t)|. The law of groups that a law 
 
     P(k) = sum over t in G(k) of p(t) / |S(t)|
 
-which sums to 1. Stored as two padded tables instead of a V x V matrix.
+which sums to 1. Only pairs that are alike are stored: a group may hold thousands of tokens where most hold one.
 """
 
 from __future__ import annotations
@@ -24,40 +24,83 @@ STEPS = 2**20  # thresholds between 0 and 1: a power of 2, so that cosines are c
 
 
 @dataclass
-class Groups:
-    """members: [V, M] the tokens of each group. owners: [V, O] the groups of each token. Both are padded with V."""
+class Lists:
+    """A list of tokens for each of V tokens, one behind the other. starts: [V + 1], list k lies from k's start to that
+    of k + 1. items: [E]."""
 
-    members: Tensor
-    owners: Tensor
+    starts: Tensor
+    items: Tensor
+
+    @classmethod
+    def of(cls, pairs: Tensor, count: int) -> Lists:
+        """The lists of `count` tokens from pairs [E, 2] of list and entry; entries ascend."""
+        keys = (pairs[:, 0] * count + pairs[:, 1]).sort().values
+        ends = torch.bincount(keys // count, minlength=count).cumsum(0)
+        return cls(torch.cat([ends.new_zeros(1), ends]), keys % count)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, token: int) -> Tensor:
+        return self.items[self.starts[token] : self.starts[token + 1]]
+
+    @property
+    def sizes(self) -> Tensor:
+        """[V] entries of each list."""
+        return self.starts.diff()
+
+    @cached_property
+    def longest(self) -> int:
+        """Entries of the longest list."""
+        return int(self.sizes.max())
+
+    def sums(self, values: Tensor) -> Tensor:
+        """[.., V] values of tokens -> [.., V] their sum over each list."""
+        out = values.new_empty(values.shape)
+        rows = zip(values.reshape(-1, len(self)), out.view(-1, len(self)), strict=True)
+        for row, place in rows:  # one by one, since [.., E] may be too large
+            place.copy_(torch.segment_reduce(row[self.items], "sum", offsets=self.starts, axis=0))
+        return out
+
+    def sum_of(self, values: Tensor, token: Tensor) -> Tensor:
+        """[B, V] values of tokens -> [B] their sum over the list of one token [B] each."""
+        place = self.starts[token][:, None] + torch.arange(self.longest, device=token.device)
+        within = place < self.starts[token + 1][:, None]
+        entries = self.items[place.clamp(max=len(self.items) - 1)]
+        return torch.where(within, values.gather(1, entries), 0.0).sum(-1)
+
+
+@dataclass
+class Groups:
+    """members: the tokens of each group. owners: the groups of each token."""
+
+    members: Lists
+    owners: Lists
 
     @cached_property
     def shares(self) -> Tensor:
         """[V] number of owners of each token, |S(t)|."""
-        return (self.owners < len(self.owners)).sum(-1)
+        return self.owners.sizes
 
     @property
     def mean_size(self) -> float:
         """Tokens of a group, on average."""
-        return float((self.members < len(self.members)).sum(-1).float().mean())
+        return len(self.members.items) / len(self.members)
 
     def masses(self, law: Tensor) -> Tensor:
         """[.., V] a law of tokens -> [.., V] the law of groups that it makes."""
-        weighted = torch.cat([law / self.shares, law.new_zeros(*law.shape[:-1], 1)], -1)
-        return weighted[..., self.members].sum(-1)
+        return self.members.sums(law / self.shares)
 
     def mass(self, law: Tensor, group: Tensor) -> Tensor:
         """The same for one group of each law. law: [B, V]. group: [B]. Returns: [B]."""
-        weighted = torch.cat([law / self.shares, law.new_zeros(len(law), 1)], -1)
-        return weighted.gather(1, self.members[group]).sum(-1)
+        return self.members.sum_of(law / self.shares, group)
 
     def spread(self, law: Tensor, groups: Tensor) -> Tensor:
         """The law of tokens [.., V] when a group is drawn from `groups` [.., V], and a token of it by `law`."""
         within = self.masses(law)
         inside = torch.where(within > 0, groups / within.clamp(min=torch.finfo(law.dtype).tiny), 0.0)
         # the weight is divided by the group's mass first, so that a group of one token gives exactly its own share
-        parts = torch.cat([law / self.shares, law.new_zeros(*law.shape[:-1], 1)], -1)[..., : len(self.owners)]
-        padded = torch.cat([inside, inside.new_zeros(*inside.shape[:-1], 1)], -1)
-        return parts * padded[..., self.owners].sum(-1)
+        return law / self.shares * self.owners.sums(inside)
 
 
 def alike(embeddings: Tensor, theta: float, alone: Sequence[int] = ()) -> Groups:
@@ -69,7 +112,7 @@ def alike(embeddings: Tensor, theta: float, alone: Sequence[int] = ()) -> Groups
     for start, cosines in blocks(embeddings[ids]):
         pairs.append(ids[(cosines > theta).nonzero() + torch.tensor([start, 0], device=ids.device)])
     found = torch.cat(pairs)  # [E, 2] group, member
-    return Groups(_table(found, count), _table(found.flip(1), count))
+    return Groups(Lists.of(found, count), Lists.of(found.flip(1), count))
 
 
 def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Groups:
@@ -111,18 +154,3 @@ def blocks(embeddings: Tensor) -> Iterator[tuple[int, Tensor]]:
         own = torch.arange(len(cosines), device=cosines.device)
         cosines[own, start + own] = -torch.inf
         yield start, cosines
-
-
-def places_in_rows(rows: Tensor, count: int) -> Tensor:
-    """[E] ascending numbers of rows, below `count` -> [E] the place of each entry in its row."""
-    sizes = torch.bincount(rows, minlength=count)
-    return torch.arange(len(rows), device=rows.device) - (sizes.cumsum(0) - sizes)[rows]
-
-
-def _table(pairs: Tensor, count: int) -> Tensor:
-    """[E, 2] pairs of row and entry -> [count, most] the entries of each row, padded with `count`."""
-    pairs = pairs[(pairs[:, 0] * count + pairs[:, 1]).argsort()]
-    place = places_in_rows(pairs[:, 0], count)
-    table = torch.full((count, int(place.max()) + 1), count, device=pairs.device)
-    table[pairs[:, 0], place] = pairs[:, 1]
-    return table

@@ -93,7 +93,7 @@ def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
     """A group of each token [B], drawn evenly from its owners with a uniform number [B]."""
     count = groups.shares[token]
     place = (coin * count).long().clamp(max=count - 1)
-    return groups.owners[token, place]
+    return groups.owners.items[groups.owners.starts[token] + place]
 
 
 def rest(groups: Groups, p: Tensor, q: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from mmspec.drafters.medusa import Guessing, Medusa, MedusaHeads
 from mmspec.drafters.slots import Last
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.speech.groups import places_in_rows
 from mmspec.tree import chain
 
 SMOOTHING = 0.1
@@ -90,6 +89,12 @@ def counted_pairs(texts: list[list[int]], vocabulary: int) -> tuple[Tensor, Tens
     order = times.argsort(descending=True)
     order = order[(pairs[order] // vocabulary).argsort(stable=True)]
     return pairs[order] // vocabulary, pairs[order] % vocabulary, times[order].double()
+
+
+def places_in_rows(rows: Tensor, count: int) -> Tensor:
+    """[E] ascending numbers of rows, below `count` -> [E] the place of each entry in its row."""
+    sizes = torch.bincount(rows, minlength=count)
+    return torch.arange(len(rows), device=rows.device) - (sizes.cumsum(0) - sizes)[rows]
 
 
 class Viterbi(Medusa):

@@ -25,7 +25,7 @@ from mmspec.speech import groups as groups_module
 from mmspec.speech import pcg as pcg_module
 from mmspec.speech.beta import Beta
 from mmspec.speech.csm import Csm
-from mmspec.speech.groups import Groups, alike, by_size
+from mmspec.speech.groups import Groups, Lists, alike, by_size
 from mmspec.speech.llasa import Llasa
 from mmspec.speech.pcg import PCG, rest
 from mmspec.speech.relaxed import MaxRatio, Relaxed, Tolerance, TopK, descend
@@ -194,15 +194,13 @@ def test_beta_never_keeps_what_the_sampling_rules_out() -> None:
         assert second in TABLE[2, first].topk(2).indices.tolist()
 
 
-GROUPS = Groups(
-    members=torch.tensor([[0, 5, 5], [1, 2, 5], [1, 2, 3], [2, 3, 5], [4, 5, 5]]),
-    owners=torch.tensor([[0, 5, 5], [1, 2, 5], [1, 2, 3], [2, 3, 5], [4, 5, 5]]),
-)
+PAIRS = torch.tensor([(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3), (4, 4)])
+GROUPS = Groups(members=Lists.of(PAIRS, VOCAB), owners=Lists.of(PAIRS.flip(1), VOCAB))
 """Overlapping: tokens 1 to 3 sound alike, 0 and 4 are alone."""
 
 
 def owners(token: int) -> list[int]:
-    return [group for group in GROUPS.owners[token].tolist() if group < VOCAB]
+    return GROUPS.owners[token].tolist()
 
 
 def laws() -> list[tuple[Tensor, Tensor]]:
@@ -283,7 +281,10 @@ def test_the_rule_emits_the_enumerated_law() -> None:
 WRONG = {
     "resamples from p": ("rest", lambda groups, p, q: p),
     "resamples from the residual of tokens": ("rest", lambda groups, p, q: residual(p, q)),
-    "always takes the first owner": ("owner_of", lambda groups, token, coin: groups.owners[token, 0]),
+    "always takes the first owner": (
+        "owner_of",
+        lambda groups, token, coin: groups.owners.items[groups.owners.starts[token]],
+    ),
 }
 
 
@@ -299,10 +300,30 @@ def test_groups_are_what_cosines_say() -> None:
     cosine = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
     for k in range(30):
         want = {t for t in range(30) if cosine[k, t] > 0.6 and not {k, t} & {0, 7}} | {k}
-        assert {t for t in groups.members[k].tolist() if t < 30} == want
-        assert {t for t in groups.owners[k].tolist() if t < 30} == want  # cosines are symmetric
+        assert groups.members[k].tolist() == sorted(want)
+        assert groups.owners[k].tolist() == sorted(want)  # cosines are symmetric
     law = torch.rand(3, 30).softmax(-1)
     assert torch.allclose(groups.masses(law).sum(-1), torch.ones(3))
+
+
+def test_one_group_that_holds_every_token_costs_only_its_own_pairs() -> None:
+    """Token 0 is like all others, which are like none but it: a table as wide as its group would be V x V."""
+    count = 200
+    vectors = 0.6 * torch.eye(count)
+    vectors[:, 0] = 0.8  # token 0 points along it, the others 37 degrees away, and 50 from each other
+    groups = alike(vectors, 0.7)
+    kept = sum(part.numel() for lists in (groups.members, groups.owners) for part in vars(lists).values())
+    assert kept <= 2 * (4 * count)
+    held = torch.eye(count)
+    held[0] = held[:, 0] = 1.0
+    law, other = torch.rand(2, 3, count, generator=torch.Generator().manual_seed(6)).double()
+    shares, held = held.sum(0), held.double()
+    assert torch.allclose(groups.masses(law), law / shares @ held.T)
+    for group in (0, 7):
+        assert torch.allclose(groups.mass(law, torch.full((3,), group)), (law / shares @ held.T)[:, group])
+    assert torch.allclose(groups.spread(law, other), law / shares * (other / (law / shares @ held.T) @ held))
+    assert groups.masses(law[:0]).shape == (0, count)
+    assert torch.allclose(groups.masses(law[None]), groups.masses(law)[None])
 
 
 @pytest.mark.parametrize("size", [1, 3, 8.5, 20])
@@ -324,7 +345,7 @@ def test_only_tokens_that_may_have_company_are_compared_and_pairs_are_listed_onc
     groups = by_size(vectors, 2.5, alone=range(300))
     assert (len(listed), compared) == (1, [300, 300])
     assert 2.49 < groups.mean_size <= 2.5
-    assert (groups.members[:300, 1:] == 600).all()
+    assert (groups.members.sizes[:300] == 1).all()
     assert groups.shares is groups.shares
 
 
