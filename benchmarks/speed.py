@@ -13,6 +13,7 @@ from mmspec.benchmarks.methods import Method, forget, methods
 from mmspec.benchmarks.questions import long_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
+from mmspec.engine.cache import FRONT, rounded
 from mmspec.errors import InputError
 from mmspec.progress import progress
 from mmspec.spread import Here, Spread
@@ -159,19 +160,30 @@ def answering(
     first: Prompt,
 ) -> Callable[[tuple[tuple[int, float, int], Prompt]], Sample]:
     """Warm methods, as a function from a sample's plan and its question to the sample."""
-    ready = make(pipe)
-    warm_up(ready, settings, prepare(pipe, first))
+    ready, inputs = make(pipe), prepare(pipe, first)
+    warm_up(ready, settings, inputs)
     current: tuple[int, float] | None = None
+    warm = {buffer_of(inputs, settings)}
 
     def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
         nonlocal current
         plan, question = asked
+        inputs = prepare(pipe, question)
+        if (buffer := buffer_of(inputs, settings)) not in warm:
+            warm_up(ready, settings, inputs)
+            warm.add(buffer)
+            current = None  # what remembers replies has met this one
         if pass_of(plan) != current:
             current = pass_of(plan)
             forget(ready)
-        return answer(ready, prepare(pipe, question), plan, settings)
+        return answer(ready, inputs, plan, settings)
 
     return answered
+
+
+def buffer_of(inputs: Any, settings: SpeedSettings) -> int:
+    """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled."""
+    return rounded(FRONT + inputs["input_ids"].shape[1] + settings.max_new_tokens) if settings.compile else 0
 
 
 def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny import tiny_llama, tiny_smolvlm
 from transformers import (
@@ -24,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 import mmspec
 from mmspec.benchmarks import figures as fig
-from mmspec.benchmarks import gauges, memory, methods, questions, tables
+from mmspec.benchmarks import gauges, memory, methods, questions, speed, tables
 from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plot import plot
@@ -76,6 +77,25 @@ def test_every_reply_has_a_seed_of_its_own_that_all_methods_share() -> None:
         for repeat in range(3):
             answer({"none": method, "eagle2": method}, {}, (index, 1.0, repeat), settings)
     assert seeds == [seed for seed in range(7, 13) for _ in range(2)]
+
+
+def test_a_cache_of_another_size_is_compiled_before_it_is_timed() -> None:
+    asked, warm = [], {"input_ids": torch.zeros(1, 20)}
+
+    def method(inputs: Any, length: int, temperature: float, seed: int) -> Run:
+        asked.append(inputs["input_ids"].shape[1])
+        return run_of(2, 1.0)
+
+    for compiles, expected in ((False, [20, 21, 900, 900]), (True, [20, 21, 900, 900, 900])):
+        settings = SpeedSettings("m", ("none",), temperatures=(0.0,), compile=compiles)
+        asked.clear()
+        pipe: Any = None
+        question: Any = warm
+        answered = speed.answering(pipe, lambda _: {"none": method}, lambda _, one: one, settings, question)
+        for number, length in enumerate((21, 900, 900)):
+            question = {"input_ids": torch.zeros(1, length)}
+            answered(((number, 0.0, 0), question))
+        assert asked == expected
 
 
 # figures
