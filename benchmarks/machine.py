@@ -1,10 +1,12 @@
-"""What a figure depends on besides the code: versions and hardware, written beside every result."""
+"""What a figure depends on besides its settings: the code's state and hardware, written beside every result."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ def conditions() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "mmspec": mmspec.__version__,
+            "commit": commit(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "python": platform.python_version(),
@@ -40,7 +43,21 @@ def told_conditions() -> str:
     hardware, versions = found["hardware"], found["versions"]
     parts = [found["date"][:10], hardware["system"], hardware["processor"], f"{hardware['cores']} cores"]
     parts += [f"{hardware['threads']} threads", hardware["gpu"] or "no GPU"]
-    return ", ".join([part for part in parts if part] + [f"{name} {version}" for name, version in versions.items()])
+    return ", ".join(
+        [part for part in parts if part] + [f"{name} {version}" for name, version in versions.items() if version]
+    )
+
+
+def commit() -> str | None:
+    """The state of the code, as git names it, "-dirty" with changes; None for code that is installed elsewhere."""
+    here = Path(__file__)
+    git = partial(subprocess.run, cwd=here.parent, check=True, capture_output=True, text=True)
+    try:
+        git(["git", "ls-files", "--error-unmatch", here.name])
+        told = git(["git", "describe", "--always", "--dirty"])
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()
 
 
 def processor_name() -> str:

@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 import mmspec
 from mmspec.benchmarks import figures as fig
-from mmspec.benchmarks import gauges, memory, methods, questions, speed, tables
+from mmspec.benchmarks import gauges, machine, memory, methods, questions, speed, tables
 from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plot import plot
@@ -294,6 +294,23 @@ def test_plot_is_a_png(two_samples: list[Sample], tmp_path: Path) -> None:
     plot(fig.figures(two_samples), "title", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_results_name_the_state_of_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("init", "add", "commit"):
+        more = {"add": ["machine.py"], "commit": ["-qm", "first"]}.get(name, ["-q"])
+        (tmp_path / "machine.py").touch()
+        monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+        if name != "init":
+            assert machine.commit() is None  # not of this repository, or of no state of it
+        who = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, name, *more], check=True)
+    clean = machine.commit()
+    assert clean
+    (tmp_path / "machine.py").write_text("other")
+    assert machine.commit() == f"{clean}-dirty"
+    monkeypatch.setenv("PATH", "")  # without git
+    assert machine.commit() is None
 
 
 def test_missing_matplotlib_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
