@@ -26,9 +26,8 @@ class GuidedEagle(Eagle):
     """Drafts a dynamic tree for a model that draws."""
 
     method = "eagle2"
+    kin = ("eagle",)
     source = "EAGLE-2 on both rows of guidance, arXiv 2406.16858, 2410.03355"
-    kin: tuple[str, ...] = ("eagle",)
-    """Methods whose weights will do."""
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head of the image vocabulary."""
@@ -54,6 +53,7 @@ class GuidedEagle1(GuidedEagle):
     """The same network with a static tree, whose shape was measured."""
 
     method = "eagle"
+    kin = ("eagle2",)
     source = "EAGLE on both rows of guidance, arXiv 2401.15077, 2502.06352"
     static = True
 

@@ -216,8 +216,9 @@ def serves_unread(kind: Any, target: CausalTarget | Family) -> bool:
 
 
 def _kin(kind: Any, beside: Container[str]) -> str | None:
-    """The drafter beside a model whose weights serve a method of another name, too."""
-    return next((name for name in getattr(kind, "kin", ()) if name in beside), None)
+    """The drafter beside a model whose weights serve a method of another name, too. That is not inherited: a class
+    made of another has its own network, or is nothing but its training."""
+    return next((name for name in vars(kind).get("kin", ()) if name in beside), None)
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+import toys
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
@@ -15,7 +16,7 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec import checkpoints, replacing
 from mmspec.checkpoints import bundled, find_model, fingerprint, load_drafter, save_drafter, writing
-from mmspec.drafters.eagle import Eagle, EagleHead
+from mmspec.drafters.eagle import Eagle, Eagle1, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import CheckpointError, InputError, MismatchError, UnknownNameError
@@ -335,6 +336,19 @@ def test_any_trained_drafter_beside_a_model_is_taken_and_the_best_first(target: 
     for name, there in {"spd": True, "tabed": False, "dflash": False, "suffix": True, "retrieval": False}.items():
         assert has_drafter(name, target, tmp_path) is there
         assert has_drafter(name, target, None) is (name == "suffix")
+
+
+def test_weights_serve_the_methods_that_differ_in_the_tree_alone(tmp_path: Path) -> None:
+    place = tiny.tiny_llama(tmp_path / "model")
+    target = mmspec.load(place, "none").target
+    head = Eagle(toys.eagle_head(target.model), shares=[[0.9, 0.05, 0.01], [0.5, 0.4, 0.1]])
+    save_drafter(head, place / "drafters" / "eagle2", target)
+    for name, there in {"eagle": True, "eagle2": True, "eagle3": False, "hass": False, "hydra": False}.items():
+        assert has_drafter(name, target, place) is there
+    pipe = mmspec.load(place, "eagle")
+    assert type(pipe.drafter) is Eagle1
+    assert pipe.drafter.shares == head.shares
+    assert pipe(None, "What?", max_new_tokens=6).stats.accept_lengths
 
 
 def test_a_hub_that_cannot_be_reached_is_one_error(target: CausalTarget) -> None:

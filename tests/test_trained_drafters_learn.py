@@ -439,7 +439,7 @@ def test_runs_together_resume_to_the_same_drafters(pipe: Any, tmp_path: Path, mo
         others = ", ".join(other for other in names if other != name)
         assert f"Trained together with {others}: losses and cost are those of all of them." in card
         options = read_json(one / "drafter.json")["options"]
-        assert (options["shares"] != [list(TYPICAL[0])]) == first.static
+        assert (options["shares"] != [list(TYPICAL[0])]) == (first.static or first.measured)
 
 
 def test_gradients_of_a_drafter_do_not_depend_on_its_company(pipe: Any) -> None:

@@ -90,6 +90,8 @@ class Eagle(HeadDrafter):
 
     method = "eagle2"
     source = "EAGLE-2, arXiv 2406.16858"
+    kin: ClassVar[tuple[str, ...]] = ("eagle",)
+    measured = True
     noun = "EAGLE"
     net_class: ClassVar[type[HeadNet]] = EagleHead
     steps: Steps | None = None
@@ -121,6 +123,7 @@ class Eagle1(Eagle):
 
     method = "eagle"
     source = "EAGLE, arXiv 2401.15077"
+    kin = ("eagle2",)
     static = True
 
 

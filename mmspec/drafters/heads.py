@@ -65,6 +65,8 @@ class HeadDrafter(ABC):
     fits = ("model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer")
     static: ClassVar[bool] = False
     """Whether trees have the same shape in every round."""
+    measured: ClassVar[bool] = False
+    """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
     method: ClassVar[str]
     source: ClassVar[str]
     noun: ClassVar[str]

@@ -130,7 +130,7 @@ def train_drafters(
             break
         net = nets[recipe.method]
         made: Any = recipe.drafter(placed(net, model.device, torch.bfloat16))
-        if getattr(made, "static", False):
+        if getattr(made, "static", False) or getattr(made, "measured", False):
             made.shares = measured_shares(*drafting(recipe), inputs, most, recipe.seed)
         recipe.save(recipe.serving(pipe, net), made, out)
         parameters = sum(parameter.numel() for parameter in net.parameters())
