@@ -62,4 +62,5 @@ def device_name(device: torch.device) -> str:
     """What computes."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{torch.get_num_threads()} threads of a CPU ({platform.machine()})"
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' if threads > 1 else ''} of a CPU ({platform.machine()})"

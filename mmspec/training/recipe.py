@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mmspec.checkpoints import DESCRIPTION, replaceable, save_drafter
 from mmspec.contract import Drafter
 from mmspec.errors import CheckpointError, InputError, MismatchError
-from mmspec.registry import modalities
+from mmspec.registry import modalities, resolve
 from mmspec.safe_files import read_json
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
@@ -61,10 +61,12 @@ class Recipe(ABC):
     def check(self, target: Any) -> None:
         """Raise MismatchError for a target that this recipe cannot learn from."""
         if self.reads_prompts and target.prompt_vocab_size != target.vocab_size:
-            fitting = [name for name, serving in modalities("recipes").items() if target.modality in serving]
+            own = [name for name, serving in modalities("recipes").items() if target.modality in serving]
+            recipes: dict[str, Any] = {name: resolve("recipes", name, target.modality) for name in own}
+            fitting = ", ".join(name for name, recipe in recipes.items() if not recipe.reads_prompts)
             raise MismatchError(
                 f"{self.method} reads prompts and answers as ids of one vocabulary, and {type(target.model).__name__} "
-                f"has another one for what it emits; methods for it are: {', '.join(fitting)}"
+                f"has another one for what it emits; methods for it are: {fitting or 'none so far'}"
             )
 
     def check_place(self, pipe: Any, out: Path) -> None:
