@@ -594,9 +594,9 @@ def test_methods_that_read_prompts_with_the_vocabulary_of_codes_are_refused(fold
     done = CliRunner().invoke(cli.app, f"{command} --run {folder / 'none'}".split())
     assert isinstance(done.exception, MismatchError)
     assert "methods for it are: eagle, eagle2, sjd-eagle" in str(done.exception)
-    columns: Any = SimpleNamespace(modality="speech", prompt_vocab_size=90, vocab_size=64)
+    columns: Any = SimpleNamespace(modality="speech", model=None, prompt_vocab_size=90, vocab_size=64)
     with pytest.raises(MismatchError, match="methods for it are: none so far"):
-        find_recipe("vadusa", "speech")().check(columns)
+        find_recipe("eagle2", "speech")().check(columns)
 
 
 def test_pictures_of_the_data_s_own_are_no_answers(folder: Path) -> None:
