@@ -21,7 +21,7 @@ from mmspec.training.steps import HeadRecipe
 ALL = {name: resolve("recipes", name) for name, serves in modalities("recipes").items() if "any" in serves}
 RECIPE_OF: dict[str, Any] = {name: recipe for name, recipe in ALL.items() if issubclass(recipe, HeadRecipe)}
 METHODS = list(RECIPE_OF)
-SIZES: dict[str, dict[str, Any]] = {"dflash": {"block": 6, "anchors": 8}}
+SIZES: dict[str, dict[str, Any]] = dict.fromkeys(("dflash", "dspark"), {"block": 6, "anchors": 8})
 
 
 class Given(Features):
@@ -94,13 +94,14 @@ def expected(
     if method == "kangaroo":
         shallow = states_of(target, inputs, ids + path)[net.settings["exit_layer"]]
         return target.head(net(shallow, torch.arange(shallow.shape[1])[None], None)[0, -1])
-    assert method == "dflash"
+    assert method in ("dflash", "dspark")
     context = net.fuse(torch.cat([states[tap] for tap in net.settings["taps"]], -1))
     cache, places = DynamicCache(), torch.arange(context.shape[1] + net.settings["block"])[None]
     net.absorb(context, places[:, : context.shape[1]], cache)
     mask = block_mask(torch.tensor([[len(ids) - 1]]), context.shape[1], net.settings["block"], context.dtype)
     hidden = net(net.blocks(target.embed(torch.tensor([ids[-1:]]))[:, 0]), places[:, context.shape[1] :], mask, cache)
-    return target.head(hidden[0, level + 1])
+    entering = hidden[0, level + 1]
+    return target.head(net.told(entering, target.embed(text[0, -1])) if method == "dspark" else entering)
 
 
 def studied(

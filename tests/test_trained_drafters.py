@@ -290,6 +290,7 @@ SPOILT = {
     "hydra": ["heads.1.0.skip.weight", "heads.1.0.linear.weight"],
     "kangaroo": ["attention.o_proj.weight"],
     "dflash": ["fc.weight"],
+    "dspark": ["pull.weight"],
 }
 """What carries the method: fusion of features, a head's knowledge of the tokens before it, attention."""
 

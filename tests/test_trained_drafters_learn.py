@@ -2,6 +2,7 @@
 falls, several drafters learn from one forward of the target, and a killed run resumes.
 """
 
+import copy
 import itertools
 import json
 from dataclasses import replace
@@ -22,7 +23,7 @@ from torch import Tensor
 import mmspec
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.static import TYPICAL, checked
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.safe_files import read_json
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
@@ -39,11 +40,12 @@ from mmspec.training.features import Features
 from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.spd import SpdRecipe
+from mmspec.training.start import take_over
 from mmspec.training.steps import Batch, drafted_slots
 from mmspec.training.store import Store, say_what_is_kept, states_size
 from mmspec.training.unroll import unroll
 
-STEPPED = [method for method in METHODS if method != "dflash"]
+STEPPED = [method for method in METHODS if method not in ("dflash", "dspark")]
 SMALL = {"steps": 6, "batch": 4}
 
 
@@ -96,6 +98,48 @@ def as_double(loss: Any) -> None:
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
 
     loss.features = states
+
+
+def test_slots_are_told_the_answer_s_own_token_before_them(monkeypatch: Any) -> None:
+    """What enters the output head in training, against drafting along the answer, from scratch."""
+    _, target = test_equality.make("llama")
+    inputs = toys.prompts(9, 6)
+    answers = toys.answer(target, NoDrafter(), inputs, 8).rows
+    rows, features = taught.studied(target, inputs, answers)
+    net = taught.network("dspark", target)
+    loss = taught.recipe_of("dspark").loss(copy.deepcopy(net).float(), target, features)
+    anchors = torch.tensor([[10, 13], [7, 6]])  # their blocks reach behind the end of both rows
+    monkeypatch.setattr(loss, "_anchors", lambda *_: (anchors, torch.ones(2, 2, dtype=torch.bool)))
+    entering, made = loss.entering, []
+    monkeypatch.setattr(loss, "entering", lambda *given: made.append(entering(*given)) or made[-1])
+    with torch.no_grad():
+        loss(torch.tensor([0, 1]), rows)
+        looked = 0
+        for row, place in itertools.product(range(2), range(2)):
+            anchor = int(anchors[row, place])
+            ids, path = rows[row].ids[: anchor + 1], rows[row].ids[anchor + 1 :]
+            for level in range(min(5, len(path))):
+                want = taught.expected("dspark", net, target, toys.row_of(inputs, row), ids, path[:level])
+                got = target.head(made[0][row, place, level].double())
+                assert torch.allclose(got, want, atol=1e-4)
+                looked += 1
+    assert looked > 8
+
+
+def test_a_block_drafter_becomes_one_with_a_sequential_head_that_drafts_the_same_at_first() -> None:
+    _, target = test_equality.make("llama")
+    plain, told = (taught.recipe_of(method).build(target).double().eval() for method in ("dflash", "dspark"))
+    with torch.no_grad():
+        for weight in plain.parameters():
+            weight += 0.15 * torch.randn_like(weight)
+    take_over(told, plain, "dspark")
+    one, other = (
+        toys.answer(target, taught.drafter(method, net), toys.prompts(9, 6), 20)
+        for method, net in (("dflash", plain), ("dspark", told))
+    )
+    assert [done.drafted for done in one.rounds] == [done.drafted for done in other.rounds]
+    with pytest.raises(MismatchError, match=r"its gate.bias is \(32,\), in the new one missing"):
+        take_over(plain, told, "dflash")
 
 
 def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:

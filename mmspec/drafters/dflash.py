@@ -28,7 +28,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 )
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.growing import Choice, Expand
 from mmspec.drafters.heads import HeadDrafter, HeadNet, together
 from mmspec.drafters.slots import Slots
 from mmspec.sampling import Sampler
@@ -105,8 +105,11 @@ class DFlash(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
         """Queue the prompt's context; it is absorbed with the first proposal."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
-        return Flashing(self, self.choice(sampler, kind), slots)
+        return Flashing(self, self.choice(sampler, kind), self.prompt_slots(state))
+
+    def prompt_slots(self, state: State) -> Slots:
+        """The prompt's context, waiting."""
+        return Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
 
 
 @dataclass
@@ -120,21 +123,23 @@ class Flashing:
     def propose(self, state: State) -> Draft:
         """One pass, then a tree over its slots."""
         assert state.pending is not None
-        pending = state.pending
-
-        def logits() -> Tensor:
-            self.slots.read(self._absorb)
-            net, target = self.drafter.net, self.drafter.target
-            inputs = net.blocks(target.embed(pending))
-            batch, size = inputs.shape[:2]
-            everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
-            first, mask = self.slots.beyond(0, everyone, inputs.dtype)
-            hidden = net(inputs, first + torch.arange(size, device=inputs.device), mask, self.slots.cache.hf)
-            return self.drafter.head(hidden[:, 1:])
-
-        draft = self.drafter.tree(state, self.choice, together(logits))
+        draft = self.drafter.tree(state, self.choice, self.expand(state.pending))
         self.slots.forget()
         return draft
+
+    def expand(self, pending: Tensor) -> Expand:
+        """What follows the nodes of a tree."""
+        return together(lambda: self.drafter.head(self.hidden(pending)))
+
+    def hidden(self, pending: Tensor) -> Tensor:
+        """What enters the output head for all slots but the first, [B, block - 1, H]; pending: [B]."""
+        self.slots.read(self._absorb)
+        net = self.drafter.net
+        inputs = net.blocks(self.drafter.target.embed(pending))
+        batch, size = inputs.shape[:2]
+        everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
+        first, mask = self.slots.beyond(0, everyone, inputs.dtype)
+        return net(inputs, first + torch.arange(size, device=inputs.device), mask, self.slots.cache.hf)[:, 1:]
 
     def _absorb(self, tokens: Tensor, context: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         self.drafter.net.absorb(context, positions, cache)

@@ -23,7 +23,7 @@ def drafter(
     method: Annotated[
         str,
         typer.Option(
-            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash or spd; for models that "
+            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash, dspark or spd; for models that "
             "see also msd, vispec, hivis, dream, specvlm, massv, spec-llava, ibed or tabed; for models that draw "
             "eagle, eagle2 or sjd-eagle; for models that speak also vadusa, vadusa-joint, mtp-viterbi or ssd. "
             "Several, as in eagle2,medusa, learn from the same forwards of the target (spd, ssd, massv, spec-llava, "
@@ -85,7 +85,9 @@ def drafter(
     ] = None,
     intermediate: Annotated[
         int | None,
-        typer.Option(help="eagle to eagle3, hass, dflash, msd to specvlm: width of the MLP. [default: the target's]"),
+        typer.Option(
+            help="eagle to eagle3, hass, dflash, dspark, msd to specvlm: width of the MLP. [default: the target's]"
+        ),
     ] = None,
     words: Annotated[int | None, typer.Option(help="eagle3: size of the draft vocabulary.")] = None,
     draft_vocabulary: Annotated[
@@ -94,10 +96,10 @@ def drafter(
     ] = None,
     levels: Annotated[int | None, typer.Option(help="medusa, hydra, hydra++: heads, one per level.")] = None,
     exit_layer: Annotated[int | None, typer.Option(help="kangaroo: layers of the target that draft.")] = None,
-    block: Annotated[int | None, typer.Option(help="dflash: slots of a block.")] = None,
-    anchors: Annotated[int | None, typer.Option(help="dflash: blocks per answer and update.")] = None,
+    block: Annotated[int | None, typer.Option(help="dflash, dspark: slots of a block.")] = None,
+    anchors: Annotated[int | None, typer.Option(help="dflash, dspark: blocks per answer and update.")] = None,
     layers: Annotated[
-        int | None, typer.Option(help="spd, dflash: of the drafter; medusa, hydra, hydra++: of each head.")
+        int | None, typer.Option(help="spd, dflash, dspark: of the drafter; medusa, hydra, hydra++: of each head.")
     ] = None,
     width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,

@@ -48,10 +48,16 @@ class DFlashLoss:
         places = anchors[..., None] + torch.arange(1, self.net.settings["block"], device=device)
         ends = torch.tensor([len(row.ids) for row in rows], device=device)
         drafted = real[..., None] & (places < ends[:, None, None])
+        before = tokens.gather(1, (places - 1).clamp(max=tokens.shape[1] - 1).flatten(1)).view_as(places)
+        hidden = self.entering(hidden, before)
         row, _, slot = drafted.nonzero(as_tuple=True)
         losses = in_chunks(self._judged, self.target.vocab_size, hidden[drafted], final[row, places[drafted] - 1])
         weights = self.recipe.decay ** slot.to(losses.dtype)
         return (losses * weights).sum() / weights.sum()
+
+    def entering(self, hidden: Tensor, before: Tensor) -> Tensor:
+        """What enters the output head, [B, J, slots, H], for slots behind the tokens `before` [B, J, slots]."""
+        return hidden
 
     def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """The losses [M] of what stands for features `goal` [M, H]."""
@@ -114,6 +120,7 @@ class DFlashRecipe(HeadRecipe):
     )
     drafter_class: ClassVar[type[HeadDrafter]] = DFlash
     loss_class: ClassVar[type[Any]] = DFlashLoss
+    net_class: ClassVar[type[BlockNet]] = BlockNet
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +135,7 @@ class DFlashRecipe(HeadRecipe):
         """See `HeadRecipe`."""
         layers = min(5, max(1, round(target.num_layers / 8))) if self.layers is None else self.layers
         config = block_config(target, layers, self.intermediate)
-        return BlockNet(config, spread_taps(target.num_layers, 5), self.block)
+        return self.net_class(config, spread_taps(target.num_layers, 5), self.block)
 
     def taps(self, net: BlockNet) -> tuple[int, ...]:
         """See `Recipe`."""

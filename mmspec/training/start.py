@@ -26,17 +26,17 @@ def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
     """Put the weights of another network into one that is about to be trained.
 
     Every weight must have the same name and shape and mean the same: both listen to the same layers and draft as many
-    tokens.
+    tokens. Only what a network names in `quiet`, parts that do nothing at first, the other may lack.
     Raises: MismatchError: something differs.
     """
-    there, here = _form(begun), _form(net)
+    there, here, quiet = _form(begun), _form(net), getattr(net, "quiet", ())
     for name in sorted(here.keys() | there.keys()):
         found, needed = there.get(name, "missing"), here.get(name, "missing")
-        if found != needed:
+        if found != needed and not (found == "missing" and name.startswith(quiet)):
             raise MismatchError(
                 f"training of {method} cannot start with that drafter: its {name} is {found}, in the new one {needed}"
             )
-    net.load_state_dict(begun.state_dict())
+    net.load_state_dict({**net.state_dict(), **begun.state_dict()})
 
 
 def _form(net: nn.Module) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""DSpark: DFlash, whose slots are told the token before their own when the tree comes to them (arXiv 2607.05147).
+
+The slots of a block are guessed all at once, so that none knows what was drafted in front of it. A small head corrects
+what enters the output head, node by node while the tree grows, by a gated embedding of the node's own token x:
+
+    h_i + P (sigmoid(G [h_i; E(x)]) * E(x))
+
+It is the gated one of the paper's sequential heads, with the target's frozen embeddings and output head in the place of
+two matrices as long as the vocabulary. The paper's confidence head is left out: how far a block is worth verifying,
+`auto` measures (`mmspec.control`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config
+
+from mmspec.contract import Kind, State
+from mmspec.drafters.dflash import BlockNet, DFlash, Flashing
+from mmspec.drafters.growing import Expand
+from mmspec.drafters.heads import HeadNet
+from mmspec.sampling import Sampler
+
+
+class SparkNet(BlockNet):
+    """A block drafter with the sequential head. Arguments as for `BlockNet`."""
+
+    quiet = ("gate.", "pull.")
+
+    def __init__(self, config: Qwen3Config, taps: Sequence[int], block: int) -> None:
+        super().__init__(config, taps, block)
+        size = config.hidden_size
+        self.gate = nn.Linear(2 * size, size)
+        self.pull = nn.Linear(size, size, bias=False)
+        nn.init.zeros_(self.pull.weight)
+
+    def told(self, hidden: Tensor, before: Tensor) -> Tensor:
+        """What enters the output head, [.., H], for slots that are told the token before them.
+
+        Args: hidden: [.., H] of the slots, as `forward` makes them. before: [.., H] embeddings of these tokens.
+        """
+        return hidden + self.pull(torch.sigmoid(self.gate(torch.cat([hidden, before], -1))) * before)
+
+
+class DSpark(DFlash):
+    """Drafts a tree from the slots of a block, each node from what its parent says."""
+
+    method = "dspark"
+    source = "DSpark, arXiv 2607.05147"
+    noun = "DSpark"
+    net_class: ClassVar[type[HeadNet]] = SparkNet
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Sparking:
+        """See `DFlash`."""
+        return Sparking(self, self.choice(sampler, kind), self.prompt_slots(state))
+
+
+@dataclass
+class Sparking(Flashing):
+    """DSpark on one request."""
+
+    def expand(self, pending: Tensor) -> Expand:
+        """One pass for all slots; then, level by level, the sequential head."""
+        slots: list[Tensor] = []
+
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+            if level == 0:
+                slots[:] = [self.hidden(pending)]
+            here = slots[0][:, level, None].expand(-1, tokens.shape[1], -1)
+            return self.drafter.head(self.drafter.net.told(here, self.drafter.target.embed(tokens)))
+
+        return expand

@@ -1,0 +1,38 @@
+"""Training of DSpark: DFlash's, where each slot is told the answer's own token before it (arXiv 2607.05147)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mmspec.drafters.dflash import BlockNet
+from mmspec.drafters.dspark import DSpark, SparkNet
+from mmspec.drafters.heads import HeadDrafter
+from mmspec.training.dflash import DFlashLoss, DFlashRecipe
+
+
+class DSparkLoss(DFlashLoss):
+    """See `DFlashLoss`."""
+
+    def entering(self, hidden: Tensor, before: Tensor) -> Tensor:
+        """See `DFlashLoss`."""
+        with torch.no_grad():
+            embeddings = self.target.embed(before).to(hidden.dtype)
+        return self.net.told(hidden, embeddings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSparkRecipe(DFlashRecipe):
+    """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`."""
+
+    method: ClassVar[str] = "dspark"
+    about: ClassVar[str] = (
+        "DSpark: a few layers over hidden states of several depths of the target guess a block of tokens in one pass, "
+        "and a small head corrects each guess by the token drafted before it (arXiv 2607.05147)."
+    )
+    drafter_class: ClassVar[type[HeadDrafter]] = DSpark
+    loss_class: ClassVar[type[Any]] = DSparkLoss
+    net_class: ClassVar[type[BlockNet]] = SparkNet
