@@ -23,8 +23,8 @@ def drafter(
     method: Annotated[
         str,
         typer.Option(
-            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash, dspark or spd; for models that "
-            "see also msd, vispec, hivis, dream, specvlm, massv, spec-llava, ibed or tabed; for models that draw "
+            help="eagle, eagle2, eagle3, hass, medusa, hydra, hydra++, kangaroo, dflash, dspark or spd; for models "
+            "that see also msd, vispec, hivis, dream, specvlm, massv, spec-llava, ibed or tabed; for models that draw "
             "eagle, eagle2 or sjd-eagle; for models that speak also vadusa, vadusa-joint, mtp-viterbi or ssd. "
             "Several, as in eagle2,medusa, learn from the same forwards of the target (spd, ssd, massv, spec-llava, "
             "ibed and tabed learn alone)."
@@ -131,7 +131,7 @@ def drafter(
         str | None,
         typer.Option(
             help="Begin with the weights of this drafter, a folder or hub id; of several methods a folder of their "
-            "folders. It may be that of another target of the same shape. [default: new weights]"
+            "folders. It may be that of another target of the same shape, for dspark that of dflash. [default: new]"
         ),
     ] = None,
     held_out: Annotated[int, typer.Option(help="Questions for validation.")] = 16,
