@@ -16,8 +16,11 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec import checkpoints, replacing
 from mmspec.checkpoints import bundled, find_model, fingerprint, load_drafter, save_drafter, writing
+from mmspec.drafters.dflash import DFlash
+from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1, EagleHead
 from mmspec.drafters.independent import Independent
+from mmspec.drafters.layer import block_config
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import CheckpointError, InputError, MismatchError, UnknownNameError
 from mmspec.loading import has_drafter
@@ -345,6 +348,15 @@ def test_weights_serve_the_methods_that_differ_in_the_tree_alone(tmp_path: Path)
     save_drafter(head, place / "drafters" / "eagle2", target)
     for name, there in {"eagle": True, "eagle2": True, "eagle3": False, "hass": False, "hydra": False}.items():
         assert has_drafter(name, target, place) is there
+    block = DSpark(SparkNet(block_config(target, 1, 48), (0, 2), 4))
+    with torch.no_grad():
+        block.net.pull.weight.normal_()
+    save_drafter(block, place / "drafters" / "dspark", target)
+    plain = mmspec.load(place, "dflash").drafter
+    assert type(plain) is DFlash
+    assert all(torch.equal(weight, block.net.state_dict()[name]) for name, weight in plain.net.state_dict().items())
+    assert not has_drafter("dspark", target, tmp_path)
+
     pipe = mmspec.load(place, "eagle")
     assert type(pipe.drafter) is Eagle1
     assert pipe.drafter.shares == head.shares

@@ -21,6 +21,7 @@ from test_training import COURSE, made_up
 from torch import Tensor
 
 import mmspec
+from mmspec.drafters.dspark import SparkNet
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.static import TYPICAL, checked
 from mmspec.errors import InputError, MismatchError
@@ -140,6 +141,18 @@ def test_a_block_drafter_becomes_one_with_a_sequential_head_that_drafts_the_same
     assert [done.drafted for done in one.rounds] == [done.drafted for done in other.rounds]
     with pytest.raises(MismatchError, match=r"its gate.bias is \(32,\), in the new one missing"):
         take_over(plain, told, "dflash")
+
+
+def test_a_sequential_head_that_learns_alone_leaves_its_block_drafter_as_it_was() -> None:
+    _, target = test_equality.make("llama")
+    inputs = toys.prompts(9, 6)
+    rows, features = taught.studied(target, inputs, toys.answer(target, NoDrafter(), inputs, 8).rows)
+    before = taught.recipe_of("dspark").build(target, rows).state_dict()
+    for alone in (True, False):
+        after = taught.taught("dspark", target, rows, features, 3, alone=alone).state_dict()
+        moved = {name for name, weight in after.items() if not torch.equal(weight.float(), before[name].float())}
+        assert "pull.weight" in moved
+        assert all(name.startswith(SparkNet.quiet) for name in moved) is alone
 
 
 def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:

@@ -91,6 +91,7 @@ class DFlash(HeadDrafter):
 
     method = "dflash"
     source = "DFlash, arXiv 2602.06036"
+    kin: ClassVar[tuple[str, ...]] = ("dspark",)
     noun = "DFlash"
     net_class: ClassVar[type[HeadNet]] = BlockNet
 

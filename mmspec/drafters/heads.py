@@ -150,6 +150,8 @@ class HeadDrafter(ABC):
         if words is not None:
             check_words(words, target.vocab_size, folder)
             net.draft_ids = words.to(target.model.device)
+        if description["method"] != cls.method:  # a kindred method's, which may have parts that this one has not
+            weights = {name: weight for name, weight in weights.items() if name in net.state_dict()}
         net.load_state_dict(weights)
         return cls(net, **description["options"])
 

@@ -101,6 +101,10 @@ def drafter(
     layers: Annotated[
         int | None, typer.Option(help="spd, dflash, dspark: of the drafter; medusa, hydra, hydra++: of each head.")
     ] = None,
+    alone: Annotated[
+        bool | None,
+        typer.Option("--alone/--no-alone", help="dspark: its head learns alone; then the weights serve dflash, too."),
+    ] = None,
     width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     queries: Annotated[
@@ -210,6 +214,7 @@ def drafter(
         "block": block,
         "anchors": anchors,
         "layers": layers,
+        "alone": alone,
         "width": width,
         "heads": heads,
         "queries": queries,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from mmspec.drafters.dflash import BlockNet
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.training.answers import Answered
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe
 
 
@@ -26,7 +28,12 @@ class DSparkLoss(DFlashLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class DSparkRecipe(DFlashRecipe):
-    """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`."""
+    """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`.
+
+    alone: the head learns alone, beside a block drafter that stays as it was, so that the weights serve `dflash`, too.
+    """
+
+    alone: bool = False
 
     method: ClassVar[str] = "dspark"
     about: ClassVar[str] = (
@@ -36,3 +43,10 @@ class DSparkRecipe(DFlashRecipe):
     drafter_class: ClassVar[type[HeadDrafter]] = DSpark
     loss_class: ClassVar[type[Any]] = DSparkLoss
     net_class: ClassVar[type[BlockNet]] = SparkNet
+
+    def network(self, target: Any, rows: Sequence[Answered]) -> BlockNet:
+        """See `HeadRecipe`."""
+        net = super().network(target, rows)
+        for name, weight in net.named_parameters():
+            weight.requires_grad_(not self.alone or name.startswith(SparkNet.quiet))
+        return net
