@@ -19,6 +19,8 @@ from mmspec.training.dflash import DFlashLoss, DFlashRecipe
 class DSparkLoss(DFlashLoss):
     """See `DFlashLoss`."""
 
+    net: SparkNet
+
     def entering(self, hidden: Tensor, before: Tensor) -> Tensor:
         """See `DFlashLoss`."""
         with torch.no_grad():
