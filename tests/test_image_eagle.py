@@ -515,13 +515,11 @@ def test_the_command_trains_drafters_that_draw(folder: Path) -> None:
 
 
 def test_weights_beside_a_model_serve_every_method_that_drafts_with_them(folder: Path) -> None:
-    for name, kind in (("eagle2", GuidedEagle), ("sjd-eagle", EagleSharing)):
+    for name, kind in (("eagle", GuidedEagle1), ("eagle2", GuidedEagle), ("sjd-eagle", EagleSharing)):
         pipe = mmspec.load(folder / "model", drafter=name)
         assert type(pipe.drafter) is kind
         ratio = mmspec.load(folder / "model", drafter=name, acceptance="ratio")
         assert ratio(prompt="a red circle", temperature=1.0).stats.lossless
-    with pytest.raises(mmspec.Error, match="'eagle' is trained, and there is no such one"):
-        mmspec.load(folder / "model", drafter="eagle")
 
 
 def test_answers_are_whole_pictures_and_are_drawn_by_chance(folder: Path) -> None:

@@ -51,4 +51,4 @@ def change(one: Sequence[float], other: Sequence[float]) -> tuple[float, float |
     """Mean of `one` minus that of `other`, and its bootstrap interval; values of one caption stay together."""
     differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
     units = np.stack([differences, np.ones_like(differences)], 1)
-    return with_interval(units, lambda sums: sums[..., 0] / sums[..., 1])
+    return with_interval(units, lambda sums: sums[..., 0] / sums[..., 1], least=-np.inf)
