@@ -41,8 +41,13 @@ VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
 DRILLS = 3  # per picture
 VISION_STEPS = 520
-STEPS = {SHALLOW.name: "--steps", DEEP.name: "--deep-steps", JOINED.name: "--steps", MORE.name: "--more-steps"}
-STEPS |= {LAYERS.name: "--layer-steps"}
+STEPS = {
+    SHALLOW.name: "--steps",
+    DEEP.name: "--deep-steps",
+    LAYERS.name: "--layer-steps",
+    JOINED.name: "--steps",
+    MORE.name: "--more-steps",
+}
 """The option that sets the updates of a stage."""
 
 

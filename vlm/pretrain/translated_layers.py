@@ -21,7 +21,7 @@ from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.known import Known
 from mmspec.vlm.pretrain.language import AnswerTrainer, image_places, prefix_ids, read_rows
 from mmspec.vlm.pretrain.smolvlm import SMOLVLM
-from mmspec.vlm.pretrain.vision import word_scale
+from mmspec.vlm.pretrain.vision import Sight, word_scale
 
 
 class LayerTrainer(AnswerTrainer):
@@ -61,8 +61,7 @@ class LayerTrainer(AnswerTrainer):
         """The image tokens of the known model [B, slots, D], and its states [B, slots + bins * WIDTH, D] before the
         first layer and behind each."""
         known, prefix = self.known_model, self.known_prefix.to(inputs["tokens"].device)
-        features = known.model.get_image_features(**SMOLVLM.pictures(inputs["pixels"])).pooler_output
-        images = torch.stack(list(features)).float()
+        images = Sight(SMOLVLM, known)(inputs["pixels"]).float()
         aligned = _Aligned(known.model.get_submodule(SMOLVLM.decoder), image_places(known, prefix), prefix)
         with aligned.states() as made:
             read_rows(SMOLVLM, known, prefix, inputs, images)
