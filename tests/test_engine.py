@@ -30,8 +30,11 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Needs, Shape
 from mmspec.control import NO_DRAFT, OWN
+from mmspec.drafters.dflash import BlockNet, DFlash
+from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.kangaroo import Adapter, Kangaroo
+from mmspec.drafters.layer import block_config
 from mmspec.drafters.none import NoDrafter
 from mmspec.engine import attention
 from mmspec.engine.engine import Engine
@@ -283,6 +286,42 @@ class Resting:
         """Nothing to learn."""
 
 
+def lanes(drafter: Any) -> set[Any]:
+    """The steps that were made ready for the requests of a drafter, all of which are gone; none if it is not static."""
+    if drafter.steps is None:
+        return set()
+    gc.collect()  # a request gives its buffers back when it is gone
+    steps = drafter.steps[0] if isinstance(drafter.steps, tuple) else drafter.steps
+    assert steps.slabs.free
+    return {lane for slab in steps.slabs.free for lane in slab.lanes}
+
+
+def drafted_alike(
+    targets: tuple[Any, Any], drafters: tuple[Any, Any], inputs: Any, resting: int, sampling: Sampling, rule: Any
+) -> int:
+    """Checks that two drafters, each with its target, draft the same tokens; returns how many were accepted."""
+    seen: list[list[Any]] = [[], []]
+    answers = []
+    for target, drafter, drafts in zip(targets, drafters, seen, strict=True):
+
+        def note(state: Any, draft: Any, drafts: Any = drafts) -> None:
+            drafts.append(draft.tokens.tolist())
+
+        watched = test_drafters.Watched(drafter, note)
+        control = Resting(resting) if resting else OWN
+        answers.append(toys.answer(target, watched, inputs, resting + 20, sampling, rule, control=control))
+    assert answers[0].rows == answers[1].rows
+    assert seen[0] == seen[1]
+    return sum(answers[0].accepted)
+
+
+SETTINGS: list[tuple[Sampling, Any]] = [
+    (Sampling(), Exact()),
+    (Sampling(temperature=0.7, seed=4), Exact()),
+    (Sampling(temperature=0.7, seed=4), Ratio()),
+]
+
+
 @pytest.mark.parametrize("kind", [Eagle, Eagle1])
 @pytest.mark.parametrize("resting", [0, 75])
 def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int) -> None:
@@ -291,39 +330,36 @@ def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int)
     model, plain = test_equality.make("simple")
     fixed = static(CausalTarget(model))
     inputs = test_equality.inputs_for(plain, 17, 9, 14)
-    budget, kept = resting + 20, 0
-    sampled = Sampling(temperature=0.7, seed=4)
-    good, attentive = (
-        toys.copying_head(model, 0.1),
-        toys.eagle_head(model),
-    )  # what the second drafts depends on its past
-    cases: list[tuple[Sampling, Any, Any]] = [
-        (Sampling(), Exact(), good),
-        (Sampling(), Exact(), attentive),
-        (sampled, Exact(), good),
-        (sampled, Ratio(), good),
-    ]
-    for sampling, rule, head in cases[: 2 if resting else 4]:
+    heads = [toys.copying_head(model, 0.1), toys.eagle_head(model)]  # what the second drafts depends on its past
+    kept = 0
+    for head in heads:
+        for sampling, rule in SETTINGS[: 1 if resting or head is heads[1] else 3]:
+            for asked in (inputs, toys.row_of(inputs, 1)):
+                made = tuple(kind(head, depth=3, width=2, top_k=3, total=16) for _ in range(2))  # all candidates
+                kept += drafted_alike((plain, fixed), made, asked, resting, sampling, rule)
+                assert not lanes(made[0])
+                assert lanes(made[1]) == {(kind.method, width) for width in WIDTHS}
+    assert kept > 0
+
+
+@pytest.mark.parametrize(("kind", "net"), [(DFlash, BlockNet), (DSpark, SparkNet)])
+@pytest.mark.parametrize("resting", [0, 75])
+def test_a_static_block_drafter_makes_the_same_drafts(kind: type[DFlash], net: type[BlockNet], resting: int) -> None:
+    """The same for a block of slots, whose size is a width of its own."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    torch.manual_seed(6)
+    block = net(block_config(plain, 2), (0, 2), 5).to(model.dtype)
+    torch.nn.init.normal_(block.mask)
+    kept = 0
+    for sampling, rule in SETTINGS[: 1 if resting else 3]:
         for asked in (inputs, toys.row_of(inputs, 1)):
-            drafts: list[list[list[list[int]]]] = [[], []]
-            answers = []
-            for target, seen in zip((plain, fixed), drafts, strict=True):
-                made = kind(head, depth=3, width=2, top_k=3, total=16)  # all candidates
-
-                def note(state: Any, draft: Any, seen: Any = seen) -> None:
-                    seen.append(draft.tokens.tolist())
-
-                watched = test_drafters.Watched(made, note)
-                control = Resting(resting) if resting else OWN
-                answers.append(toys.answer(target, watched, asked, budget, sampling, rule, control=control))
-                assert (made.steps is not None) == (target is fixed)
-                if made.steps is not None:
-                    gc.collect()  # a request gives its buffers back when it is gone
-                    assert made.steps.slabs.free
-                    assert all(set(slab.lanes) == set(WIDTHS) for slab in made.steps.slabs.free)
-            assert answers[0].rows == answers[1].rows
-            assert drafts[0] == drafts[1]
-            kept += sum(answers[0].accepted)
+            made = tuple(kind(block, depth=4, width=3, top_k=3, total=16) for _ in range(2))
+            kept += drafted_alike((plain, fixed), made, asked, resting, sampling, rule)
+            assert not lanes(made[0])
+            context, slots = f"{kind.method}'s context", f"{kind.method}'s block"
+            assert lanes(made[1]) == {(context, width) for width in WIDTHS} | {(slots, 5)}
     assert kept > 0
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,11 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.growing import Choice, Expand
 from mmspec.drafters.heads import HeadDrafter, HeadNet, together
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.slots import Forward, Slots
 from mmspec.sampling import Sampler
+
+if TYPE_CHECKING:
+    from mmspec.engine.steps import Steps
 
 
 class BlockNet(HeadNet):
@@ -94,6 +97,32 @@ class DFlash(HeadDrafter):
     kin: ClassVar[tuple[str, ...]] = ("dspark",)
     noun = "DFlash"
     net_class: ClassVar[type[HeadNet]] = BlockNet
+    absorb: Forward
+    """Takes the context in, and returns it."""
+    block: Forward
+    """What enters the output head, from the inputs of a block in the place of features."""
+    steps: tuple[Steps, Steps] | None = None
+    """Both, compiled as the target is."""
+
+    def bind(self, target: Any) -> None:
+        """Share the target's embeddings and head, and its engine where it has one."""
+        super().bind(target)
+        net: BlockNet = self.net
+
+        def absorb(tokens: Tensor, context: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            net.absorb(context, positions, cache)
+            return context
+
+        def block(tokens: Tensor, inputs: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            return net(inputs, positions, mask, cache)
+
+        self.absorb, self.block, self.steps = absorb, block, None
+        if self.engine is not None:
+            self.steps = (
+                self.engine.steps(absorb, f"{self.method}'s context"),
+                self.engine.steps(block, f"{self.method}'s block", (net.settings["block"],)),
+            )
+            self.absorb, self.block = self.steps
 
     @property
     def most(self) -> int:
@@ -109,8 +138,13 @@ class DFlash(HeadDrafter):
         return Flashing(self, self.choice(sampler, kind), self.prompt_slots(state))
 
     def prompt_slots(self, state: State) -> Slots:
-        """The prompt's context, waiting."""
-        return Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
+        """The prompt's context, waiting, or, for compiled steps, absorbed."""
+        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
+        if self.steps is not None:
+            absorb, block = self.steps
+            slots.settle(absorb, max(state.limits))
+            block.settle(slots.cache, self.net.mask.expand(len(state.ids), 1, -1), 0)
+        return slots
 
 
 @dataclass
@@ -134,17 +168,14 @@ class Flashing:
 
     def hidden(self, pending: Tensor) -> Tensor:
         """What enters the output head for all slots but the first, [B, block - 1, H]; pending: [B]."""
-        self.slots.read(self._absorb)
-        net = self.drafter.net
-        inputs = net.blocks(self.drafter.target.embed(pending))
+        self.slots.read(self.drafter.absorb)
+        inputs = self.drafter.net.blocks(self.drafter.target.embed(pending))
         batch, size = inputs.shape[:2]
         everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
         first, mask = self.slots.beyond(0, everyone, inputs.dtype)
-        return net(inputs, first + torch.arange(size, device=inputs.device), mask, self.slots.cache.hf)[:, 1:]
-
-    def _absorb(self, tokens: Tensor, context: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        self.drafter.net.absorb(context, positions, cache)
-        return context
+        positions = first + torch.arange(size, device=inputs.device)
+        tokens = pending[:, None].expand(-1, size)
+        return self.drafter.block(tokens, inputs, positions, mask, self.slots.cache.hf)[:, 1:]
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the context of the accepted nodes, whoever drafted them."""

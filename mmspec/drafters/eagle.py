@@ -100,11 +100,10 @@ class Eagle(HeadDrafter):
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, and its engine where it has one."""
         super().bind(target)
-        engine = getattr(getattr(target, "decoder", None), "engine", None)
         self.steps = None
-        if engine is not None:
+        if self.engine is not None:
             net, embed = self.net, target.embed
-            self.steps = engine.steps(lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
+            self.steps = self.engine.steps(lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
 
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,6 +25,9 @@ from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
+
+if TYPE_CHECKING:
+    from mmspec.engine.engine import Engine
 
 DRAFT_IDS = "draft_ids"
 """The draft vocabulary among the tensors of a saved drafter."""
@@ -94,6 +97,12 @@ class HeadDrafter(ABC):
         self.needs = Needs()
         self.target: Any = None
         self.head: Any = None
+
+    @property
+    def engine(self) -> Engine | None:
+        """What compiles the target this drafter is bound to, and so its own layers; None for plain calls."""
+        found: Engine | None = getattr(getattr(self.target, "decoder", None), "engine", None)
+        return found
 
     @property
     def most(self) -> int:

@@ -106,7 +106,7 @@ class Slab:
     Args: front: slots for nodes. room: slots for the committed tokens of a row.
 
     kv: [L, 2, B, Hkv, front + room, D]. lengths: [B] int64 committed tokens. shift: see `RowCache`.
-    lanes: what an engine keeps beside it, by number of nodes.
+    lanes: what an engine keeps beside it, by number of nodes; steps of a drafter by their name, too.
     """
 
     beside = None
@@ -119,7 +119,7 @@ class Slab:
         self.kv = torch.zeros(shape, dtype=form.dtype, **place)
         self.lengths = torch.zeros(form.rows, dtype=torch.long, **place)
         self.shift = torch.zeros(form.rows, 1, dtype=torch.long, **place)
-        self.lanes: dict[int, Any] = {}
+        self.lanes: dict[Any, Any] = {}
         self.start = torch.zeros(1, dtype=torch.long, **place)
         self.hf: Cache = TreeCache(self, [TreeLayer(keys, values, self.start) for keys, values in self.kv])
 

@@ -23,7 +23,7 @@ from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled, padded
 from mmspec.engine.graphs import Graph
 from mmspec.engine.slots import TreeSlots
-from mmspec.engine.steps import Steps
+from mmspec.engine.steps import WIDTHS, Steps
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
@@ -73,9 +73,9 @@ class Engine:
         self.backend = backend
         self.compiled = Compiled(self._step, backend, type(decoder.model).__name__)
 
-    def steps(self, forward: Callable[..., Tensor], name: str) -> Steps:
-        """The same for a drafter's own layer, by the name of `name`."""
-        return Steps(forward, self.backend, name)
+    def steps(self, forward: Callable[..., Tensor], name: str, widths: tuple[int, ...] = WIDTHS) -> Steps:
+        """The same for a drafter's own layers. Arguments as for `Steps`."""
+        return Steps(forward, self.backend, name, widths)
 
     def settle(self, cache: RowCache, budget: int, taps: Taps = ()) -> StaticRows:
         """The static cache of a prefilled request. See `mmspec.decoder.Decoder.settle`."""

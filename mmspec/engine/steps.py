@@ -1,7 +1,8 @@
 """Compiled drafting: the steps of a drafter's own layer, on a cache of fixed size.
 
 A drafter that runs on its own estimates (`mmspec.drafters.eagle`) forwards a few nodes per level, and what was accepted
-since. Steps are padded to a few widths; which level it is, is data. The prompt is read by plain calls.
+since; one that guesses a block at once (`mmspec.drafters.dflash`), that block. Steps are padded to a few widths; which
+level it is, is data. The prompt is read by plain calls.
 """
 
 from __future__ import annotations
@@ -57,26 +58,31 @@ class StepLane:
 class Steps:
     """Runs `forward(tokens, features, positions, mask, cache)`, see `mmspec.drafters.slots.Forward`.
 
-    Args: forward: what is compiled. backend: of `torch.compile`; None for plain calls. name: the drafter's.
+    Args: forward: what is compiled. backend: of `torch.compile`; None for plain calls. name: of the drafter's step; no
+        other step on the same cache has it. widths: numbers of nodes that are made ready, ascending.
     """
 
-    most = WIDTHS[-1]
-    """Nodes of the widest step that is made ready."""
-
-    def __init__(self, forward: Callable[..., Tensor], backend: str | None, name: str) -> None:
-        self.forward = forward
+    def __init__(
+        self, forward: Callable[..., Tensor], backend: str | None, name: str, widths: tuple[int, ...] = WIDTHS
+    ) -> None:
+        self.forward, self.name, self.widths = forward, name, widths
         self.compiled = Compiled(forward, backend, name)
         self.slabs = Slabs()
 
+    @property
+    def most(self) -> int:
+        """Nodes of the widest step that is made ready."""
+        return self.widths[-1]
+
     def settle(self, cache: RowCache, features: Tensor, budget: int) -> RowCache:
-        """A static cache in the place of a dynamic one; a static one as it is.
+        """A static cache in the place of a dynamic one; a static one, another step's, as it is. Makes all widths ready.
 
         Args: features: [B, .., H], of the size and type of those that follow. budget: how many tokens may follow.
         """
-        if isinstance(cache, StaticRows):
-            return cache
-        rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD), FRONT)
-        for width in WIDTHS:
+        rows = cache
+        if not isinstance(rows, StaticRows):
+            rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD), FRONT)
+        for width in self.widths:
             self._graph(self._lane(rows.slab, width, features), rows.slab)
         return rows
 
@@ -84,14 +90,16 @@ class Steps:
         """[B, N, H] of nodes; compiled on a static cache, by a plain call on another."""
         if not isinstance(cache, TreeCache):
             return self.forward(tokens, features, positions, mask, cache)
-        lane = self._lane(cache.slab, padded(tokens.shape[1], WIDTHS), features)
+        lane = self._lane(cache.slab, padded(tokens.shape[1], self.widths), features)
         lane.load(tokens, features, positions, mask)
         return self._graph(lane, cache.slab)()[:, : tokens.shape[1]]
 
     def _lane(self, slab: Slab, width: int, features: Tensor) -> StepLane:
-        if width not in slab.lanes:
-            slab.lanes[width] = StepLane.of(slab, width, features)
-        return slab.lanes[width]
+        key = self.name, width
+        if key not in slab.lanes:
+            slab.lanes[key] = StepLane.of(slab, width, features)
+        lane: StepLane = slab.lanes[key]
+        return lane
 
     def _graph(self, lane: StepLane, slab: Slab) -> Graph:
         if lane.graph is None:
