@@ -531,6 +531,10 @@ def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pip
     net = recipe.build(pipe.target)
     save_drafter(recipe.drafter(net), tmp_path, pipe.target)
     (begun,) = begin(str(tmp_path), ["dflash"], pipe.target).values()
+    longer = DFlashRecipe(steps=1, batch=1, block=12, seed=5).build(pipe.target)
+    take_over(longer, begun, "dflash")
+    assert longer.settings["block"] == 12
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in longer.state_dict().items())
     take_over(net, begun, "dflash")
     net.settings["taps"] = [0, 1]
     with pytest.raises(MismatchError, match=r"of dflash .* its taps is .*, in the new one \[0, 1\]"):

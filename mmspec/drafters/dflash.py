@@ -45,6 +45,7 @@ class BlockNet(HeadNet):
     """
 
     config_class = Qwen3Config
+    free = ("block",)  # one mask for all slots, told apart by their positions
 
     def __init__(self, config: Qwen3Config, taps: Sequence[int], block: int) -> None:
         super().__init__(config, taps=list(taps), block=block)

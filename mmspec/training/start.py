@@ -26,7 +26,8 @@ def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
     """Put the weights of another network into one that is about to be trained.
 
     Every weight must have the same name and shape and mean the same: both listen to the same layers and draft as many
-    tokens. Only what a network names in `quiet`, parts that do nothing at first, the other may lack.
+    tokens. The other may lack only what a network names in `quiet`, parts that do nothing at first, and have other
+    settings only where the network names them in `free`: they change what it is asked for, not what a weight means.
     Raises: MismatchError: something differs.
     """
     there, here, quiet = _form(begun), _form(net), getattr(net, "quiet", ())
@@ -40,5 +41,7 @@ def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
 
 
 def _form(net: nn.Module) -> dict[str, Any]:
-    """The shapes of a network's weights, and the settings that it was built with, where it has such."""
-    return {**{name: tuple(some.shape) for name, some in net.state_dict().items()}, **getattr(net, "settings", {})}
+    """The shapes of a network's weights, and those settings that weights depend on, where it has such."""
+    settings, free = getattr(net, "settings", {}), getattr(net, "free", ())
+    bound = {name: value for name, value in settings.items() if name not in free}
+    return {**{name: tuple(some.shape) for name, some in net.state_dict().items()}, **bound}
