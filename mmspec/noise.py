@@ -5,6 +5,8 @@ independent of how it was drafted (drafter-invariant speculative decoding, arXiv
 a 32-bit integer mixer, held in int64 because torch has no unsigned 32-bit arithmetic.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -37,9 +39,15 @@ def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor
     key = _mix((seeds & _MASK) ^ (stream * _GOLDEN & _MASK))
     key = _mix(((seeds >> 32) & _MASK) ^ key)
     key = _mix((key[:, None] + positions * _GOLDEN) & _MASK)
-    index = _mix(torch.arange(width, device=seeds.device) * _GOLDEN & _MASK)
-    bits = _mix(_mix((key[:, :, None] + index) & _MASK))
+    bits = _mix(_mix((key[:, :, None] + _indices(width, seeds.device)) & _MASK))
     return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # serves requests and trainings
+def _indices(width: int, device: torch.device) -> Tensor:
+    """[width] the indices, mixed: the same in every round."""
+    return _mix(torch.arange(width, device=device) * _GOLDEN & _MASK)
 
 
 def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:

@@ -142,7 +142,7 @@ class Searching(Guessing):
         levels = min(state.levels(own.depth), own.most)
         if levels < 1:
             return state.undrafted()
-        logits = self._logits()[:, :levels]  # [B, levels, V]
+        logits = self.guess(levels)  # [B, levels, V]
         tokens, confidence = [], []
         for level in range(levels):
             pending = state.pending[:, None, None]  # what stands between is known only once the path is

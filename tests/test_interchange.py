@@ -64,7 +64,7 @@ def heard_after(pipe: Any, drafter: Any, inputs: Any) -> tuple[list[int], list[i
 
     class Recorded(Choice):
         def children(self, logits: Tensor, *others: Any) -> Any:
-            seen.append(logits[0, 0].clone())
+            seen.extend(logits[0].clone())  # of one node per level, or of all levels at once
             return super().children(logits, *others)
 
     drafter.depth, drafter.width, drafter.top_k, drafter.total = published.LEVELS, 1, 1, 1 + published.LEVELS

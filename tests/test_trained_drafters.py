@@ -299,13 +299,14 @@ SPOILT = {
 def test_without_what_makes_the_method_less_is_accepted(method: str) -> None:
     target, inputs, want, _, _ = lesson(0.0)
     net = copy.deepcopy(learnt(method, 0.0, 60))
-    whole = toys.answer(target, taught.drafter(method, net, depth=4), inputs, 24)
+    chains = {"depth": 4, "width": 1, "top_k": 1}  # siblings would make up for what is missing
+    whole = toys.answer(target, taught.drafter(method, net, **chains), inputs, 24)
     with torch.no_grad():
         for name in SPOILT.get(method, []):
             net.get_parameter(name).zero_()
         if method == "medusa":
             net.heads = torch.nn.ModuleList(reversed(net.heads))
-    spoilt = toys.answer(target, taught.drafter(method, net, depth=4), inputs, 24)
+    spoilt = toys.answer(target, taught.drafter(method, net, **chains), inputs, 24)
     assert spoilt.rows == whole.rows == want
     assert len(spoilt.rounds) > 2 + len(whole.rounds)
 

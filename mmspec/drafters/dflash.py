@@ -28,8 +28,8 @@ from transformers.models.qwen3.modeling_qwen3 import (
 )
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice, Expand
-from mmspec.drafters.heads import HeadDrafter, HeadNet, together
+from mmspec.drafters.growing import Choice, Expand, Guess
+from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Forward, Slots
 from mmspec.sampling import Sampler
 
@@ -96,6 +96,7 @@ class DFlash(HeadDrafter):
     method = "dflash"
     source = "DFlash, arXiv 2602.06036"
     kin: ClassVar[tuple[str, ...]] = ("dspark",)
+    greedy_sharpness = 2.5  # its laws are averages over what may stand before a slot, too flat where nothing is drawn
     noun = "DFlash"
     net_class: ClassVar[type[HeadNet]] = BlockNet
     absorb: Forward
@@ -163,9 +164,9 @@ class Flashing:
         self.slots.forget()
         return draft
 
-    def expand(self, pending: Tensor) -> Expand:
+    def expand(self, pending: Tensor) -> Expand | Guess:
         """What follows the nodes of a tree."""
-        return together(lambda: self.drafter.head(self.hidden(pending)))
+        return Guess(lambda levels: self.drafter.head(self.hidden(pending)[:, :levels]))
 
     def hidden(self, pending: Tensor) -> Tensor:
         """What enters the output head for all slots but the first, [B, block - 1, H]; pending: [B]."""

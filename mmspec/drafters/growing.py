@@ -1,10 +1,11 @@
 """Draft trees from a drafter that says what follows a node: dynamic ones (EAGLE-2, arXiv 2406.16858) and static ones.
 
-The drafter is asked level by level, for all nodes that get children at once. Which children they get depends on the
-kind of proposal:
+The drafter is asked level by level, for all nodes that get children at once (for all levels at once, where what follows
+a node does not depend on the node). Which children they get depends on the kind of proposal:
 
     point    log q, plain top-k.
-    coupled  top-k of log q + g with the target's noise g; the confidence is their softmax.
+    coupled  top-k of c log q + g with the target's noise g; the confidence is their softmax. c above 1 pays where the
+             target is surer than the drafter, whose q is a mean of the laws that the target may have.
     sampled  drawn without replacement, with noise of the draft's own. The tree is then always a static one, because a
              shape that looked at the draws would change the law of the ratio rule.
 """
@@ -34,16 +35,32 @@ included.
 
 
 @dataclass(frozen=True)
+class Guess:
+    """What networks say that guess all levels at once: the same law under every node of a level.
+
+    logits: how many levels are wanted -> [B, levels, V]; asked once per tree.
+    """
+
+    logits: Callable[[int], Tensor]
+
+
+Offer = Callable[[int, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""offer(level, tokens, origin, above, paths) -> the children of F nodes at this level, as `Choice.children` gives them;
+the first three arguments as for `Expand`."""
+
+
+@dataclass(frozen=True)
 class Choice:
     """How children are chosen on one request.
 
-    placeholders: ids that are never proposed. sharpness: exponent of the coupled confidence; larger trusts the
-    drafter's log q + g more.
+    placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise. sharpness: exponent
+    of the confidence, coupled or greedy.
     """
 
     sampler: Sampler
     kind: Kind
     placeholders: Collection[int] = ()
+    trust: float = 1.0
     sharpness: float = 1.0
 
     @property
@@ -51,20 +68,44 @@ class Choice:
         """Whether children are drawn from a law that the draft must declare."""
         return self.kind == "sampled" and not self.sampler.greedy
 
+    def offers(self, expand: Expand | Guess, emitted: Tensor, k: int, levels: int) -> Offer:
+        """The children of all nodes of a tree with so many levels, k of each node, as they are asked for."""
+        if not isinstance(expand, Guess):
+            return lambda level, tokens, origin, above, paths: self.children(
+                expand(level, tokens, origin, above), emitted, level, k, paths
+            )
+        laws = expand.logits(levels)
+        if self.draws or self.sampler.remembers:  # nodes of a level differ after all
+            return lambda level, tokens, origin, above, paths: self.children(
+                laws[:, level, None].expand(-1, tokens.shape[1], -1), emitted, level, k, paths
+            )
+        token, confidence, scores = self.children(laws, emitted, torch.arange(levels, device=laws.device), k, emitted)
+
+        def offer(level: int, tokens: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            here = [part[:, level, None].expand(-1, tokens.shape[1], -1) for part in (token, confidence, scores)]
+            return here[0], here[1], here[2]
+
+        return offer
+
     def children(
-        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor
+        self, logits: Tensor, emitted: Tensor, level: int | Tensor, k: int, paths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
 
-        Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
+        Args: level: that of all nodes, or [F] of each, where nothing is drawn. paths: [B, F, L] the tokens from the
+            pending one down to each node, which only a law with a memory looks at.
         """
         scores = self._scores(forbid(logits, self.placeholders), paths)
         vocabulary = scores.shape[-1]
         raced = scores
-        if self.draws:
+        if self.sampler.greedy:
+            raced = scores * self.sharpness
+        elif self.draws:
+            assert isinstance(level, int)
             raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], vocabulary)
-        elif self.kind == "coupled" and not self.sampler.greedy:
-            raced = (scores + self.sampler.target_noise(emitted[:, None] + level, vocabulary)) * self.sharpness
+        elif self.kind == "coupled":
+            noise = self.sampler.target_noise(emitted[:, None] + level, vocabulary)
+            raced = (scores * self.trust + noise) * self.sharpness
         confidence, token = raced.log_softmax(-1).topk(min(k, vocabulary), dim=-1)
         # sorting puts NaN first, and a node must not stand before its parent
         return token, confidence.masked_fill(confidence.isnan(), -torch.inf), scores
@@ -84,7 +125,7 @@ class Choice:
         return torch.cat([above[rows, origin], tokens[..., None]], -1)
 
 
-def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
+def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, shape: Shape, top_k: int) -> Draft:
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node.
@@ -98,9 +139,9 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
     count = 0
+    offer = choice.offers(expand, emitted, top_k, shape.depth)
     for level in range(shape.depth):
-        logits = expand(level, tokens, origin, above)
-        children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
+        children, confidence, _ = offer(level, tokens, origin, above, paths)  # [B, F, k]
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
         if level + 1 == shape.depth:
@@ -123,7 +164,7 @@ class Level:
 
     inner: [F] the nodes that have children here; origin: [F] the place of each one's parent among those of the level
     before; above: [F, M] bool, as for `Expand`. picks, ranks: [n] of each child its parent's place in `inner` and its
-    rank; most: the number of ranks.
+    rank.
     """
 
     inner: Tensor
@@ -131,7 +172,6 @@ class Level:
     above: Tensor
     picks: Tensor
     ranks: Tensor
-    most: int
 
 
 @lru_cache(maxsize=64)
@@ -148,7 +188,7 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     for level in range(1, 1 + max((node.level for node in tree), default=0)):
         here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level]
         picks, ranks = [inner.index(node.parent) for _, node in here], [node.rank for _, node in here]
-        found.append(Level(listed(inner), listed(origin), above, listed(picks), listed(ranks), 1 + max(ranks)))
+        found.append(Level(listed(inner), listed(origin), above, listed(picks), listed(ranks)))
         below = [(index, lane) for (index, _), lane in zip(here, picks, strict=True) if index in parents]
         inner, origin = [index for index, _ in below], [lane for _, lane in below]
         itself = torch.eye(len(inner), dtype=torch.bool, device=device)
@@ -156,7 +196,7 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
 
 
-def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:
+def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, tree: Sequence[Node]) -> Draft:
     """A static tree: the same nodes for every row and round, whatever the confidence.
 
     Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
@@ -164,12 +204,12 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree:
     batch, tokens, paths = len(pending), pending[:, None], pending[:, None, None]
     parts, layout = levels(tuple(tree), pending.device)
     laws: list[tuple[Tensor, Tensor]] = []
+    offer = choice.offers(expand, emitted, 1 + max(node.rank for node in tree), len(parts))
     for level, part in enumerate(parts):
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
-        logits = expand(level, tokens[:, part.inner], origin, above)
-        children, _, scores = choice.children(logits, emitted, level, part.most, paths)
+        children, _, scores = offer(level, tokens[:, part.inner], origin, above, paths)
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))

@@ -8,7 +8,7 @@ A method is a subclass: its network, which features it taps, and what it does on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
-from mmspec.drafters.growing import Choice, Expand, fill, grow
+from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow
 from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
@@ -57,7 +57,7 @@ class HeadDrafter(ABC):
     Args:
         net: the trained network. depth: levels of the tree. width: nodes expanded per level.
         top_k: children proposed per node. total: nodes verified, the pending token included.
-        sharpness: exponent of the coupled confidence; larger trusts the drafter's log q + g more.
+        sharpness: exponent of the coupled confidence.
         shares: how often the child of each rank is the accepted one, by level (`mmspec.drafters.static`); they shape
             static trees.
     Raises: InputError: sizes that leave nothing to draft.
@@ -70,6 +70,10 @@ class HeadDrafter(ABC):
     """Whether trees have the same shape in every round."""
     measured: ClassVar[bool] = False
     """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
+    greedy_sharpness: ClassVar[float] = 1.0
+    """Exponent of the confidence at temperature 0."""
+    trust: ClassVar[float] = 1.4
+    """What log q counts beside the target's noise."""
     method: ClassVar[str]
     source: ClassVar[str]
     noun: ClassVar[str]
@@ -166,14 +170,15 @@ class HeadDrafter(ABC):
 
     def choice(self, sampler: Sampler, kind: Kind) -> Choice:
         """How children are chosen on a request."""
-        return Choice(sampler, kind, self.target.placeholders, self.sharpness)
+        sharpness = self.greedy_sharpness if sampler.greedy else self.sharpness
+        return Choice(sampler, kind, self.target.placeholders, self.trust, sharpness)
 
     def heard(self, taps: dict[int, Tensor]) -> Tensor:
         """What the target's forward gave for the taps, side by side in the network's order: [B, N, taps * H]."""
         parts = [taps[tap] for tap in self.taps(self.target)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
-    def tree(self, state: State, choice: Choice, expand: Expand) -> Draft:
+    def tree(self, state: State, choice: Choice, expand: Expand | Guess) -> Draft:
         """The draft of a round; `expand` is asked for nothing if there is no room for one."""
         assert state.pending is not None
         width, top_k, total = self.width, self.top_k, self.total
@@ -186,21 +191,6 @@ class HeadDrafter(ABC):
             nodes = best_tree(self.shares, total, levels, 1 if state.chains else top_k)
             return fill(state.pending, state.emitted, choice, expand, nodes)
         return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
-
-
-def together(logits: Callable[[], Tensor]) -> Expand:
-    """For networks that guess all levels at once: the same law under every node of a level.
-
-    Args: logits: called once per tree, gives [B, levels, V].
-    """
-    guessed: list[Tensor] = []
-
-    def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
-        if level == 0:
-            guessed[:] = [logits()]
-        return guessed[0][:, level, None].expand(-1, tokens.shape[1], -1)
-
-    return expand
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:

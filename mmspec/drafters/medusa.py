@@ -21,8 +21,8 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice
-from mmspec.drafters.heads import HeadDrafter, HeadNet, together
+from mmspec.drafters.growing import Choice, Guess
+from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Last
 from mmspec.sampling import Sampler
 
@@ -99,10 +99,11 @@ class Guessing:
 
     def propose(self, state: State) -> Draft:
         """The tree, filled from all heads at once."""
-        return self.drafter.tree(state, self.choice, together(self._logits))
+        return self.drafter.tree(state, self.choice, Guess(self.guess))
 
-    def _logits(self) -> Tensor:
-        return self.drafter.net.guess(self.last.features, self.drafter.head)
+    def guess(self, levels: int) -> Tensor:
+        """[B, levels, V] of the first heads."""
+        return self.drafter.net.guess(self.last.features, self.drafter.head)[:, :levels]
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the feature of the last accepted node."""
