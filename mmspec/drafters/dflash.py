@@ -27,7 +27,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Kind, Shape, State, Verified
 from mmspec.drafters.growing import Choice, Expand, Guess
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Forward, Slots
@@ -35,6 +35,10 @@ from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
+
+
+TREES = ((1, 2), (1, 3), (1, 4), (2, 6), (2, 8), (2, 12), (3, 16), (3, 20), (4, 26), (4, 32), (6, 48))
+"""Width and nodes of the trees among which `auto` chooses, each as deep as it may be."""
 
 
 class BlockNet(HeadNet):
@@ -91,7 +95,7 @@ class BlockNet(HeadNet):
 
 
 class DFlash(HeadDrafter):
-    """Drafts a tree from the slots of a block."""
+    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`; by default as deep as the block."""
 
     method = "dflash"
     source = "DFlash, arXiv 2602.06036"
@@ -105,6 +109,16 @@ class DFlash(HeadDrafter):
     """What enters the output head, from the inputs of a block in the place of features."""
     steps: tuple[Steps, Steps] | None = None
     """Both, compiled as the target is."""
+
+    def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
+        super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
+        return tuple(
+            Shape(min(size - 1, self.most), width, size) for width, size in TREES if size <= 1 + width * self.most
+        )
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, and its engine where it has one."""

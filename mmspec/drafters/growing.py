@@ -53,8 +53,8 @@ the first three arguments as for `Expand`."""
 class Choice:
     """How children are chosen on one request.
 
-    placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise. sharpness: exponent
-    of the confidence, coupled or greedy.
+    placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise.
+    sharpness: exponent of the confidence, coupled or greedy.
     """
 
     sampler: Sampler
