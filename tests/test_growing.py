@@ -1,58 +1,72 @@
 """How trees grow from what a drafter says of a node: which children, and which of all nodes are kept."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
-from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow
-from mmspec.drafters.static import TYPICAL, best_tree
+from mmspec.drafters.growing import Choice, Guess, grow, grow_at_once
 from mmspec.sampling import Sampler, Sampling
 
 CPU = torch.device("cpu")
 PENDING, EMITTED = torch.tensor([3, 8]), torch.tensor([1, 6])
 LAWS = torch.randn(2, 5, 30, generator=torch.Generator().manual_seed(4)) * 2
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=5)
-PENALISED = Sampling(temperature=1.0, repetition_penalty=3.0, seed=5)
 
 
-def level_by_level(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
-    return LAWS[:, level, None].expand(-1, tokens.shape[1], -1)
+def paths_of(draft: Draft) -> list[set[tuple[int, ...]]]:
+    """Of every row the paths that its nodes end, pending token left out."""
+    found = []
+    for row, tokens in enumerate(draft.tokens):
+        real = range(draft.size) if draft.valid is None else draft.valid[row].nonzero()[:, 0].tolist()
+        found.append({tuple(tokens[draft.ancestors[row, node].nonzero()[1:, 0]].tolist()) for node in real})
+    return found
 
 
-def grown(expand: Expand | Guess, choice: Choice) -> list[Draft]:
-    nodes = best_tree(TYPICAL, 12, 5, 3)
-    if choice.sampler.remembers:
-        choice.sampler.see([[3, 5], [8, 9]], 30)
-    made = [fill(PENDING, EMITTED, choice, expand, nodes)]
-    return made if choice.draws else [*made, grow(PENDING, EMITTED, choice, expand, Shape(5, 3, 12), 3)]
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, WARM, PENALISED])
-@pytest.mark.parametrize("kind", ["point", "coupled", "sampled"])
-def test_levels_guessed_at_once_make_the_same_trees_as_level_by_level(kind: Kind, sampling: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+@pytest.mark.parametrize("kind", ["point", "coupled"])
+@pytest.mark.parametrize(("levels", "nodes"), [(5, 12), (5, 40), (1, 9), (2, 3)])
+def test_levels_guessed_at_once_make_the_same_tree_as_level_by_level(
+    levels: int, nodes: int, kind: Kind, sampling: Sampling
+) -> None:
     asked = []
 
-    def logits(levels: int) -> Tensor:
-        asked.append(levels)
-        return LAWS[:, :levels]
+    def logits(wanted: int) -> Tensor:
+        asked.append(wanted)
+        return LAWS[:, :wanted]
 
-    def choice() -> Choice:
-        sampler = Sampler(sampling, 2, CPU)
-        if sampling is PENALISED:
-            sampler.see([[3, 5], [8, 9]], 30, prompt=True)
-        return Choice(sampler, kind, (7,), trust=1.4, sharpness=1.2)
+    guess, shape = Guess(logits), Shape(levels, 50, nodes)
+    choice = Choice(Sampler(sampling, 2, CPU), kind, (7,), trust=1.4, sharpness=1.2)
+    found = grow_at_once(PENDING.tolist(), EMITTED, choice, guess, shape, 4)
+    wanted = grow(PENDING, EMITTED, choice, guess.level_by_level(levels), shape, 4)
+    assert asked == [levels, levels]  # the network is asked once per tree
+    assert paths_of(found) == paths_of(wanted)
+    assert found.kind == kind
+    assert found.tokens[:, 0].equal(PENDING)
+    assert found.size == min(nodes, wanted.size)
+    assert not (found.tokens == 7).any()
+    assert (found.depth == found.ancestors.sum(-1) - 1).all()
 
-    found, wanted = grown(Guess(logits), choice()), grown(level_by_level, choice())
-    assert asked == [5] * len(found)  # the network is asked once per tree
-    for mine, theirs in zip(found, wanted, strict=True):
-        assert mine.size == 12
-        assert len(mine.tokens.unique()) > 5
-        assert not (mine.tokens == 7).any()
-        for name in ("tokens", "parents", "depth"):
-            assert torch.equal(getattr(mine, name), getattr(theirs, name))
-        assert (mine.q is None) == (theirs.q is None)
-        assert mine.q is None or torch.equal(mine.q, theirs.q)
+
+def test_a_law_of_few_tokens_makes_a_smaller_tree_and_rows_may_differ() -> None:
+    laws = LAWS[:, :2].clone()
+    laws[0, :, 2:] = -math.inf
+    choice = Choice(Sampler(GREEDY, 2, CPU), "point")
+    draft = grow_at_once(PENDING.tolist(), EMITTED, choice, Guess(lambda levels: laws), Shape(2, 4, 20), 4)
+    assert draft.valid is not None
+    assert draft.valid.sum(-1).tolist() == [1 + 2 + 4, 20]
+    assert all(0 <= token < 2 for path in paths_of(draft)[0] for token in path)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0, repetition_penalty=3.0, seed=5), WARM])
+def test_where_nodes_of_a_level_may_have_other_children_trees_grow_level_by_level(sampling: Sampling) -> None:
+    """A penalty looks at each node's path, and every node draws for itself."""
+    sampler = Sampler(sampling, 2, CPU)
+    sampler.see([[3, 5], [8, 9]], 30, prompt=True)
+    assert Choice(sampler, "sampled").personal
+    assert Choice(sampler, "coupled").personal == sampler.remembers
 
 
 def first_children(choice: Choice, level: int) -> Tensor:
@@ -75,6 +89,6 @@ def test_sharper_confidence_keeps_a_longer_path_instead_of_a_sibling() -> None:
     trees = {}
     for sharpness in (1.0, 2.5):
         choice = Choice(Sampler(GREEDY, 1, CPU), "point", sharpness=sharpness)
-        draft = grow(PENDING[:1], EMITTED[:1], choice, Guess(lambda levels: laws[:, :levels]), Shape(2, 2, 3), 2)
+        draft = grow_at_once([3], EMITTED[:1], choice, Guess(lambda levels: laws), Shape(2, 2, 3), 2)
         trees[sharpness] = draft.depth[0].tolist()
     assert trees == {1.0: [0, 1, 1], 2.5: [0, 1, 2]}  # .4 against .36, and .27 against .54

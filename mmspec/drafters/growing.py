@@ -1,7 +1,7 @@
 """Draft trees from a drafter that says what follows a node: dynamic ones (EAGLE-2, arXiv 2406.16858) and static ones.
 
-The drafter is asked level by level, for all nodes that get children at once (for all levels at once, where what follows
-a node does not depend on the node). Which children they get depends on the kind of proposal:
+The drafter is asked level by level, for all nodes that get children at once, or only once if it guesses all levels
+together. Which children they get depends on the kind of proposal:
 
     point    log q, plain top-k.
     coupled  top-k of c log q + g with the target's noise g; the confidence is their softmax. c above 1 pays where the
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
+from mmspec.drafters.host import plant, surest
 from mmspec.drafters.static import Node
 from mmspec.placeholders import forbid
 from mmspec.sampling import Sampler
@@ -43,10 +44,10 @@ class Guess:
 
     logits: Callable[[int], Tensor]
 
-
-Offer = Callable[[int, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""offer(level, tokens, origin, above, paths) -> the children of F nodes at this level, as `Choice.children` gives them;
-the first three arguments as for `Expand`."""
+    def level_by_level(self, levels: int) -> Expand:
+        """The same, for trees that are built in this way all the same."""
+        laws = self.logits(levels)
+        return lambda level, tokens, origin, above: laws[:, level, None].expand(-1, tokens.shape[1], -1)
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,10 @@ class Choice:
         """Whether children are drawn from a law that the draft must declare."""
         return self.kind == "sampled" and not self.sampler.greedy
 
-    def offers(self, expand: Expand | Guess, emitted: Tensor, k: int, levels: int) -> Offer:
-        """The children of all nodes of a tree with so many levels, k of each node, as they are asked for."""
-        if not isinstance(expand, Guess):
-            return lambda level, tokens, origin, above, paths: self.children(
-                expand(level, tokens, origin, above), emitted, level, k, paths
-            )
-        laws = expand.logits(levels)
-        if self.draws or self.sampler.remembers:  # nodes of a level differ after all
-            return lambda level, tokens, origin, above, paths: self.children(
-                laws[:, level, None].expand(-1, tokens.shape[1], -1), emitted, level, k, paths
-            )
-        token, confidence, scores = self.children(laws, emitted, torch.arange(levels, device=laws.device), k, emitted)
-
-        def offer(level: int, tokens: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            here = [part[:, level, None].expand(-1, tokens.shape[1], -1) for part in (token, confidence, scores)]
-            return here[0], here[1], here[2]
-
-        return offer
+    @property
+    def personal(self) -> bool:
+        """Whether nodes with the same law may have other children."""
+        return self.draws or self.sampler.remembers
 
     def children(
         self, logits: Tensor, emitted: Tensor, level: int | Tensor, k: int, paths: Tensor
@@ -125,7 +112,7 @@ class Choice:
         return torch.cat([above[rows, origin], tokens[..., None]], -1)
 
 
-def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, shape: Shape, top_k: int) -> Draft:
+def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node.
@@ -139,9 +126,9 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
     count = 0
-    offer = choice.offers(expand, emitted, top_k, shape.depth)
     for level in range(shape.depth):
-        children, confidence, _ = offer(level, tokens, origin, above, paths)  # [B, F, k]
+        logits = expand(level, tokens, origin, above)
+        children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
         if level + 1 == shape.depth:
@@ -158,13 +145,28 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
     return best(found, parents, scores, depth, pending, shape.total, choice.kind)
 
 
+def grow_at_once(
+    pending: Sequence[int], emitted: Tensor, choice: Choice, guess: Guess, shape: Shape, top_k: int
+) -> Draft:
+    """The tree of the `total - 1` most confident nodes, if all levels are guessed at once: no level has to wait for the
+    one above it, and one copy brings to the host all that is needed.
+
+    Args: pending: of every row. emitted: [B]. choice: without a memory, and none that draws.
+    """
+    laws = guess.logits(shape.depth)
+    levels = torch.arange(shape.depth, device=laws.device)
+    tokens, confidence, _ = choice.children(laws, emitted, levels, top_k, emitted[:, None, None])
+    rows = zip(pending, tokens.tolist(), confidence.tolist(), strict=True)
+    return plant([surest(first, some, sure, shape.total) for first, some, sure in rows], laws.device, choice.kind)
+
+
 @dataclass(frozen=True)
 class Level:
     """A level of a static tree, on a device.
 
     inner: [F] the nodes that have children here; origin: [F] the place of each one's parent among those of the level
     before; above: [F, M] bool, as for `Expand`. picks, ranks: [n] of each child its parent's place in `inner` and its
-    rank.
+    rank; most: the number of ranks.
     """
 
     inner: Tensor
@@ -172,6 +174,7 @@ class Level:
     above: Tensor
     picks: Tensor
     ranks: Tensor
+    most: int
 
 
 @lru_cache(maxsize=64)
@@ -188,7 +191,7 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     for level in range(1, 1 + max((node.level for node in tree), default=0)):
         here = [(index, node) for index, node in enumerate(tree, 1) if node.level == level]
         picks, ranks = [inner.index(node.parent) for _, node in here], [node.rank for _, node in here]
-        found.append(Level(listed(inner), listed(origin), above, listed(picks), listed(ranks)))
+        found.append(Level(listed(inner), listed(origin), above, listed(picks), listed(ranks), 1 + max(ranks)))
         below = [(index, lane) for (index, _), lane in zip(here, picks, strict=True) if index in parents]
         inner, origin = [index for index, _ in below], [lane for _, lane in below]
         itself = torch.eye(len(inner), dtype=torch.bool, device=device)
@@ -196,7 +199,7 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
 
 
-def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, tree: Sequence[Node]) -> Draft:
+def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:
     """A static tree: the same nodes for every row and round, whatever the confidence.
 
     Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
@@ -204,12 +207,12 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
     batch, tokens, paths = len(pending), pending[:, None], pending[:, None, None]
     parts, layout = levels(tuple(tree), pending.device)
     laws: list[tuple[Tensor, Tensor]] = []
-    offer = choice.offers(expand, emitted, 1 + max(node.rank for node in tree), len(parts))
     for level, part in enumerate(parts):
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
-        children, _, scores = offer(level, tokens[:, part.inner], origin, above, paths)
+        logits = expand(level, tokens[:, part.inner], origin, above)
+        children, _, scores = choice.children(logits, emitted, level, part.most, paths)
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
-from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow
+from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow, grow_at_once
 from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
@@ -187,10 +187,15 @@ class HeadDrafter(ABC):
         levels = min(state.levels(self.depth), self.most, total - 1)
         if levels < 1:
             return state.undrafted()
+        pending, shape = state.pending, Shape(levels, width, total)
+        if isinstance(expand, Guess):
+            if not (self.static or choice.personal):
+                return grow_at_once([ids[-1] for ids in state.ids], state.emitted, choice, expand, shape, top_k)
+            expand = expand.level_by_level(levels)
         if self.static or choice.draws:
             nodes = best_tree(self.shares, total, levels, 1 if state.chains else top_k)
-            return fill(state.pending, state.emitted, choice, expand, nodes)
-        return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
+            return fill(pending, state.emitted, choice, expand, nodes)
+        return grow(pending, state.emitted, choice, expand, shape, top_k)
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:

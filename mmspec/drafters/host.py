@@ -1,17 +1,19 @@
 """Trees that are decided on the host, row by row, and then planted into one draft.
 
 For drafters that look things up: they read ids and write lists, and the device sees one small tensor per round. What
-is common to them is here: a tree without twins, and the tree of the likeliest among many observed continuations.
+is common to them is here: a tree without twins, the tree of the likeliest among many observed continuations, and that
+of the surest paths through levels that were guessed at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 import torch
 
-from mmspec.contract import Draft
+from mmspec.contract import Draft, Kind
 
 
 class HostTree:
@@ -40,8 +42,8 @@ class HostTree:
             node = self.child(node, token)
 
 
-def plant(trees: Sequence[HostTree], device: torch.device) -> Draft:
-    """One draft of kind "point" from a tree per row; rows with fewer nodes are padded with invalid ones."""
+def plant(trees: Sequence[HostTree], device: torch.device, kind: Kind = "point") -> Draft:
+    """One draft from a tree per row; rows with fewer nodes are padded with invalid ones."""
     sizes = [len(tree.tokens) for tree in trees]
     gaps = [max(sizes) - size for size in sizes]
     fields = [
@@ -54,7 +56,7 @@ def plant(trees: Sequence[HostTree], device: torch.device) -> Draft:
         for tree, gap in zip(trees, gaps, strict=True)
     ]
     tokens, parents, depth, real = torch.tensor(fields, device=device).unbind(1)  # four times [B, N]
-    return Draft(tokens, parents, depth, valid=real.bool() if any(gaps) else None)
+    return Draft(tokens, parents, depth, kind, valid=real.bool() if any(gaps) else None)
 
 
 def likeliest(pending: int, runs: Sequence[Sequence[int]], total: int, share: float = 0.0) -> HostTree:
@@ -83,4 +85,32 @@ def likeliest(pending: int, runs: Sequence[Sequence[int]], total: int, share: fl
     while heap and len(tree.tokens) < total:
         _, _, parent, token, level, group = heappop(heap)
         offer(tree.child(parent, token), level + 1, group)
+    return tree
+
+
+def surest(
+    pending: int, tokens: Sequence[Sequence[int]], confidence: Sequence[Sequence[float]], total: int
+) -> HostTree:
+    """The tree of the `total - 1` surest paths, where every node of a level has the same children.
+
+    Args: tokens, confidence: of each level the children, and their logarithms of confidence, the surest first.
+
+    A path is never surer than its beginning, nor than the one whose last token is a rank better: whatever comes next is
+    one token longer than a path that was taken, or a rank worse.
+    """
+    tree = HostTree(pending)
+    heap = [(-confidence[0][0], 0, 0, 0, 0)]
+    pushed = 0
+    while heap and len(tree.tokens) < total:
+        cost, _, parent, level, rank = heappop(heap)
+        if cost == math.inf:
+            break
+        node = tree.child(parent, tokens[level][rank])
+        if level + 1 < len(tokens):
+            pushed += 1
+            heappush(heap, (cost - confidence[level + 1][0], pushed, node, level + 1, 0))
+        if rank + 1 < len(tokens[level]):
+            pushed += 1
+            step = confidence[level][rank] - confidence[level][rank + 1]
+            heappush(heap, (cost + step, pushed, parent, level, rank + 1))
     return tree
