@@ -129,11 +129,11 @@ class Choosing:
             return NO_DRAFT
         if room < 1:
             return NO_DRAFT
-        fitting = [shape for shape in self.shapes if shape.depth <= room] or [*self.shapes[:1]]
+        fitting = within(self.shapes, room)
         known = [place for place, shape in enumerate(fitting) if memory.costs.plays(shape)]
         if known:  # one step beyond what was measured
             fitting = fitting[: known[-1] + 2]
-        gains = self._gains(fitting)
+        gains = self._gains(fitting, room)
         place = max(range(len(fitting)), key=gains.__getitem__)
         if gains[place] > 1 + (MARGIN if self.resting else -MARGIN):
             self.resting, self.patience = False, PROBE
@@ -145,9 +145,10 @@ class Choosing:
         self.resting, self.quiet = True, 0
         return NO_DRAFT
 
-    def _gains(self, shapes: list[Shape]) -> list[float]:
-        """Tokens per second of every shape, in units of decoding without drafts."""
-        tokens, seconds = self.memory.rates.tokens(shapes), self.memory.costs.predict([NO_DRAFT, *shapes])
+    def _gains(self, shapes: list[Shape], room: int) -> list[float]:
+        """Tokens per second of every shape, in units of decoding without drafts; deeper ones than `room` are cut short,
+        and taken to cost as much as whole ones."""
+        tokens, seconds = self.memory.rates.tokens(shapes, room), self.memory.costs.predict([NO_DRAFT, *shapes])
         return [emitted * seconds[0] / each for emitted, each in zip(tokens, seconds[1:], strict=True)]
 
     def _curious(self) -> bool:
@@ -183,6 +184,16 @@ class Choosing:
             self.patience = PROBE // 2
         elif self.resting:
             self.quiet, self.patience = 0, min(2 * self.patience, MOST_QUIET)
+
+
+def within(shapes: Sequence[Shape], room: int) -> list[Shape]:
+    """Those that may differ if drafts are at most `room` deep: of those as wide and as deep as that, or deeper, the
+    first."""
+    kept: list[Shape] = []
+    for shape in shapes:
+        if not any(other.width == shape.width and other.depth >= room for other in kept):
+            kept.append(shape)
+    return kept
 
 
 @dataclass

@@ -71,14 +71,14 @@ class Rates:
         values += values[-1:] * (depth - len(values))
         return values if nearest == width else [_widened(value, width / nearest) for value in values]
 
-    def tokens(self, shapes: Sequence[Shape]) -> list[float]:
-        """Expected tokens of a round with each of the shapes, the target's own one included."""
+    def tokens(self, shapes: Sequence[Shape], room: int) -> list[float]:
+        """Expected tokens of a round with each of the shapes, at most `room` deep, the target's own one included."""
         deepest = max(shape.depth for shape in shapes)
         sums = {
             width: list(accumulate(accumulate(self.of(width, deepest), mul), initial=1.0))
             for width in {shape.width for shape in shapes}
         }
-        return [sums[shape.width][shape.depth] for shape in shapes]
+        return [sums[shape.width][min(shape.depth, room)] for shape in shapes]
 
     def learn(self, width: int, depth: int, kept: list[int]) -> None:
         """Take note of how many drafted tokens each row kept."""

@@ -87,6 +87,7 @@ class Sampler:
         self.seeds = torch.tensor(seeds, dtype=torch.long, device=device)
         self.seen: Tensor | None = None  # [B, V] ids in the text so far; kept only for the repetition penalty
         self.recent: list[list[int]] = [[] for _ in range(batch)]  # the last emitted ids, at most `ras_window` of them
+        self._ahead: tuple[Tensor, Tensor] | None = None  # see `noise_ahead`
 
     @property
     def remembers(self) -> bool:
@@ -162,6 +163,23 @@ class Sampler:
     def target_noise(self, positions: Tensor, vocab_size: int) -> Tensor:
         """[B, P] indices among the emitted tokens -> [B, P, V] Gumbel noise with which the target draws them."""
         return noise.gumbel(self.seeds, noise.TARGET, positions, vocab_size)
+
+    def noise_ahead(self, emitted: Tensor, count: int, vocab_size: int) -> Tensor:
+        """[B, count, V] that of the next `count` tokens; drafter and rule of a round ask for the same.
+
+        Args: emitted: [B], the very tensor of `State.emitted`: as long as it is that one, nothing is made twice.
+        """
+        known = self._ahead[1] if self._ahead is not None and self._ahead[0] is emitted else None
+        if known is not None and known.shape[-1] != vocab_size:
+            known = None
+        have = 0 if known is None else known.shape[1]
+        if have < count:
+            places = emitted[:, None] + torch.arange(have, count, device=emitted.device)
+            more = self.target_noise(places, vocab_size)
+            known = more if known is None else torch.cat([known, more], 1)
+            self._ahead = emitted, known
+        assert known is not None
+        return known[:, :count]
 
     def draft_noise(self, emitted: Tensor, level: int, lanes: int, vocab_size: int) -> Tensor:
         """Gumbel noise for a drafter that samples, independent of the target's.

@@ -39,6 +39,7 @@ from mmspec.control import (
     Fixed,
     control_for,
     read_shape,
+    within,
 )
 from mmspec.drafters.lookahead import Lookahead
 from mmspec.drafters.none import NoDrafter
@@ -222,6 +223,14 @@ def test_looking_for_copies_goes_on_while_there_are_none() -> None:
     assert world.play(plan, 60)[0] > 0.85 * world.best(COPIES)
 
 
+def test_of_drafts_that_would_all_be_cut_short_only_the_first_is_played() -> None:
+    assert within(CHAINS, 5) == list(map(Shape, (1, 2, 3, 4, 5)))
+    assert within(CHAINS, 7) == list(CHAINS)
+    wide = (Shape(1), Shape(3), Shape(7, 2, 8), Shape(11, 3, 16), Shape(11, 4, 32), Shape(12, 4, 40))
+    assert within(wide, 2) == [*wide[:5]]
+    assert within(wide, 12) == [*wide]
+
+
 def test_drafts_fit_into_what_is_left_of_the_budget() -> None:
     world, plan = World(flat(0.9), step=0.01), plan_for(CHAINS)
     world.play(plan, 100)
@@ -237,7 +246,8 @@ def test_rates_are_counted_by_depth_and_row() -> None:
     for _ in range(400):
         rates.learn(1, 3, [0, 1, 2, 3])
     assert rates.of(1, 3) == pytest.approx([3 / 4, 2 / 3, 1 / 2], rel=0.01)
-    assert rates.tokens([Shape(3), Shape(1)]) == pytest.approx([1 + 6 / 4, 1.75], rel=0.01)
+    assert rates.tokens([Shape(3), Shape(1)], 9) == pytest.approx([1 + 6 / 4, 1.75], rel=0.01)
+    assert rates.tokens([Shape(3)], 1) == rates.tokens([Shape(1)], 9)
     assert 0.75 < rates.of(4, 1)[0] < 1
     for _ in range(400):
         rates.learn(4, 3, [0])

@@ -9,6 +9,7 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -177,3 +178,24 @@ def test_values_that_make_no_law_are_refused_by_name(options: dict[str, Any]) ->
     [(name, value)] = options.items()
     with pytest.raises(InputError, match=f"{name}={value!r} is not valid: "):
         Sampling(**options)
+
+
+def test_noise_made_ahead_is_the_noise_of_each_place_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(Sampling(temperature=1.0, seed=3), 2, CPU)
+    emitted = torch.tensor([4, 9])
+    made: list[int] = []
+    whole = sampler.target_noise(emitted[:, None] + torch.arange(6), 7)
+    plain = Sampler.target_noise
+
+    def counted(self: Sampler, positions: Tensor, vocab_size: int) -> Tensor:
+        made.append(positions.shape[1])
+        return plain(self, positions, vocab_size)
+
+    monkeypatch.setattr(Sampler, "target_noise", counted)
+    for count in (1, 2, 2, 6, 3):
+        assert torch.equal(sampler.noise_ahead(emitted, count, 7), whole[:, :count])
+    assert made == [1, 1, 4]
+    later = emitted + 1
+    assert torch.equal(sampler.noise_ahead(later, 5, 7), whole[:, 1:])
+    assert torch.equal(sampler.noise_ahead(later, 2, 5), whole[:, 1:3, :5])  # of another vocabulary
+    assert torch.equal(sampler.noise_ahead(emitted, 6, 7), whole)

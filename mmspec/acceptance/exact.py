@@ -31,6 +31,5 @@ def choices(draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> 
     if sampler.greedy:
         return scores.argmax(-1)
     levels = int(draft.depth.max()) + 1  # nodes of one depth share the noise of one position
-    positions = emitted[:, None] + draft.depth.new_tensor(range(levels))
-    g = sampler.target_noise(positions, scores.shape[-1])
+    g = sampler.noise_ahead(emitted, levels, scores.shape[-1])
     return (scores + g.gather(1, draft.depth[..., None].expand_as(scores))).argmax(-1)

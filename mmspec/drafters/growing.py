@@ -70,32 +70,47 @@ class Choice:
         return self.kind == "sampled" and not self.sampler.greedy
 
     @property
+    def races(self) -> bool:
+        """Whether the target's noise decides with them."""
+        return self.kind == "coupled" and not self.sampler.greedy
+
+    @property
     def personal(self) -> bool:
         """Whether nodes with the same law may have other children."""
         return self.draws or self.sampler.remembers
 
     def children(
-        self, logits: Tensor, emitted: Tensor, level: int | Tensor, k: int, paths: Tensor
+        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
 
-        Args: level: that of all nodes, or [F] of each, where nothing is drawn. paths: [B, F, L] the tokens from the
-            pending one down to each node, which only a law with a memory looks at.
+        Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
         """
         scores = self._scores(forbid(logits, self.placeholders), paths)
-        vocabulary = scores.shape[-1]
-        raced = scores
-        if self.sampler.greedy:
-            raced = scores * self.sharpness
-        elif self.draws:
-            assert isinstance(level, int)
-            raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], vocabulary)
-        elif self.kind == "coupled":
-            noise = self.sampler.target_noise(emitted[:, None] + level, vocabulary)
-            raced = (scores * self.trust + noise) * self.sharpness
-        confidence, token = raced.log_softmax(-1).topk(min(k, vocabulary), dim=-1)
-        # sorting puts NaN first, and a node must not stand before its parent
-        return token, confidence.masked_fill(confidence.isnan(), -torch.inf), scores
+        if self.draws:
+            raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
+        elif self.races:
+            noise = self.sampler.noise_ahead(emitted, level + 1, scores.shape[-1])
+            raced = self._raced(scores, noise[:, level : level + 1])
+        else:
+            raced = self._sharpened(scores)
+        return (*_first(raced, k), scores)
+
+    def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
+        [B, levels, k]. Not for a `personal` choice."""
+        scores = self.sampler.shape(forbid(logits, self.placeholders))
+        if not self.races:
+            return _first(self._sharpened(scores), k)
+        levels = scores.shape[1]
+        noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])  # the rule asks for one more
+        return _first(self._raced(scores, noise[:, :levels]), k)
+
+    def _sharpened(self, scores: Tensor) -> Tensor:
+        return scores * self.sharpness if self.sampler.greedy else scores
+
+    def _raced(self, scores: Tensor, noise: Tensor) -> Tensor:
+        return (scores * self.trust + noise) * self.sharpness
 
     def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
         """Warped log-scores [B, F, V], as the target's are."""
@@ -110,6 +125,13 @@ class Choice:
             return above
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         return torch.cat([above[rows, origin], tokens[..., None]], -1)
+
+
+def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
+    confidence, token = raced.log_softmax(-1).topk(min(k, raced.shape[-1]), dim=-1)
+    # sorting puts NaN first, and a node must not stand before its parent
+    return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
 
 
 def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
@@ -153,11 +175,9 @@ def grow_at_once(
 
     Args: pending: of every row. emitted: [B]. choice: without a memory, and none that draws.
     """
-    laws = guess.logits(shape.depth)
-    levels = torch.arange(shape.depth, device=laws.device)
-    tokens, confidence, _ = choice.children(laws, emitted, levels, top_k, emitted[:, None, None])
+    tokens, confidence = choice.children_of_levels(guess.logits(shape.depth), emitted, top_k)
     rows = zip(pending, tokens.tolist(), confidence.tolist(), strict=True)
-    return plant([surest(first, some, sure, shape.total) for first, some, sure in rows], laws.device, choice.kind)
+    return plant([surest(first, some, sure, shape.total) for first, some, sure in rows], tokens.device, choice.kind)
 
 
 @dataclass(frozen=True)
