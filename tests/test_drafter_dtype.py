@@ -246,6 +246,7 @@ def test_drafts_are_rejected_kept_in_part_and_kept_whole(sampling: Sampling, dty
         target = CausalTarget(toys.simple_llama(strength))
         want = toys.answer(target, NoDrafter(), inputs, 24, sampling).rows
         made = Eagle(toys.copying_head(target.model, noise), **sizes)
+        made.trust = 1.0  # its law is the target's
         made.bind(target)
         lower(made, target, dtype)
         got = toys.answer(target, made, inputs, 24, sampling)

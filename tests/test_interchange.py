@@ -64,8 +64,12 @@ def heard_after(pipe: Any, drafter: Any, inputs: Any) -> tuple[list[int], list[i
 
     class Recorded(Choice):
         def children(self, logits: Tensor, *others: Any) -> Any:
-            seen.extend(logits[0].clone())  # of one node per level, or of all levels at once
+            seen.append(logits[0, 0].clone())
             return super().children(logits, *others)
+
+        def children_of_levels(self, logits: Tensor, *others: Any) -> Any:
+            seen.extend(logits[0].clone())
+            return super().children_of_levels(logits, *others)
 
     drafter.depth, drafter.width, drafter.top_k, drafter.total = published.LEVELS, 1, 1, 1 + published.LEVELS
     drafter.choice = lambda sampler, kind: Recorded(sampler, kind, pipe.target.placeholders)

@@ -139,6 +139,7 @@ def test_a_tree_is_drafted_with_the_history_of_every_path(how: str, rule: Any) -
     sampling = SAMPLINGS.get(how, Sampling(repetition_penalty=1.6))
     target = Checked(toys.simple_llama())
     head = Eagle(toys.copying_head(target.model), depth=3, width=16, top_k=4, total=85)
+    head.trust = 1.0
     found = toys.answer(target, head, toys.prompts(8, 11), 21, sampling, rule())
     if rule is not Match or how == "greedy":  # its drafts know nothing of the noise
         assert found.accepted == [3] * 10

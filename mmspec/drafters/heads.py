@@ -72,8 +72,8 @@ class HeadDrafter(ABC):
     """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
     greedy_sharpness: ClassVar[float] = 1.0
     """Exponent of the confidence at temperature 0."""
-    trust: ClassVar[float] = 1.4
-    """What log q counts beside the target's noise."""
+    trust: float = 1.4
+    """What log q counts beside the target's noise; 1 suits a drafter whose law is the target's."""
     method: ClassVar[str]
     source: ClassVar[str]
     noun: ClassVar[str]
