@@ -31,7 +31,8 @@ Kind = Literal["point", "sampled", "coupled", "aligned", "masked"]
 
 point: a deterministic choice (argmax, top-k, a copy), made without any noise; q is a point mass.
 sampled: drawn from q without replacement, with noise independent of the target's; `Draft.q` is that law.
-coupled: top-k of log q + g with the target's own noise g. Only a rule that never lets a draft decide may take it.
+coupled: top-k of c log q + g, c about 1, with the target's own noise g. Only a rule that never lets a draft decide may
+    take it.
 aligned: continuous values, drawn with the noise of the target's own walk; the target judges each given those above it.
 masked: the same, and the target judges each given only what was known before the round.
 """

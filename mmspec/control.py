@@ -50,7 +50,8 @@ class Plan(Protocol):
     """The control of one request."""
 
     def choose(self, room: int) -> Shape | None:
-        """The shape of the next draft, at most `room` deep; None leaves it to the drafter."""
+        """The shape of the next draft, which is cut short if it is more than `room` deep; None leaves it to the
+        drafter."""
 
     def learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
         """Take note of the round that was just played."""
@@ -177,7 +178,7 @@ class Choosing:
             memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
             return
         kept = [len(path) - 1 for path, run in zip(accepted.paths, accepted.emitted, strict=True) if run]
-        if self.played.depth <= self.room:  # else the budget cut it short
+        if self.played.depth <= self.room or draft.size == self.played.total:  # else the budget cut it short
             memory.costs.learn(self.played, done.draft_s + done.verify_s + done.other_s)
         memory.rates.learn(self.played.width, min(self.played.depth, self.room), kept)
         if self.resting and any(kept):  # after a probe that succeeds comes another at once

@@ -21,6 +21,7 @@ FLAT: Shares = ((0.40, 0.20, 0.12, 0.08, 0.05, 0.03), (0.22, 0.13, 0.09, 0.06, 0
 class Vadusa(Medusa):
     """Drafts a static tree of 24 nodes with one head per level."""
 
+    trust = 1.0  # lossy rules keep drafts: these stay drawn from the heads' own law
     method = "vadusa"
     source = "VADUSA, arXiv 2410.21951"
     noun = "VADUSA"

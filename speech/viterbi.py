@@ -101,6 +101,7 @@ class Viterbi(Medusa):
     """Drafts one chain. Args: net: `PairedHeads`. depth: most tokens of it. candidates: K. pull: mu, 0 or more."""
 
     kinds: frozenset[Kind] = frozenset({"point", "coupled"})
+    trust = 1.0  # the unverified rule keeps what is drafted
     method = "mtp-viterbi"
     source = "multi-token prediction with Viterbi selection, arXiv 2410.13839"
     noun = "multi-token"

@@ -28,6 +28,7 @@ from mmspec.acceptance.typical import Typical
 from mmspec.cli import app
 from mmspec.contract import Accepted, Draft, Round, Shape, State
 from mmspec.control import (
+    BASELINE,
     CHAINS,
     COPIES,
     MOST_QUIET,
@@ -229,6 +230,20 @@ def test_of_drafts_that_would_all_be_cut_short_only_the_first_is_played() -> Non
     wide = (Shape(1), Shape(3), Shape(7, 2, 8), Shape(11, 3, 16), Shape(11, 4, 32), Shape(12, 4, 40))
     assert within(wide, 2) == [*wide[:5]]
     assert within(wide, 12) == [*wide]
+
+
+def test_a_tree_that_is_cut_short_and_still_has_all_its_nodes_tells_its_cost_and_a_chain_does_not() -> None:
+    for shape, nodes, plays in ((Shape(11, 3, 16), 16, 1), (Shape(9), 5, 0)):
+        control = Auto([shape])
+        plan = control.begin(1, GREEDY, Exact())
+        for _ in range(BASELINE):
+            plan.choose(4)
+            plan.learn(SimpleNamespace(size=1), path_of(0), Round([[0]], [0], verify_s=1.0))
+        assert plan.choose(4) == shape
+        plan.learn(SimpleNamespace(size=nodes), path_of(2), Round([[0] * 3], [2], draft_s=0.1, verify_s=1.2))
+        (memory,) = control.memories.values()
+        assert memory.costs.plays(shape) == plays
+        assert memory.rates.known
 
 
 def test_drafts_fit_into_what_is_left_of_the_budget() -> None:

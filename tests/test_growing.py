@@ -1,14 +1,20 @@
 """How trees grow from what a drafter says of a node: which children, and which of all nodes are kept."""
 
 import math
+from typing import Any
 
 import pytest
+import taught
 import torch
+import toys
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
+from mmspec.drafters.dflash import DFlash
+from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.growing import Choice, Guess, grow, grow_at_once
 from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
 
 CPU = torch.device("cpu")
 PENDING, EMITTED = torch.tensor([3, 8]), torch.tensor([1, 6])
@@ -60,13 +66,55 @@ def test_a_law_of_few_tokens_makes_a_smaller_tree_and_rows_may_differ() -> None:
     assert all(0 <= token < 2 for path in paths_of(draft)[0] for token in path)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0, repetition_penalty=3.0, seed=5), WARM])
-def test_where_nodes_of_a_level_may_have_other_children_trees_grow_level_by_level(sampling: Sampling) -> None:
-    """A penalty looks at each node's path, and every node draws for itself."""
-    sampler = Sampler(sampling, 2, CPU)
-    sampler.see([[3, 5], [8, 9]], 30, prompt=True)
-    assert Choice(sampler, "sampled").personal
-    assert Choice(sampler, "coupled").personal == sampler.remembers
+@pytest.mark.parametrize("kind", ["coupled", "point"])
+def test_under_a_penalty_every_node_of_a_level_has_children_of_its_own(kind: Kind) -> None:
+    """A drafter that guesses all levels at once must not give them the same ones then."""
+    target = CausalTarget(toys.simple_llama())
+    penalty = Sampling(temperature=1.0, repetition_penalty=3.0, seed=5)
+    drafter = Guessing(taught.network("dflash", target), total=12)
+    drafter.bind(target)
+    sampler = Sampler(penalty, 1, CPU)
+    with torch.inference_mode():
+        state = target.prefill({**toys.prompts(9), "max_new_tokens": 20}, drafter.needs, sampler)
+        state.ids[0].append(int(state.pending))
+        draft = drafter.begin(state, sampler, kind).propose(state)
+    laws, levels = drafter.guessed[0], 0
+    for node in draft.parents[0].unique().tolist():
+        if node < 0:
+            continue
+        path = draft.tokens[:, draft.ancestors[0, node].nonzero()[:, 0]]
+        level = path.shape[1] - 1
+        score = sampler.after(path, laws[None, level])
+        if kind == "coupled":
+            score = score * 1.4 + sampler.target_noise(state.emitted[:, None] + level, score.shape[-1])[:, 0]
+        children = (draft.parents[0] == node).nonzero()[:, 0]
+        assert set(draft.tokens[0, children].tolist()) == set(score[0].topk(len(children)).indices.tolist())
+        levels = max(levels, level)
+    assert levels > 0
+
+
+class Guessing(DFlash):
+    """Notes what it guesses."""
+
+    def tree(self, state: Any, choice: Choice, expand: Any) -> Draft:
+        self.guessed = expand.logits(self.most)
+        return super().tree(state, choice, Guess(lambda levels: self.guessed[:, :levels]))
+
+
+def test_a_block_drafter_trusts_itself_by_temperature_and_offers_trees_as_deep_as_its_block() -> None:
+    target = CausalTarget(toys.simple_llama())
+    drafter = DFlash(taught.network("dflash", target))
+    drafter.bind(target)
+    greedy, warm = (drafter.choice(Sampler(how, 1, CPU), "coupled") for how in (GREEDY, WARM))
+    assert (greedy.sharpness, warm.sharpness, warm.trust) == (2.5, 1.0, 1.4)
+    most = drafter.most
+    assert drafter.depth == most
+    sizes = [shape.total for shape in drafter.shapes]
+    assert sizes == sorted(sizes)
+    assert all(shape.depth == min(shape.total - 1, most) for shape in drafter.shapes)
+    spark = DSpark(taught.network("dspark", target))
+    assert max(shape.depth for shape in spark.shapes) == min(8, most)
+    assert [shape.depth for shape in spark.shapes][:4] == [1, 2, 3, 4]
 
 
 def first_children(choice: Choice, level: int) -> Tensor:

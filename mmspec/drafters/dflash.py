@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
 
 
-TREES = ((1, 2), (1, 4), (2, 8), (3, 16), (4, 32), (6, 64))
+SIZES = ((1, 2), (1, 4), (2, 8), (3, 16), (4, 32), (6, 64))
 """Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little from
 one to the next, so a finer choice would follow the noise."""
 
@@ -96,7 +96,8 @@ class BlockNet(HeadNet):
 
 
 class DFlash(HeadDrafter):
-    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`; by default as deep as the block."""
+    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`, from the third on by name; by default it
+    is as deep as the block."""
 
     method = "dflash"
     source = "DFlash, arXiv 2602.06036"
@@ -118,7 +119,7 @@ class DFlash(HeadDrafter):
     def shapes(self) -> tuple[Shape, ...]:
         """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
         return tuple(
-            Shape(min(size - 1, self.most), width, size) for width, size in TREES if size <= 1 + width * self.most
+            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
         )
 
     def bind(self, target: Any) -> None:

@@ -171,9 +171,9 @@ def grow_at_once(
     pending: Sequence[int], emitted: Tensor, choice: Choice, guess: Guess, shape: Shape, top_k: int
 ) -> Draft:
     """The tree of the `total - 1` most confident nodes, if all levels are guessed at once: no level has to wait for the
-    one above it, and one copy brings to the host all that is needed.
+    one above it, and what decides is small enough for the host.
 
-    Args: pending: of every row. emitted: [B]. choice: without a memory, and none that draws.
+    Args: pending: of every row. emitted: [B]. choice: not a `personal` one. shape: its width is not asked for.
     """
     tokens, confidence = choice.children_of_levels(guess.logits(shape.depth), emitted, top_k)
     rows = zip(pending, tokens.tolist(), confidence.tolist(), strict=True)

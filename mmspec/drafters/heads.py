@@ -29,6 +29,9 @@ from mmspec.sampling import Sampler
 if TYPE_CHECKING:
     from mmspec.engine.engine import Engine
 
+MOST_PERSONAL = 8
+"""Levels of a tree in which every node needs a law of its own, as under a repetition penalty."""
+
 DRAFT_IDS = "draft_ids"
 """The draft vocabulary among the tensors of a saved drafter."""
 
@@ -187,6 +190,8 @@ class HeadDrafter(ABC):
         levels = min(state.levels(self.depth), self.most, total - 1)
         if levels < 1:
             return state.undrafted()
+        if choice.personal and not choice.draws:
+            levels = min(levels, MOST_PERSONAL)
         pending, shape = state.pending, Shape(levels, width, total)
         if isinstance(expand, Guess):
             if not (self.static or choice.personal):

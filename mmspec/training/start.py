@@ -25,9 +25,9 @@ def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, nn.Modul
 def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
     """Put the weights of another network into one that is about to be trained.
 
-    Every weight must have the same name and shape and mean the same: both listen to the same layers and draft as many
-    tokens. The other may lack only what a network names in `quiet`, parts that do nothing at first, and have other
-    settings only where the network names them in `free`: they change what it is asked for, not what a weight means.
+    Every weight must have the same name and shape and mean the same: both listen to the same layers, say. The other may
+    lack only what a network names in `quiet`, parts that do nothing at first, and have other settings only where the
+    network names them in `free`: they change what it is asked for, not what a weight means.
     Raises: MismatchError: something differs.
     """
     there, here, quiet = _form(begun), _form(net), getattr(net, "quiet", ())
