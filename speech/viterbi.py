@@ -150,7 +150,7 @@ class Searching(Guessing):
             token, _, scores = choice.children(logits[:, level, None], state.emitted, level, own.candidates, pending)
             law = scores[:, 0].log_softmax(-1)
             if choice.kind == "coupled" and not choice.sampler.greedy:
-                law = law + choice.sampler.target_noise(state.emitted[:, None] + level, law.shape[-1])[:, 0]
+                law = law + choice.sampler.noise_ahead(state.emitted, level + 1, law.shape[-1])[:, level]
             tokens.append(token[:, 0])
             confidence.append(law.gather(1, token[:, 0]))
         path = best_path(state.pending, tokens, confidence, own.net, own.pull)

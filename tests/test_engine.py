@@ -30,7 +30,7 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Needs, Shape
 from mmspec.control import NO_DRAFT, OWN
-from mmspec.drafters.dflash import BlockNet, DFlash
+from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.kangaroo import Adapter, Kangaroo
@@ -345,7 +345,9 @@ def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int)
 
 @pytest.mark.parametrize(("kind", "net"), [(DFlash, BlockNet), (DSpark, SparkNet)])
 @pytest.mark.parametrize("resting", [0, 75])
-def test_a_static_block_drafter_makes_the_same_drafts(kind: type[DFlash], net: type[BlockNet], resting: int) -> None:
+def test_a_static_block_drafter_makes_the_same_drafts(
+    kind: type[BlockDrafter], net: type[BlockNet], resting: int
+) -> None:
     """The same for a block of slots, whose size is a width of its own."""
     model, plain = test_equality.make("simple")
     fixed = static(CausalTarget(model))

@@ -95,15 +95,9 @@ class BlockNet(HeadNet):
         return self.norm(inputs)
 
 
-class DFlash(HeadDrafter):
-    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`, from the third on by name; by default it
-    is as deep as the block."""
+class BlockDrafter(HeadDrafter):
+    """What drafters have in common that guess the slots of a block: context and block, compiled as the target is."""
 
-    method = "dflash"
-    source = "DFlash, arXiv 2602.06036"
-    kin: ClassVar[tuple[str, ...]] = ("dspark",)
-    greedy_sharpness = 2.5  # its laws are averages over what may stand before a slot, too flat where nothing is drawn
-    noun = "DFlash"
     net_class: ClassVar[type[HeadNet]] = BlockNet
     absorb: Forward
     """Takes the context in, and returns it."""
@@ -111,16 +105,6 @@ class DFlash(HeadDrafter):
     """What enters the output head, from the inputs of a block in the place of features."""
     steps: tuple[Steps, Steps] | None = None
     """Both, compiled as the target is."""
-
-    def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
-        super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
-        return tuple(
-            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
-        )
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, and its engine where it has one."""
@@ -151,10 +135,6 @@ class DFlash(HeadDrafter):
         """Those that the block drafter was trained on."""
         return tuple(self.net.settings["taps"])
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
-        """Queue the prompt's context; it is absorbed with the first proposal."""
-        return Flashing(self, self.choice(sampler, kind), self.prompt_slots(state))
-
     def prompt_slots(self, state: State) -> Slots:
         """The prompt's context, waiting, or, for compiled steps, absorbed."""
         slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
@@ -165,11 +145,36 @@ class DFlash(HeadDrafter):
         return slots
 
 
+class DFlash(BlockDrafter):
+    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`, from the third on by name; by default it
+    is as deep as the block."""
+
+    method = "dflash"
+    source = "DFlash, arXiv 2602.06036"
+    kin: ClassVar[tuple[str, ...]] = ("dspark",)
+    noun = "DFlash"
+    greedy_sharpness = 2.5  # its laws are averages over what may stand before a slot, too flat where nothing is drawn
+
+    def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
+        super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
+        return tuple(
+            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
+        )
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
+        """Queue the prompt's context; it is absorbed with the first proposal."""
+        return Flashing(self, self.choice(sampler, kind), self.prompt_slots(state))
+
+
 @dataclass
 class Flashing:
-    """DFlash on one request."""
+    """A block drafter on one request."""
 
-    drafter: DFlash
+    drafter: BlockDrafter
     choice: Choice
     slots: Slots
 

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
-from mmspec.contract import Kind, Shape, State
-from mmspec.control import TREES
-from mmspec.drafters.dflash import BlockNet, DFlash, Flashing
+from mmspec.contract import Kind, State
+from mmspec.drafters.dflash import BlockDrafter, BlockNet, Flashing
 from mmspec.drafters.growing import Expand
 from mmspec.drafters.heads import HeadNet
 from mmspec.sampling import Sampler
@@ -48,25 +47,16 @@ class SparkNet(BlockNet):
         return hidden + self.pull(torch.sigmoid(self.gate(torch.cat([hidden, before], -1))) * before)
 
 
-class DSpark(DFlash):
+class DSpark(BlockDrafter):
     """Drafts a tree from the slots of a block, each node from what its parent says."""
 
     method = "dspark"
     source = "DSpark, arXiv 2607.05147"
     noun = "DSpark"
-    greedy_sharpness = 1.0
     net_class: ClassVar[type[HeadNet]] = SparkNet
 
-    def __init__(self, net: Any, depth: int = 5, **options: Any) -> None:
-        super().__init__(net, depth, **options)
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """Every level costs a pass of the head, unlike DFlash's."""
-        return tuple(shape for shape in TREES if shape.depth <= self.most)
-
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Sparking:
-        """See `DFlash`."""
+        """Queue the prompt's context; it is absorbed with the first proposal."""
         return Sparking(self, self.choice(sampler, kind), self.prompt_slots(state))
 
 

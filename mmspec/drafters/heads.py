@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mmspec.engine.engine import Engine
 
 MOST_PERSONAL = 8
-"""Levels of a tree in which every node needs a law of its own, as under a repetition penalty."""
+"""Levels of a tree whose depth cost nothing until every node needs a law of its own, as under a repetition penalty."""
 
 DRAFT_IDS = "draft_ids"
 """The draft vocabulary among the tensors of a saved drafter."""
@@ -190,17 +190,17 @@ class HeadDrafter(ABC):
         levels = min(state.levels(self.depth), self.most, total - 1)
         if levels < 1:
             return state.undrafted()
-        if choice.personal and not choice.draws:
-            levels = min(levels, MOST_PERSONAL)
-        pending, shape = state.pending, Shape(levels, width, total)
         if isinstance(expand, Guess):
             if not (self.static or choice.personal):
+                shape = Shape(levels, width, total)
                 return grow_at_once([ids[-1] for ids in state.ids], state.emitted, choice, expand, shape, top_k)
+            if not choice.draws:
+                levels = min(levels, MOST_PERSONAL)
             expand = expand.level_by_level(levels)
         if self.static or choice.draws:
             nodes = best_tree(self.shares, total, levels, 1 if state.chains else top_k)
-            return fill(pending, state.emitted, choice, expand, nodes)
-        return grow(pending, state.emitted, choice, expand, shape, top_k)
+            return fill(state.pending, state.emitted, choice, expand, nodes)
+        return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:
