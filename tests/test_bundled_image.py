@@ -7,6 +7,7 @@ import torch
 from transformers import JanusForConditionalGeneration
 
 import mmspec
+from mmspec.benchmarks.drawing.tokenizers import through_codes
 from mmspec.checkpoints import bundled
 from mmspec.image_ar.judge import Judge
 
@@ -60,3 +61,11 @@ def test_pictures_follow_their_captions(plain: mmspec.Pipeline, folder: Path) ->
         return sum(sum(each) / len(each) for each in facts) / len(facts)
 
     assert share(asked) > share([*asked[1:], asked[0]]) + 0.15
+
+
+def test_codes_leave_of_real_pictures_what_captions_say(plain: mmspec.Pipeline, folder: Path) -> None:
+    judge = Judge.find(folder)
+    assert judge is not None
+    asked = judge.captions(40)
+    facts = judge.facts(asked, [through_codes(plain, one.picture) for one in asked])
+    assert sum(map(all, facts)) >= 32

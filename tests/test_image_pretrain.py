@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import one_hot
+from torch.nn.functional import normalize, one_hot
 
 import mmspec
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.image_ar.pretrain import train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
-from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
+from mmspec.image_ar.pretrain.captions import INKS, MOST_THINGS, WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
+from mmspec.image_ar.pretrain.contents import cells_of, content_loss
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
+from mmspec.image_ar.pretrain.patches import NAME, Patches
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
-from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.pretrain.world import UNTOLD, Scenes, collate, normalized, scene
 from mmspec.image_ar.reader import Reader
+from mmspec.miniworld.facts import SHAPES
 from mmspec.training.places import place_loss
 
 
@@ -27,7 +30,8 @@ def painter() -> Painter:
 
     tokenizer = build_tokenizer(scene("tokenizer", index).caption.text for index in range(200))
     torch.manual_seed(0)
-    return Painter(JanusForConditionalGeneration(janus_config(tokenizer, 4, 32)), tokenizer)
+    model = JanusForConditionalGeneration(janus_config(tokenizer, 4, 32))
+    return Painter(model, Patches(), tokenizer)
 
 
 def test_a_scene_is_made_from_its_seed_and_keeps_what_its_caption_says() -> None:
@@ -126,12 +130,70 @@ def test_places_are_asked_row_by_row() -> None:
 def test_the_first_quarter_of_the_layers_is_asked_for_the_place_of_the_code_to_come() -> None:
     model, batch = painter().train(), collate([scene("a", 0)])
     ids, mask = model.prompts([batch["captions"][0].text])
-    early = model.read(ids, mask, model.codes(batch["pixels"]))[1]
-    assert early.shape == (1, 256, 32)
-    place_loss(early).backward()
+    _, early, late = model.read(ids, mask, model.codes(batch["pixels"]))
+    assert early.shape == late.shape == (1, 256, 32)
     layers = model.model.model.language_model.layers
-    assert layers[0].mlp.down_proj.weight.grad.abs().sum() > 0
-    assert layers[1].mlp.down_proj.weight.grad is None
+    for asked, last in ((early, 0), (late, 2)):
+        model.zero_grad()
+        place_loss(asked).backward(retain_graph=True)
+        assert layers[last].mlp.down_proj.weight.grad.abs().sum() > 0
+        assert layers[last + 1].mlp.down_proj.weight.grad is None
+
+
+def test_a_cell_is_what_the_middles_of_its_codes_lie_in() -> None:
+    cells = cells_of(16).view(16, 16)
+    assert [int((cells[0] == column).sum()) for column in range(3)] == [5, 6, 5]
+    assert cells[8].tolist() == [3] * 5 + [4] * 6 + [5] * 5
+    assert torch.equal(cells.T, cells_of(16).view(16, 16) % 3 * 3 + cells_of(16).view(16, 16) // 3)
+
+
+def test_codes_are_asked_for_what_the_caption_puts_into_their_cell_and_for_what_is_to_come() -> None:
+    one = next(made for index in range(99) if (made := scene("a", index)).said.groups[0].placed)
+    shapes, colors = (labels[None] for labels in one.told_contents)
+    assert int((shapes > 0).sum()) == len(one.said.groups) == int((colors != UNTOLD).sum())
+    kinds = [1 + len(SHAPES), len(INKS), 1 + MOST_THINGS]
+    cells = cells_of(16)
+    labels = [shapes[0][cells], colors[0].clamp(min=0)[cells], one.coming.flatten()]
+    parts = [one_hot(label, count).float() for label, count in zip(labels, kinds, strict=True)]
+    right, told = torch.cat(parts, 1)[None], (shapes, colors, one.coming[None])
+    assert float(content_loss(right, *told)) < 0.8
+    assert float(content_loss(right.roll(5, 1), *told)) > 2.0  # what stands in another column
+    assert float(content_loss(torch.cat([*parts[:2], parts[2].flip(0)], 1)[None], *told)) > 2.0
+    flat = sum(map(math.log, kinds))
+    assert float(content_loss(torch.zeros(1, 256, sum(kinds)), *told)) == pytest.approx(flat, abs=1e-4)
+
+
+def test_what_a_caption_does_not_place_is_not_asked_for() -> None:
+    one = next(made for index in range(99) if not (made := scene("a", index)).said.groups[0].placed)
+    shapes, colors = (labels[None] for labels in one.told_contents)
+    nothing = torch.full_like(one.coming, UNTOLD)[None]
+    assert float(content_loss(torch.randn(1, 256, 20), shapes, colors, nothing)) == 0.0
+    assert float(content_loss(torch.randn(1, 256, 20), shapes, colors, one.coming[None])) > 0.5
+    assert int((one.contents[0] > 0).sum()) == len(one.seen)
+
+
+def test_a_thing_comes_until_its_first_row_is_past() -> None:
+    for index in range(20):
+        one = scene("a", index)
+        coming = one.coming.flatten()
+        assert int(coming[0]) == len(one.seen)
+        assert int(coming[-1]) == 0
+        assert int(coming.diff().max()) == 0
+        for group, known in enumerate(one.said.groups):
+            if known.placed:
+                first = (one.owners.flatten() == group).nonzero()[0]
+                assert int(coming[first + 5]) < int(coming[first])  # things are five codes wide
+
+
+def test_hidden_captions_are_not_asked_for_what_they_would_have_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.image_ar.pretrain.draw.FREE", 1.1)
+    model, batch = painter().train(), collate([scene("a", index) for index in range(4)])
+    assert int((batch["shapes"] != UNTOLD).sum()) > 0
+    untold = {name: torch.full_like(batch[name], UNTOLD) for name in ("shapes", "colors", "coming")}
+    with torch.no_grad():
+        hidden, other = model(**batch)["loss"], model(**{**batch, **untold})["loss"]
+    assert float(hidden) == pytest.approx(float(other))
+    assert math.isfinite(hidden)
 
 
 def test_codes_that_the_caption_decides_count_more() -> None:
@@ -182,8 +244,9 @@ def test_both_stages_learn_a_batch_by_heart() -> None:
     finished = coder.finish().requires_grad_(False)
     lengths = finished.quantize.embedding.weight.norm(dim=-1)
     assert torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5)
-    ours = coder(**batch)["made"]
-    assert torch.allclose(finished(batch["pixels"].float() / 127.5 - 1)[0], ours, atol=1e-4)  # the stock decoding
+    ours = coder.eval()(**batch)["made"]
+    codes = coder.patches.codes(normalized(batch["pixels"]), finished.quantize.embedding.weight)
+    assert torch.allclose(finished.decode(codes), ours, atol=1e-4)  # the stock decoding
 
     model.eval()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -198,6 +261,30 @@ def test_both_stages_learn_a_batch_by_heart() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_a_code_says_nothing_of_other_patches() -> None:
+    torch.manual_seed(0)
+    patches = Patches().double()
+    one, other = (normalized(scene("a", index).pixels[None]).double() for index in (0, 1))
+    mixed = other.clone()
+    mixed[:, :, 20:40, 8:24] = one[:, :, 20:40, 8:24]  # patches of 4 x 4 pixels
+    states, others, both = (patches(seen)[0] for seen in (one, other, mixed))
+    inside = torch.zeros(16, 16, 1, dtype=torch.bool)
+    inside[5:10, 2:6] = True
+    assert torch.allclose(both, torch.where(inside, states, others), atol=1e-12)
+    assert not torch.allclose(states[5:10, 2:6], others[5:10, 2:6], atol=1e-3)
+
+
+def test_what_finds_the_codes_lies_beside_the_checkpoint(tmp_path: Path) -> None:
+    patches, pixels, book = Patches(), normalized(scene("a", 0).pixels[None]), torch.randn(512, 8)
+    with pytest.raises(CheckpointError, match=r"has no patches.safetensors that fits, which makes the codes"):
+        Patches.read(tmp_path)
+    patches.write(tmp_path)
+    assert torch.equal(Patches.read(tmp_path).codes(pixels, book), patches.codes(pixels, book))
+    (tmp_path / NAME).write_bytes(b"no weights")
+    with pytest.raises(CheckpointError, match=r"patches.safetensors"):
+        Patches.read(tmp_path)
+
+
 def test_training_goes_on_when_a_code_is_moved() -> None:
     coder = Autoencoder(painter().model.model.vqmodel).train()
     coder.use[:] = 0.0
@@ -210,7 +297,7 @@ def test_unused_codes_are_moved_to_where_pictures_are() -> None:
     coder = Autoencoder(painter().model.model.vqmodel)
     coder.use[:] = 0.0
     coder.use[0] = 1.0
-    states = torch.nn.functional.normalize(torch.randn(30, 8), dim=-1)
+    states = normalize(torch.randn(30, 8), dim=-1)
     before = coder.vq.quantize.embedding.weight[0].clone()
     coder._tend(torch.zeros(30, dtype=torch.long), states)
     weight = coder.vq.quantize.embedding.weight
@@ -220,7 +307,7 @@ def test_unused_codes_are_moved_to_where_pictures_are() -> None:
 
 def test_a_sharpened_decoder_draws_the_same_codes_and_nothing_else_learns() -> None:
     vq = painter().model.model.vqmodel
-    sharpener = Sharpener(vq, Reader((8, 8, 8, 8))).train()
+    sharpener = Sharpener(vq, Patches(), Reader((8, 8, 8, 8))).train()
     learning = {name for name, weight in sharpener.named_parameters() if weight.requires_grad}
     assert learning == {f"vq.{name}" for name, _ in vq.named_parameters() if name.startswith(("decoder", "post_"))}
     before = {name: value.clone() for name, value in sharpener.state_dict().items()}

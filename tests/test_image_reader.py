@@ -8,9 +8,10 @@ from PIL import Image
 
 from mmspec.errors import CheckpointError
 from mmspec.image_ar.pretrain import read
-from mmspec.image_ar.pretrain.captions import GROUNDS, Group, Kind, Said
+from mmspec.image_ar.pretrain.captions import GROUNDS, INKS, Group, Kind, Said
 from mmspec.image_ar.pretrain.world import scene
 from mmspec.image_ar.reader import CELLS, Reader, Seen, held, pixels_of
+from mmspec.miniworld.facts import SHAPES
 
 RED, BLUE = Kind("red", "circle"), Kind("blue", "star")
 SMALL = (8, 8, 16, 32)
@@ -52,7 +53,7 @@ def test_every_scene_keeps_its_own_caption_and_few_keep_another() -> None:
 
 
 def test_labels_say_what_the_scene_shows() -> None:
-    shapes, colors = read.SHAPES, read.INKS
+    shapes, colors = SHAPES, INKS
     told = 0
     for index, item in enumerate(read.Labelled("labels", 12)[i] for i in range(12)):
         made = scene("labels", index)

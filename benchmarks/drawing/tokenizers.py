@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,20 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec import Pipeline
+from mmspec.image_ar.pretrain.patches import NAME, Patches
 
 
 @torch.inference_mode()
 def through_codes(pipe: Pipeline, picture: Image.Image) -> Image.Image:
-    """A picture as codes, and back, by the tokenizer of a Janus."""
+    """A picture as codes, and back, by the tokenizer of a Janus, or by the network that found the codes it learnt."""
     target: Any = pipe.target
-    tokenizer = target.model.model.vqmodel
+    tokenizer, own = target.model.model.vqmodel, Path(target.model.name_or_path)
     side = target.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1)
-    codes = tokenizer.encode(small(picture, side).to(target.model.device, target.model.dtype)).image_tokens
+    pixels = small(picture, side)
+    if (own / NAME).is_file():
+        codes = Patches.read(own).codes(pixels, tokenizer.quantize.embedding.weight.float().cpu())
+    else:
+        codes = tokenizer.encode(pixels.to(target.model.device, target.model.dtype)).image_tokens
     return target.picture(codes.flatten().tolist(), target.layout)
 
 

@@ -26,6 +26,8 @@ OPENINGS = ("", "a picture of", "draw", "an image with")
 ON_GROUND = (("on a", "background"), ("on", ""), ("in front of a", "background"))
 WORD = re.compile(r"\w+|[^\w\s]")
 NOBODY, GROUND = -1, -2  # owners of words that belong to no group
+GRID = 3  # cells in a row, and rows
+MOST_THINGS = 4
 
 Cell = tuple[int, int]
 """Row and column, 0 to 2."""

@@ -1,7 +1,8 @@
 """Stage 1: the picture tokenizer, a VQ autoencoder on the stock `JanusVQVAE`.
 
 Codes are unit vectors. The stock class looks for the nearest code of raw vectors and decodes normalised ones; with a
-normalised codebook both are the same. Codes that no patch uses any more are put where patches are.
+normalised codebook both are the same. Codes are found by a network of single patches, see
+`mmspec.image_ar.pretrain.patches`. Those that no patch uses any more are put where patches are.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, l1_loss, mse_loss, normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
+from mmspec.image_ar.pretrain.patches import PATCH, Patches, nearest
 from mmspec.image_ar.pretrain.world import normalized
 
 COMMITMENT = 0.25
 TONES, SALIENT = 2.0, 8.0
 """Weight of the mean colour of a patch, and how much more of one that stands out: things are a twentieth of a picture,
 and rough grounds would drown their colours."""
-PATCH = PIXELS // SIDE
 MEMORY = 0.98  # of how often each code is used
 UNUSED = 0.03  # share of an even use below which a code is moved
 
 
 class Autoencoder(nn.Module):
-    """A picture tokenizer in training: pixels to their reconstruction loss."""
+    """A picture tokenizer in training: pixels to their reconstruction loss. The stock encoder is left as it is."""
 
     def __init__(self, vq: JanusVQVAE) -> None:
         super().__init__()
         self.vq = vq.requires_grad_(True)
+        self.patches = Patches()
+        for part in (vq.encoder, vq.quant_conv):
+            part.requires_grad_(False)
         codes = vq.quantize.embedding
         with torch.no_grad():
             codes.weight.copy_(normalize(torch.randn_like(codes.weight), dim=-1))
@@ -40,28 +43,28 @@ class Autoencoder(nn.Module):
     def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
         wanted = normalized(pixels)
-        states = self.vq.quant_conv(self.vq.encoder(wanted)).permute(0, 2, 3, 1)  # [B, side, side, d]
-        states = normalize(states, dim=-1)
+        states = self.patches(wanted)
         flat = states.detach().flatten(0, 2)
         if self.training:
-            self._tend(self._nearest(flat), flat)  # before the codes are part of a graph
-        chosen = normalize(self.vq.quantize.embedding.weight, dim=-1)[self._nearest(flat)].view(states.shape)
+            self._tend(nearest(flat, self.book), flat)  # before the codes are part of a graph
+        book = self.book
+        chosen = book[nearest(flat, book)].view(states.shape)
         fit = mse_loss(chosen, states.detach()) + COMMITMENT * mse_loss(states, chosen.detach())
         passed = (states + (chosen - states).detach()).permute(0, 3, 1, 2)
         made = self.vq.decoder(self.vq.post_quant_conv(passed))
         return {"loss": pixel_loss(made, wanted) + fit, "made": made}
 
-    @torch.no_grad()
-    def _nearest(self, states: Tensor) -> Tensor:
-        """[N, d] unit vectors -> [N] their codes."""
-        return (states @ normalize(self.vq.quantize.embedding.weight, dim=-1).T).argmax(-1)
+    @property
+    def book(self) -> Tensor:
+        """[V, d] unit vectors of the codes."""
+        return normalize(self.vq.quantize.embedding.weight, dim=-1)
 
     @torch.no_grad()
-    def _tend(self, nearest: Tensor, states: Tensor) -> None:
+    def _tend(self, chosen: Tensor, states: Tensor) -> None:
         """Remember which codes are used; move those that are not onto states of this batch."""
         weight = self.vq.quantize.embedding.weight
-        counts = torch.bincount(nearest, minlength=len(weight)).float()
-        self.use.lerp_(counts * (len(weight) / len(nearest)), 1 - MEMORY)
+        counts = torch.bincount(chosen, minlength=len(weight)).float()
+        self.use.lerp_(counts * (len(weight) / len(chosen)), 1 - MEMORY)
         lost = self.use < UNUSED
         count = int(lost.sum())
         if count:

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 
-from mmspec.image_ar.pretrain.architecture import IMAGE_START, SIDE
+from mmspec.image_ar.pretrain.architecture import IMAGE_START
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
-from mmspec.image_ar.pretrain.world import normalized
+from mmspec.image_ar.pretrain.contents import content_loss
+from mmspec.image_ar.pretrain.patches import Patches
+from mmspec.image_ar.pretrain.world import UNTOLD, normalized
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
@@ -19,6 +21,7 @@ from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 READ_WEIGHT = 0.2
 PLACE_WEIGHT = 0.3  # without it, a linear probe finds the column of the code at hand in two of three cases
+CONTENT_WEIGHT = 0.5
 TOLD = 4.0
 """Weight of a code that shows what the caption tells: most are rough ground, which teaches little. Such a loss is least
 where shapes begin too often (the odds of a shape times four), so training must end with all codes counted alike."""
@@ -31,32 +34,48 @@ class Painter(nn.Module):
     """
 
     def __init__(
-        self, model: JanusForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, told: float = 1.0
+        self,
+        model: JanusForConditionalGeneration,
+        patches: Patches,
+        tokenizer: PreTrainedTokenizerFast,
+        told: float = 1.0,
     ) -> None:
         super().__init__()
         self.model, self.tokenizer, self.told = model, tokenizer, told
+        self.patches = patches.requires_grad_(False)
         self.start = tokenizer.convert_tokens_to_ids(IMAGE_START)
         for part in (model.model.vqmodel, model.model.vision_model, model.model.aligner):
             part.requires_grad_(False)
         model.model.language_model.set_attn_implementation(WATCHED)
 
-    def forward(self, pixels: Tensor, captions: list[Caption], owners: Tensor) -> dict[str, Tensor]:
-        """pixels: [B, 3, S, S] uint8; owners: [B, side, side], as in `Scene`. Returns the loss, and logits
-        [B, codes, V]."""
+    def forward(
+        self,
+        pixels: Tensor,
+        captions: list[Caption],
+        owners: Tensor,
+        coming: Tensor,
+        shapes: Tensor,
+        colors: Tensor,
+    ) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8; owners, coming: [B, side, side], as in `Scene`; shapes, colors: [B, 9], its
+        `told_contents`. Returns the loss, and logits [B, codes, V]."""
         ids, mask = self.prompts([caption.text for caption in captions])
         right = self.words_of(captions, owners, ids.shape[1])
         if self.training:
             free = torch.rand(len(ids), 1, device=ids.device) < FREE
             ids, right = torch.where(free, self.hidden(ids), ids), right & ~free[:, None]
+            shapes, colors = shapes.masked_fill(free, UNTOLD), colors.masked_fill(free, UNTOLD)
+            coming = coming.masked_fill(free[:, None], UNTOLD)
         codes = self.codes(pixels)
         width, layers = ids.shape[1], self.model.config.text_config.num_hidden_layers
         watch = Watch(reading_layers(layers) if self.training else (), slice(0, width), width - 1)
-        logits, early = self.read(ids, mask, codes, watch)
+        logits, early, late = self.read(ids, mask, codes, watch)
         each = cross_entropy(logits.transpose(1, 2), codes, reduction="none")
         told = (owners.flatten(1) >= 0) & right.any(-1)
         loss = weighed(each, told, self.told) if self.training else each.mean()
         if self.training:
             loss = loss + PLACE_WEIGHT * place_loss(early)
+            loss = loss + CONTENT_WEIGHT * content_loss(late, shapes, colors, coming)
         for scores in watch.scores.values():
             loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(mask[:, None] == 0, -torch.inf), right)
         return {"loss": loss, "logits": logits}
@@ -86,32 +105,36 @@ class Painter(nn.Module):
     @torch.no_grad()
     def codes(self, pixels: Tensor) -> Tensor:
         """[B, side * side] codes of pictures."""
-        return self.model.model.vqmodel.encode(normalized(pixels)).image_tokens.view(-1, SIDE * SIDE)
+        return self.patches.codes(normalized(pixels), self.model.model.vqmodel.quantize.embedding.weight)
 
     def logits(self, ids: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
         """[B, L, V] logits of every code, given those before it."""
         return self.read(ids, mask, codes)[0]
 
-    def read(self, ids: Tensor, mask: Tensor, codes: Tensor, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
-        """Of every code, given those before it: logits [B, L, V], and what leaves the first quarter of the layers,
-        [B, L, H]. watch: is shown who attends to what."""
+    def read(
+        self, ids: Tensor, mask: Tensor, codes: Tensor, watch: Watch | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every code, given those before it: logits [B, L, V], and what leaves the first quarter of the layers and
+        the third one, [B, L, H] each. watch: is shown who attends to what."""
         model = self.model
         words = model.get_input_embeddings()(ids)
         drawn = model.prepare_embeddings_for_image_generation(codes[:, :-1])
         seen = torch.cat([mask, torch.ones_like(codes[:, :-1])], 1)
         places = (seen.cumsum(-1) - 1).clamp(min=0)
         quarter = model.config.text_config.num_hidden_layers // 4
+        asked = (quarter, 3 * quarter)
         states: Any = model.model.language_model(
             inputs_embeds=torch.cat([words, drawn], 1),
             attention_mask=seen,
             position_ids=places,
             use_cache=False,
-            output_hidden_states=[quarter],
+            output_hidden_states=list(asked),
             watch=watch,
         )
         first = ids.shape[1] - 1
         logits = model.model.generation_head(states.last_hidden_state[:, first:])
-        return logits, states.hidden_states[quarter][:, first:]
+        early, late = (states.hidden_states[layer][:, first:] for layer in asked)
+        return logits, early, late
 
     @torch.no_grad()
     def certainty(self, pixels: Tensor, captions: list[str], guidance: float) -> float:

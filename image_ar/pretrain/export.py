@@ -15,7 +15,8 @@ from mmspec.image_ar.pretrain.world import scene
 
 GAUGED = 8
 STAGES = {
-    "codes": "the picture tokenizer, a VQ autoencoder (L1, L2, edges and mean colours of patches)",
+    "codes": "the picture tokenizer, a VQ autoencoder (L1, L2, edges and mean colours of patches); a network of single "
+    "patches finds the codes",
     "critic": "a network that tells shapes apart, which judges the next stage and is not kept",
     "sharp": "the tokenizer's decoder, by pixels and by what that network sees",
     "shallow": "a decoder of half the layers, by cross-entropy on the codes, those that show what a caption tells "
@@ -34,7 +35,9 @@ license: apache-2.0
 
 An autoregressive image model of {millions:.1f} M parameters: the stock class `JanusForConditionalGeneration`, deep and
 narrow ({layers} layers of {width}), pictures of {pixels} x {pixels} pixels in {side} x {side} codes out of {codes}. It
-is made to try speculative decoding with. It only draws: its tower that reads pictures is an untrained stub.
+is made to try speculative decoding with. It only draws: its tower that reads pictures and the encoder of its picture
+tokenizer are untrained stubs. What finds the codes of real pictures is the network of `patches.safetensors`
+(`mmspec.image_ar.pretrain.patches`), which sees one patch at a time.
 
     import mmspec
     mmspec.generate(prompt="a red circle above two blue squares", model="FOLDER").image
@@ -90,6 +93,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
     with writing(out) as folder:
         model.to(torch.bfloat16).save_pretrained(folder)
         processor.save_pretrained(folder)
+        painter.patches.write(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -18,15 +18,12 @@ from torch.nn.functional import avg_pool2d, cross_entropy, interpolate
 from torch.utils.data import Dataset
 
 from mmspec.checkpoints import writing
-from mmspec.image_ar.pretrain.captions import GROUNDS, INKS
-from mmspec.image_ar.pretrain.world import Scene, normalized, scene
+from mmspec.image_ar.pretrain.captions import GROUNDS
+from mmspec.image_ar.pretrain.world import UNTOLD, Scene, normalized, scene
 from mmspec.image_ar.reader import CELLS, Reader, held
-from mmspec.miniworld.facts import SHAPES
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
 
-UNTOLD = -100
-"""What `cross_entropy` leaves out: the colour of nothing, a ground that the scene does not name."""
 BLURRED = 0.5
 NOISE, TINT, CONTRAST = 0.12, 0.08, 0.2
 
@@ -55,14 +52,12 @@ class Labelled(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         made = scene(self.seed, index)
-        kinds = [made.seen.get(cell) for cell in CELLS]
-        shapes = [0 if kind is None else 1 + SHAPES.index(kind.shape) for kind in kinds]
-        colors = [UNTOLD if kind is None else INKS.index(kind.color) for kind in kinds]
+        shapes, colors = made.contents
         ground = UNTOLD if made.said.ground is None else GROUNDS.index(made.said.ground)
         return {
             "pixels": made.pixels,
-            "shapes": torch.tensor(shapes),
-            "colors": torch.tensor(colors),
+            "shapes": shapes,
+            "colors": colors,
             "ground": torch.tensor(ground),
         }
 

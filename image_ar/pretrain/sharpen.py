@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from mmspec.image_ar.pretrain.codes import pixel_loss
+from mmspec.image_ar.pretrain.patches import Patches
 from mmspec.image_ar.pretrain.world import normalized
 from mmspec.image_ar.reader import Reader
 
@@ -23,10 +24,11 @@ LOOKS = 1.0
 
 
 class Sharpener(nn.Module):
-    """Pixels to the loss of a decoder. Encoder, codes and critic are frozen."""
+    """Pixels to the loss of a decoder. What finds the codes, these themselves and the critic are frozen."""
 
-    def __init__(self, vq: JanusVQVAE, critic: Reader) -> None:
+    def __init__(self, vq: JanusVQVAE, patches: Patches, critic: Reader) -> None:
         super().__init__()
+        self.patches = patches.requires_grad_(False)
         self.vq, self.critic = vq.requires_grad_(False), critic.requires_grad_(False)
         for part in (vq.post_quant_conv, vq.decoder):
             part.requires_grad_(True)
@@ -41,7 +43,7 @@ class Sharpener(nn.Module):
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
         wanted = normalized(pixels)
         with torch.no_grad():
-            codes = self.vq.encode(wanted).image_tokens.view(len(wanted), -1)
+            codes = self.patches.codes(wanted, self.vq.quantize.embedding.weight)
             seen = self.critic.stages(wanted)
         made = self.vq.decode(codes)
         looks = sum(unlikeness(mine, other) for mine, other in zip(self.critic.stages(made), seen, strict=True))

@@ -19,6 +19,7 @@ from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor,
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
+from mmspec.image_ar.pretrain.patches import Patches
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
@@ -44,10 +45,11 @@ def prepare_processor(run: Path) -> JanusProcessor:
     return JanusProcessor.from_pretrained(folder)
 
 
-def read_start(source: str) -> tuple[JanusForConditionalGeneration, JanusProcessor]:
+def read_start(source: str) -> tuple[JanusForConditionalGeneration, Patches, JanusProcessor]:
     """A finished checkpoint to go on from: a bundled name, a folder, a hub id. In float32.
 
-    Raises: MismatchError: it is of another class, or its pictures have another size.
+    Raises: MismatchError: it is of another class, or its pictures have another size. CheckpointError: what finds their
+        codes is not there.
     """
     folder = find_model(source)
     config = read_json(folder / "config.json")
@@ -59,7 +61,7 @@ def read_start(source: str) -> tuple[JanusForConditionalGeneration, JanusProcess
             f"pictures have {PIXELS} x {PIXELS} pixels and {SIDE} x {SIDE} codes"
         )
     model = read_model(JanusForConditionalGeneration, folder, "auto").float()
-    return model, JanusProcessor.from_pretrained(folder)
+    return model, Patches.read(folder), JanusProcessor.from_pretrained(folder)
 
 
 def train_stage(
@@ -118,22 +120,23 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
         tokenizer = Autoencoder(model.model.vqmodel)
         stage("codes", tokenizer, options.picture_steps, options.picture_batch, 0.015, options.picture_steps * 2 // 3)
         tokenizer.finish()
+        patches = tokenizer.patches
     else:
-        model, processor = read_start(options.start)
+        model, patches, processor = read_start(options.start)
     if options.sharp_steps:
         critic, steps = Reader(), options.critic_steps
         stage("critic", Lesson(critic), steps, CRITIC_BATCH, 0.02, steps * 2 // 3, labelled=True)
-        sharpener = Sharpener(model.model.vqmodel, critic)
+        sharpener = Sharpener(model.model.vqmodel, patches, critic)
         stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
     deep, even = "deep", "even"
     if options.start is None:
-        stage("shallow", Painter(model, processor.tokenizer, TOLD), options.steps, options.batch, 0.01, 0)
+        stage("shallow", Painter(model, patches, processor.tokenizer, TOLD), options.steps, options.batch, 0.01, 0)
         model = deepened(model, options.layers, STACK)
     else:
         deep, even = f"more-{options.seed}", f"even-{options.seed}"
     if options.deep_steps:
-        stage(deep, Painter(model, processor.tokenizer, TOLD), options.deep_steps, options.batch, 0.008, 0)
-    painter = Painter(model, processor.tokenizer)
+        stage(deep, Painter(model, patches, processor.tokenizer, TOLD), options.deep_steps, options.batch, 0.008, 0)
+    painter = Painter(model, patches, processor.tokenizer)
     if options.even_steps:
         stage(even, painter, options.even_steps, options.batch, 0.008, options.even_steps)
     return painter, processor

@@ -21,8 +21,13 @@ def place_loss(states: Tensor) -> Tensor:
     Args: states: [N, side * side, D], row by row, D at least 2 side.
     """
     side = math.isqrt(states.shape[1])
-    scaled = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6) * SHARPNESS
+    scaled = sharpened(states)
     places = torch.arange(side * side, device=states.device).expand(len(states), -1)
     rows, columns = places // side, places % side
     across = cross_entropy(scaled[..., :side].flatten(0, 1), rows.flatten())
     return across + cross_entropy(scaled[..., side : 2 * side].flatten(0, 1), columns.flatten())
+
+
+def sharpened(states: Tensor) -> Tensor:
+    """States [..., D] as logits: all of one length, whatever the layer, and sharp enough to say one thing surely."""
+    return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6) * SHARPNESS

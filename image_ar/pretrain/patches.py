@@ -1,0 +1,70 @@
+"""How pictures become the codes of `janus-mini`: each from its own patch alone.
+
+The stock encoder sees the whole picture. Trained by itself, it put into half of the codes what lies elsewhere: codes of
+bare ground announced the shapes to come, and the decoder could take them from there instead of from the caption. So a
+small network of single patches finds the codes. Whoever draws needs only the stock decoder; for training, and to send
+real pictures through the codes, the network lies beside the checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from mmspec.errors import CheckpointError, one_line
+from mmspec.image_ar.pretrain.architecture import CODE_SIZE, PIXELS, SIDE
+
+NAME = "patches.safetensors"
+PATCH = PIXELS // SIDE
+HIDDEN = 256
+
+
+class Patches(nn.Module):
+    """Pictures -> the direction of each patch among those of the codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.PixelUnshuffle(PATCH),
+            nn.Conv2d(3 * PATCH**2, HIDDEN, 1),
+            nn.SiLU(),
+            nn.Conv2d(HIDDEN, HIDDEN, 1),
+            nn.SiLU(),
+            nn.Conv2d(HIDDEN, CODE_SIZE, 1),
+        )
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[B, 3, S, S] in [-1, 1] -> unit vectors [B, side, side, d]."""
+        return normalize(self.net(pixels).permute(0, 2, 3, 1), dim=-1)
+
+    @torch.no_grad()
+    def codes(self, pixels: Tensor, book: Tensor) -> Tensor:
+        """[B, 3, S, S] in [-1, 1] and the codes' unit vectors [V, d] -> [B, side * side]."""
+        return nearest(self(pixels), book).flatten(1)
+
+    def write(self, folder: Path) -> None:
+        """Put it beside a checkpoint."""
+        save_file({name: weight.contiguous() for name, weight in self.state_dict().items()}, folder / NAME)
+
+    @classmethod
+    def read(cls, folder: Path) -> Patches:
+        """The network beside a checkpoint, frozen. Raises: CheckpointError: it is missing, damaged or another one."""
+        made = cls()
+        try:
+            made.load_state_dict(load_file(folder / NAME))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{folder} has no {NAME} that fits, which makes the codes of its pictures: {one_line(error)}"
+            ) from error
+        return made.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def nearest(states: Tensor, book: Tensor) -> Tensor:
+    """Unit vectors [..., d] and those of the codes [V, d] -> the codes [...]."""
+    return (states @ book.T).argmax(-1)
