@@ -13,15 +13,14 @@ import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.image_ar.pretrain import train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
-from mmspec.image_ar.pretrain.captions import INKS, MOST_THINGS, WORD, Cell, Group, Kind, Said, kept, tell
+from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
-from mmspec.image_ar.pretrain.contents import cells_of, content_loss
+from mmspec.image_ar.pretrain.contents import ANSWERS, UNTOLD, cells_of, content_loss, contents
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.patches import NAME, Patches
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
-from mmspec.image_ar.pretrain.world import UNTOLD, Scenes, collate, normalized, scene
+from mmspec.image_ar.pretrain.world import Scenes, collate, normalized, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.miniworld.facts import SHAPES
 from mmspec.training.places import place_loss
 
 
@@ -147,49 +146,51 @@ def test_a_cell_is_what_the_middles_of_its_codes_lie_in() -> None:
     assert torch.equal(cells.T, cells_of(16).view(16, 16) % 3 * 3 + cells_of(16).view(16, 16) // 3)
 
 
-def test_codes_are_asked_for_what_the_caption_puts_into_their_cell_and_for_what_is_to_come() -> None:
-    one = next(made for index in range(99) if (made := scene("a", index)).said.groups[0].placed)
-    shapes, colors = (labels[None] for labels in one.told_contents)
-    assert int((shapes > 0).sum()) == len(one.said.groups) == int((colors != UNTOLD).sum())
-    kinds = [1 + len(SHAPES), len(INKS), 1 + MOST_THINGS]
-    cells = cells_of(16)
-    labels = [shapes[0][cells], colors[0].clamp(min=0)[cells], one.coming.flatten()]
-    parts = [one_hot(label, count).float() for label, count in zip(labels, kinds, strict=True)]
-    right, told = torch.cat(parts, 1)[None], (shapes, colors, one.coming[None])
-    assert float(content_loss(right, *told)) < 0.8
-    assert float(content_loss(right.roll(5, 1), *told)) > 2.0  # what stands in another column
-    assert float(content_loss(torch.cat([*parts[:2], parts[2].flip(0)], 1)[None], *told)) > 2.0
-    flat = sum(map(math.log, kinds))
-    assert float(content_loss(torch.zeros(1, 256, sum(kinds)), *told)) == pytest.approx(flat, abs=1e-4)
+def answers(labels: torch.Tensor) -> list[torch.Tensor]:
+    """Features that answer each question as its labels do, and colour 0 where nothing is asked."""
+    return [one_hot(label.clamp(min=0), count).float() for label, count in zip(labels, ANSWERS, strict=True)]
 
 
-def test_what_a_caption_does_not_place_is_not_asked_for() -> None:
-    one = next(made for index in range(99) if not (made := scene("a", index)).said.groups[0].placed)
-    shapes, colors = (labels[None] for labels in one.told_contents)
-    nothing = torch.full_like(one.coming, UNTOLD)[None]
-    assert float(content_loss(torch.randn(1, 256, 20), shapes, colors, nothing)) == 0.0
-    assert float(content_loss(torch.randn(1, 256, 20), shapes, colors, one.coming[None])) > 0.5
-    assert int((one.contents[0] > 0).sum()) == len(one.seen)
+def test_codes_are_asked_for_what_stands_in_their_cell_and_for_what_is_to_come() -> None:
+    one = scene("a", 0)
+    parts, told = answers(one.questions), one.questions[None]
+    right = torch.cat(parts, 1)[None]
+    assert float(content_loss(right, told)) < 1.0
+    assert float(content_loss(right.roll(5, 1), told)) > 2.0  # what stands in another column
+    for question in range(len(parts)):
+        wrong = [part.roll(1, 1) if place == question else part for place, part in enumerate(parts)]
+        assert float(content_loss(torch.cat(wrong, 1)[None], told)) > 2.0
+    flat = sum(map(math.log, ANSWERS))
+    assert float(content_loss(torch.zeros(1, 256, sum(ANSWERS)), told)) == pytest.approx(flat, abs=1e-4)
+    assert float(content_loss(torch.randn(1, 256, 40), torch.full_like(told, UNTOLD))) == 0.0
 
 
-def test_a_thing_comes_until_its_first_row_is_past() -> None:
+def test_the_questions_know_the_scene() -> None:
     for index in range(20):
         one = scene("a", index)
-        coming = one.coming.flatten()
-        assert int(coming[0]) == len(one.seen)
-        assert int(coming[-1]) == 0
-        assert int(coming.diff().max()) == 0
+        shape, color, coming, next_shape, next_color = (labels.view(16, 16) for labels in one.questions)
+        assert int(coming[0, 0]) == len(one.seen)
+        assert int(coming[15, 15]) == 0
+        assert int(coming.flatten().diff().max()) == 0
+        assert torch.equal(next_color == UNTOLD, coming == 0)
+        assert torch.equal(next_shape == UNTOLD, coming == 0)
+        shapes, colors = contents(one.seen)
+        assert torch.equal(shape[2::6, 2::6].flatten(), shapes)
+        assert torch.equal(color[2::6, 2::6].flatten(), colors)
+        steps = (coming.flatten().diff() != 0).nonzero().flatten().tolist()  # the last codes of first rows
+        for place in steps:
+            assert next_shape.flatten()[place] == shape.flatten()[place] - 1
+            assert next_color.flatten()[place] == color.flatten()[place]
         for group, known in enumerate(one.said.groups):
             if known.placed:
                 first = (one.owners.flatten() == group).nonzero()[0]
-                assert int(coming[first + 5]) < int(coming[first])  # things are five codes wide
+                assert int(coming.flatten()[first + 5]) < int(coming.flatten()[first])  # things are five codes wide
 
 
 def test_hidden_captions_are_not_asked_for_what_they_would_have_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmspec.image_ar.pretrain.draw.FREE", 1.1)
     model, batch = painter().train(), collate([scene("a", index) for index in range(4)])
-    assert int((batch["shapes"] != UNTOLD).sum()) > 0
-    untold = {name: torch.full_like(batch[name], UNTOLD) for name in ("shapes", "colors", "coming")}
+    untold = {"questions": torch.full_like(batch["questions"], UNTOLD)}
     with torch.no_grad():
         hidden, other = model(**batch)["loss"], model(**{**batch, **untold})["loss"]
     assert float(hidden) == pytest.approx(float(other))

@@ -1,48 +1,70 @@
-"""What stands where: the codes of a picture are asked what the caption puts into the cell that they draw.
+"""What stands where: codes are asked what stands in the cell that they draw, how many things are to come, and which.
 
 The codes themselves ask this, too, but at few of their places and behind the grain of the grounds: a decoder that had
-learnt from 75,000 pictures knew the row of "at the middle left" and not its column, and drew a star too many. Only the
+learnt from 75,000 pictures knew the row of "at the middle left" and not its column, and drew a star too many. Where the
+caption leaves places open the labels are those of the picture: what is learnt is how likely each content is. Only the
 loss knows of this: the model stays the stock one.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mmspec.image_ar.pretrain.captions import GRID, INKS, MOST_THINGS
-from mmspec.image_ar.pretrain.world import UNTOLD
+from mmspec.image_ar.pretrain.architecture import SIDE
+from mmspec.image_ar.pretrain.captions import GRID, INKS, MOST_THINGS, Cell, Kind
 from mmspec.miniworld.facts import SHAPES
 from mmspec.training.places import sharpened
 
+UNTOLD = -100
+"""A label that is not asked for: `cross_entropy` leaves it out."""
+ANSWERS = (1 + len(SHAPES), len(INKS), 1 + MOST_THINGS, len(SHAPES), len(INKS))
+"""How many answers each question has: shape and colour in the code's cell, things to come, shape and colour of the
+next one."""
 
-def content_loss(states: Tensor, shapes: Tensor, colors: Tensor, coming: Tensor) -> Tensor:
-    """Cross-entropy of the shape and the colour that the caption puts into each code's cell, and of how many things are
-    still to come, read off the first features of what stands for the code. 0 where nothing is told.
 
-    Args: states: [B, side * side, D], row by row. shapes, colors: [B, cells]; coming: [B, side, side]; as
-        `mmspec.image_ar.pretrain.world.collate` makes them, or UNTOLD.
+def contents(seen: Mapping[Cell, Kind]) -> tuple[Tensor, Tensor]:
+    """Of each cell, row by row: its shape, 0 for nothing, and its colour, UNTOLD for that of nothing. [9] each."""
+    kinds = [seen.get((row, column)) for row in range(GRID) for column in range(GRID)]
+    shapes = [0 if kind is None else 1 + SHAPES.index(kind.shape) for kind in kinds]
+    colors = [UNTOLD if kind is None else INKS.index(kind.color) for kind in kinds]
+    return torch.tensor(shapes), torch.tensor(colors)
+
+
+def questions(seen: Mapping[Cell, Kind], tops: Mapping[Cell, int]) -> Tensor:
+    """[questions, side * side] the labels of every code. tops: the code that ends the first row of each thing; behind
+    it the thing is no longer to come."""
+    shapes, colors = contents(seen)
+    cells = cells_of(SIDE)
+    order = sorted(tops, key=lambda cell: tops[cell])
+    past = torch.searchsorted(torch.tensor([tops[cell] for cell in order]), torch.arange(SIDE * SIDE))
+    following = torch.tensor([row * GRID + column for row, column in order] + [GRID * GRID])[past]
+    nothing = torch.tensor([UNTOLD])
+    next_shapes, next_colors = torch.cat([shapes - 1, nothing]), torch.cat([colors, nothing])
+    return torch.stack(
+        [shapes[cells], colors[cells], len(order) - past, next_shapes[following], next_colors[following]]
+    )
+
+
+def content_loss(states: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the answers, read off the first features of what stands for each code. 0 where nothing is told.
+
+    Args: states: [B, side * side, D], row by row. labels: [B, questions, side * side], or UNTOLD.
     """
     said = sharpened(states)
-    cells = cells_of(math.isqrt(states.shape[1]), states.device)
-    asked = [
-        (shapes[:, cells], 1 + len(SHAPES)),
-        (colors[:, cells], len(INKS)),
-        (coming.flatten(1), 1 + MOST_THINGS),
-    ]
     loss, first = states.sum() * 0.0, 0
-    for labels, kinds in asked:
+    for kinds, right in zip(ANSWERS, labels.unbind(1), strict=True):
         logits = said[..., first : first + kinds].flatten(0, 1)
-        told = (labels != UNTOLD).sum().clamp(min=1)
-        loss = loss + cross_entropy(logits, labels.flatten(), ignore_index=UNTOLD, reduction="sum") / told
+        told = (right != UNTOLD).sum().clamp(min=1)
+        loss = loss + cross_entropy(logits, right.flatten(), ignore_index=UNTOLD, reduction="sum") / told
         first += kinds
     return loss
 
 
-def cells_of(side: int, device: torch.device | None = None) -> Tensor:
+def cells_of(side: int) -> Tensor:
     """[side * side] the cell that the middle of each square of a picture lies in, both row by row."""
-    lines = ((torch.arange(side, device=device) + 0.5) * GRID / side).long()
+    lines = ((torch.arange(side) + 0.5) * GRID / side).long()
     return (lines[:, None] * GRID + lines).flatten()

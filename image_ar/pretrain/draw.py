@@ -11,9 +11,9 @@ from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 
 from mmspec.image_ar.pretrain.architecture import IMAGE_START
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
-from mmspec.image_ar.pretrain.contents import content_loss
+from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss
 from mmspec.image_ar.pretrain.patches import Patches
-from mmspec.image_ar.pretrain.world import UNTOLD, normalized
+from mmspec.image_ar.pretrain.world import normalized
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
@@ -48,24 +48,15 @@ class Painter(nn.Module):
             part.requires_grad_(False)
         model.model.language_model.set_attn_implementation(WATCHED)
 
-    def forward(
-        self,
-        pixels: Tensor,
-        captions: list[Caption],
-        owners: Tensor,
-        coming: Tensor,
-        shapes: Tensor,
-        colors: Tensor,
-    ) -> dict[str, Tensor]:
-        """pixels: [B, 3, S, S] uint8; owners, coming: [B, side, side], as in `Scene`; shapes, colors: [B, 9], its
-        `told_contents`. Returns the loss, and logits [B, codes, V]."""
+    def forward(self, pixels: Tensor, captions: list[Caption], owners: Tensor, questions: Tensor) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8; owners: [B, side, side] and questions: [B, questions, side * side], as in
+        `Scene`. Returns the loss, and logits [B, codes, V]."""
         ids, mask = self.prompts([caption.text for caption in captions])
         right = self.words_of(captions, owners, ids.shape[1])
         if self.training:
             free = torch.rand(len(ids), 1, device=ids.device) < FREE
             ids, right = torch.where(free, self.hidden(ids), ids), right & ~free[:, None]
-            shapes, colors = shapes.masked_fill(free, UNTOLD), colors.masked_fill(free, UNTOLD)
-            coming = coming.masked_fill(free[:, None], UNTOLD)
+            questions = questions.masked_fill(free[:, None], UNTOLD)
         codes = self.codes(pixels)
         width, layers = ids.shape[1], self.model.config.text_config.num_hidden_layers
         watch = Watch(reading_layers(layers) if self.training else (), slice(0, width), width - 1)
@@ -75,7 +66,7 @@ class Painter(nn.Module):
         loss = weighed(each, told, self.told) if self.training else each.mean()
         if self.training:
             loss = loss + PLACE_WEIGHT * place_loss(early)
-            loss = loss + CONTENT_WEIGHT * content_loss(late, shapes, colors, coming)
+            loss = loss + CONTENT_WEIGHT * content_loss(late, questions)
         for scores in watch.scores.values():
             loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(mask[:, None] == 0, -torch.inf), right)
         return {"loss": loss, "logits": logits}

@@ -19,7 +19,8 @@ from torch.utils.data import Dataset
 
 from mmspec.checkpoints import writing
 from mmspec.image_ar.pretrain.captions import GROUNDS
-from mmspec.image_ar.pretrain.world import UNTOLD, Scene, normalized, scene
+from mmspec.image_ar.pretrain.contents import UNTOLD, contents
+from mmspec.image_ar.pretrain.world import Scene, normalized, scene
 from mmspec.image_ar.reader import CELLS, Reader, held
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
@@ -52,7 +53,7 @@ class Labelled(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         made = scene(self.seed, index)
-        shapes, colors = made.contents
+        shapes, colors = contents(made.seen)
         ground = UNTOLD if made.said.ground is None else GROUNDS.index(made.said.ground)
         return {
             "pixels": made.pixels,

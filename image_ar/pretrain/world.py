@@ -14,10 +14,8 @@ from torch.utils.data import Dataset
 
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
 from mmspec.image_ar.pretrain.captions import (
-    GRID,
     GROUND,
     GROUNDS,
-    INKS,
     NOBODY,
     Caption,
     Cell,
@@ -26,15 +24,13 @@ from mmspec.image_ar.pretrain.captions import (
     draw_groups,
     tell,
 )
-from mmspec.miniworld.facts import SHAPES, Mark, Shapes, Thing
+from mmspec.image_ar.pretrain.contents import questions
+from mmspec.miniworld.facts import Mark, Shapes, Thing
 from mmspec.miniworld.render import render
 
 SIZE = {"large": (84, 96)}  # of the 320 pixels of the canvas: five codes wide, so that every shape can be told
 GRAIN = ((SIDE, 11.0), (2 * SIDE, 8.0), (PIXELS, 4.0))
 """Side and spread of the noise that makes grounds and inks rough: no code follows surely from those before it."""
-
-UNTOLD = -100
-"""A label that is not asked for: `cross_entropy` leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Scene:
     """said, caption: what is told. seen: what stands in which cell. pixels: uint8 [3, S, S].
 
     owners: [side, side] int, whose every patch is: the index of a group, GROUND, or NOBODY where the caption does not
-    tell that it will be. coming: [side, side] int, of how many things the first row of patches is not yet past.
+    tell that it will be. questions: as in `mmspec.image_ar.pretrain.contents`.
     """
 
     said: Said
@@ -50,22 +46,7 @@ class Scene:
     seen: dict[Cell, Kind]
     pixels: Tensor
     owners: Tensor
-    coming: Tensor
-
-    @property
-    def contents(self) -> tuple[Tensor, Tensor]:
-        """Of each cell, row by row: its shape, 0 for nothing, and its colour, UNTOLD for that of nothing. [9] each."""
-        kinds = [self.seen.get((row, column)) for row in range(GRID) for column in range(GRID)]
-        shapes = [0 if kind is None else 1 + SHAPES.index(kind.shape) for kind in kinds]
-        colors = [UNTOLD if kind is None else INKS.index(kind.color) for kind in kinds]
-        return torch.tensor(shapes), torch.tensor(colors)
-
-    @property
-    def told_contents(self) -> tuple[Tensor, Tensor]:
-        """The same where the caption tells them all, elsewhere UNTOLD."""
-        placed = all(group.placed for group in self.said.groups)
-        shapes, colors = self.contents
-        return (shapes, colors) if placed else (torch.full_like(shapes, UNTOLD), torch.full_like(colors, UNTOLD))
+    questions: Tensor
 
 
 def scene(seed: int | str, index: int) -> Scene:
@@ -79,7 +60,7 @@ def scene(seed: int | str, index: int) -> Scene:
     small = np.asarray(image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BOX), dtype=np.float32)
     rough = small + _grain(np.random.default_rng(rng.getrandbits(64)))[:, :, None]
     pixels = torch.from_numpy(np.clip(rough, 0, 255).astype(np.uint8).transpose(2, 0, 1).copy())
-    return Scene(said, tell(said, rng), seen, pixels, *_patches(said, things, marks, image.width))
+    return Scene(said, tell(said, rng), seen, pixels, *_patches(said, seen, things, marks, image.width))
 
 
 def _grain(rng: np.random.Generator) -> np.ndarray:
@@ -91,11 +72,13 @@ def _grain(rng: np.random.Generator) -> np.ndarray:
     return whole
 
 
-def _patches(said: Said, things: list[Thing], marks: tuple[Mark, ...], width: int) -> tuple[Tensor, Tensor]:
-    """Owners, and things that are coming. Patches belong to the thing whose box covers their middle. Where a caption
+def _patches(
+    said: Said, seen: dict[Cell, Kind], things: list[Thing], marks: tuple[Mark, ...], width: int
+) -> tuple[Tensor, Tensor]:
+    """Owners, and the labels of questions. Patches belong to the thing whose box covers their middle. Where a caption
     does not say the place, the first patch of a thing comes by chance, and only those right of or below another of its
     own are told."""
-    coming = np.zeros(SIDE * SIDE, dtype=np.int64)
+    tops: dict[Cell, int] = {}
     owners = np.full((SIDE, SIDE), NOBODY if said.ground is None else GROUND)
     boxes = [mark.box for mark in marks if mark.kind == "shape"]
     group_of = {cell: index for index, group in enumerate(said.groups) for cell in group.cells}
@@ -107,8 +90,8 @@ def _patches(said: Said, things: list[Thing], marks: tuple[Mark, ...], width: in
         owners[np.ix_(rows, columns)] = index
         if not said.groups[index].placed:
             owners[rows[0], columns[0]] = NOBODY
-        coming[: rows[0] * SIDE + columns[-1] + 1] += 1
-    return torch.from_numpy(owners), torch.from_numpy(coming.reshape(SIDE, SIDE))
+        tops[thing.row, thing.column] = int(rows[0] * SIDE + columns[-1])
+    return torch.from_numpy(owners), questions(seen, tops)
 
 
 class Scenes(Dataset[Scene]):
@@ -125,16 +108,13 @@ class Scenes(Dataset[Scene]):
 
 
 def collate(scenes: list[Scene]) -> dict[str, Any]:
-    """pixels [B, 3, S, S] uint8, captions: a list of `Caption`, owners and coming [B, side, side], shapes and colors
-    [B, 9]: what captions say of the cells."""
-    told = [one.told_contents for one in scenes]
+    """pixels [B, 3, S, S] uint8, captions: a list of `Caption`, owners [B, side, side], questions [B, questions,
+    side * side]."""
     return {
         "pixels": torch.stack([one.pixels for one in scenes]),
         "captions": [one.caption for one in scenes],
         "owners": torch.stack([one.owners for one in scenes]),
-        "coming": torch.stack([one.coming for one in scenes]),
-        "shapes": torch.stack([shapes for shapes, _ in told]),
-        "colors": torch.stack([colors for _, colors in told]),
+        "questions": torch.stack([one.questions for one in scenes]),
     }
 
 
