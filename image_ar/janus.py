@@ -6,6 +6,7 @@ the prompt with every token but the first and the start of the image replaced by
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout
+from mmspec.image_ar.patches import NAME, Patches
+from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import check_known
 from mmspec.prompts import check_plain
@@ -93,3 +96,17 @@ class Janus(ImageTarget):
     def pixels(self, codes: Tensor) -> Tensor:
         """See `ImageTarget.pixels`."""
         return self.model.decode_image_tokens(codes.flatten(1))[0].permute(2, 0, 1)
+
+    @torch.inference_mode()
+    def codes(self, picture: Image.Image) -> list[int]:
+        """The codes of a real picture, row by row: by the network beside the checkpoint that found those it was trained
+        on, if there is one, else by the stock encoder. Raises: CheckpointError: that network is damaged."""
+        tokenizer, beside = self.model.model.vqmodel, Path(self.model.name_or_path)
+        pixels = to_pixels(picture, self.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1))
+        if (beside / NAME).is_file():
+            return Patches.read(beside).codes(pixels, self.codebook.cpu()).flatten().tolist()
+        return tokenizer.encode(pixels.to(self.model.device, self.model.dtype)).image_tokens.flatten().tolist()
+
+    def reconstruct(self, picture: Image.Image) -> Image.Image:
+        """What the codes keep of a real picture."""
+        return self.picture(self.codes(picture), self.layout)

@@ -19,7 +19,7 @@ from mmspec.errors import CheckpointError, InputError, MismatchError, missing_ex
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
-from mmspec.image_ar.pictures import to_picture
+from mmspec.image_ar.pictures import to_picture, to_pixels
 from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
@@ -190,6 +190,15 @@ class MarTarget(CausalTarget):
         return {"image": self.picture(inputs["canvas"].values[row], ids)}
 
     @torch.inference_mode()
+    @torch.inference_mode()
+    def reconstruct(self, picture: Image.Image) -> Image.Image:
+        """What the likeliest continuous tokens of the VAE keep of a real picture."""
+        vae, config = self.model.vae, self.model.config
+        pixels = to_pixels(picture, config.grid * 2 ** (len(vae.config.block_out_channels) - 1))
+        latents = vae.encode(pixels.to(self.model.device, self.model.dtype)).latent_dist.mode()
+        tokens = latents.flatten(2).transpose(1, 2)[0] * config.latent_scale
+        return self.picture(tokens, list(range(config.length)))
+
     def picture(self, values: Tensor, places: list[int]) -> Image.Image:
         """The picture of some places of a canvas [L, D]."""
         grid = self.model.config.grid

@@ -17,7 +17,6 @@ from mmspec.benchmarks.drawing import canvas_run
 from mmspec.benchmarks.drawing.canvas_run import Counting, steps_of
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH
 from mmspec.benchmarks.drawing.run import ImageSettings
-from mmspec.benchmarks.drawing.tokenizers import through_latents
 from mmspec.benchmarks.records import sample_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
@@ -140,7 +139,7 @@ def test_real_pictures_go_through_the_vae(folder: Path) -> None:
     with torch.no_grad():
         made = vae.decode(vae.encode(pixels / 127.5 - 1).latent_dist.mean).sample[0]
     want = ((made * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
-    found = torch.frombuffer(bytearray(through_latents(pipe, real).tobytes()), dtype=torch.uint8).view(side, side, 3)
+    found = torch.frombuffer(bytearray(pipe.target.reconstruct(real).tobytes()), dtype=torch.uint8).view(side, side, 3)
     assert (found.int() - want.int()).abs().max() <= 1
 
 

@@ -28,7 +28,6 @@ from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks
 from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted, methods
-from mmspec.benchmarks.drawing.tokenizers import through_codes
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.image_ar.clusters import Grouped
@@ -301,7 +300,7 @@ def test_real_pictures_go_through_the_stock_tokenizer(pipe: mmspec.Pipeline) -> 
     with torch.no_grad():
         made = vq.decode(vq.encode(pixels / 127.5 - 1).image_tokens.view(1, -1))[0]
     want = ((made * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
-    assert through_codes(pipe, real).tobytes() == want.numpy().tobytes()
+    assert pipe.target.reconstruct(real).tobytes() == want.numpy().tobytes()
 
 
 def test_captions_come_from_a_file_and_successive_sets_differ(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import torch
 from transformers import JanusForConditionalGeneration
 
 import mmspec
-from mmspec.benchmarks.drawing.tokenizers import through_codes
 from mmspec.checkpoints import bundled
 from mmspec.image_ar.judge import Judge
 
@@ -67,5 +66,5 @@ def test_codes_leave_of_real_pictures_what_captions_say(plain: mmspec.Pipeline, 
     judge = Judge.find(folder)
     assert judge is not None
     asked = judge.captions(40)
-    facts = judge.facts(asked, [through_codes(plain, one.picture) for one in asked])
+    facts = judge.facts(asked, [plain.target.reconstruct(one.picture) for one in asked])
     assert sum(map(all, facts)) >= 32

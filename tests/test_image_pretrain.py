@@ -11,13 +11,20 @@ from torch.nn.functional import normalize, one_hot
 
 import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pretrain import train
-from mmspec.image_ar.pretrain.architecture import PIXELS, build_processor, build_tokenizer, janus_config
+from mmspec.image_ar.pretrain.architecture import (
+    CODE_SIZE,
+    PATCH,
+    PIXELS,
+    build_processor,
+    build_tokenizer,
+    janus_config,
+)
 from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.contents import ANSWERS, UNTOLD, cells_of, content_loss, contents
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
-from mmspec.image_ar.pretrain.patches import NAME, Patches
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
 from mmspec.image_ar.pretrain.world import Scenes, collate, normalized, scene
 from mmspec.image_ar.reader import Reader
@@ -30,7 +37,7 @@ def painter() -> Painter:
     tokenizer = build_tokenizer(scene("tokenizer", index).caption.text for index in range(200))
     torch.manual_seed(0)
     model = JanusForConditionalGeneration(janus_config(tokenizer, 4, 32))
-    return Painter(model, Patches(), tokenizer)
+    return Painter(model, Patches(PATCH, CODE_SIZE), tokenizer)
 
 
 def test_a_scene_is_made_from_its_seed_and_keeps_what_its_caption_says() -> None:
@@ -264,7 +271,7 @@ def test_both_stages_learn_a_batch_by_heart() -> None:
 
 def test_a_code_says_nothing_of_other_patches() -> None:
     torch.manual_seed(0)
-    patches = Patches().double()
+    patches = Patches(PATCH, CODE_SIZE).double()
     one, other = (normalized(scene("a", index).pixels[None]).double() for index in (0, 1))
     mixed = other.clone()
     mixed[:, :, 20:40, 8:24] = one[:, :, 20:40, 8:24]  # patches of 4 x 4 pixels
@@ -276,7 +283,7 @@ def test_a_code_says_nothing_of_other_patches() -> None:
 
 
 def test_what_finds_the_codes_lies_beside_the_checkpoint(tmp_path: Path) -> None:
-    patches, pixels, book = Patches(), normalized(scene("a", 0).pixels[None]), torch.randn(512, 8)
+    patches, pixels, book = Patches(PATCH, CODE_SIZE), normalized(scene("a", 0).pixels[None]), torch.randn(512, 8)
     with pytest.raises(CheckpointError, match=r"has no patches.safetensors that fits, which makes the codes"):
         Patches.read(tmp_path)
     patches.write(tmp_path)
@@ -308,7 +315,7 @@ def test_unused_codes_are_moved_to_where_pictures_are() -> None:
 
 def test_a_sharpened_decoder_draws_the_same_codes_and_nothing_else_learns() -> None:
     vq = painter().model.model.vqmodel
-    sharpener = Sharpener(vq, Patches(), Reader((8, 8, 8, 8))).train()
+    sharpener = Sharpener(vq, Patches(PATCH, CODE_SIZE), Reader((8, 8, 8, 8))).train()
     learning = {name for name, weight in sharpener.named_parameters() if weight.requires_grad}
     assert learning == {f"vq.{name}" for name, _ in vq.named_parameters() if name.startswith(("decoder", "post_"))}
     before = {name: value.clone() for name, value in sharpener.state_dict().items()}

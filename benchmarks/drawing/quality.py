@@ -19,7 +19,6 @@ from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distance, position_divergence
 from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
-from mmspec.benchmarks.drawing.tokenizers import TOKENIZERS
 from mmspec.benchmarks.figures import OURS
 from mmspec.benchmarks.rows import row
 from mmspec.errors import InputError
@@ -134,9 +133,8 @@ def of_real(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, r
     others = judge_kind().captions(len(drawn.asked), None, len(drawn.asked))
     pictures = [one.picture for one in drawn.asked]
     sets = {REAL: pictures}
-    through = TOKENIZERS.get(pipe.target.model.config.model_type)
-    if through is not None:
-        sets[THROUGH] = [through(pipe, picture) for picture in pictures]
+    if hasattr(pipe.target, "reconstruct"):
+        sets[THROUGH] = [pipe.target.reconstruct(picture) for picture in pictures]
     compared = {REAL: [one.picture for one in others], THROUGH: sets.get(THROUGH, [])}
     return [
         Quality(name, None, len(those), **marks(judge, drawn.asked, those, None),

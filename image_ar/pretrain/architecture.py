@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import JanusConfig, JanusImageProcessor, JanusProcessor, PreTrainedTokenizerFast
 
 PIXELS, SIDE = 64, 16
+PATCH = PIXELS // SIDE
 CODES, CODE_SIZE = 512, 8
 CONTEXT = 512
 PADDING, START, END, UNKNOWN, IMAGE_START, IMAGE_END, IMAGE = SPECIAL = (
@@ -79,7 +80,7 @@ def janus_config(
         "num_hidden_layers": 1,
         "num_attention_heads": 1,
         "image_size": PIXELS,
-        "patch_size": PIXELS // SIDE,
+        "patch_size": PATCH,
         "projection_dim": width,
         "num_image_tokens": SIDE * SIDE,
     }

@@ -2,7 +2,7 @@
 
 Codes are unit vectors. The stock class looks for the nearest code of raw vectors and decodes normalised ones; with a
 normalised codebook both are the same. Codes are found by a network of single patches, see
-`mmspec.image_ar.pretrain.patches`. Those that no patch uses any more are put where patches are.
+`mmspec.image_ar.patches`. Those that no patch uses any more are put where patches are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, l1_loss, mse_loss, normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from mmspec.image_ar.pretrain.patches import PATCH, Patches, nearest
+from mmspec.image_ar.patches import Patches, nearest
+from mmspec.image_ar.pretrain.architecture import CODE_SIZE, PATCH
 from mmspec.image_ar.pretrain.world import normalized
 
 COMMITMENT = 0.25
@@ -31,7 +32,7 @@ class Autoencoder(nn.Module):
     def __init__(self, vq: JanusVQVAE) -> None:
         super().__init__()
         self.vq = vq.requires_grad_(True)
-        self.patches = Patches()
+        self.patches = Patches(PATCH, CODE_SIZE)
         for part in (vq.encoder, vq.quant_conv):
             part.requires_grad_(False)
         codes = vq.quantize.embedding

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 
+from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.architecture import IMAGE_START
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss
-from mmspec.image_ar.pretrain.patches import Patches
 from mmspec.image_ar.pretrain.world import normalized
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED

@@ -37,7 +37,7 @@ An autoregressive image model of {millions:.1f} M parameters: the stock class `J
 narrow ({layers} layers of {width}), pictures of {pixels} x {pixels} pixels in {side} x {side} codes out of {codes}. It
 is made to try speculative decoding with. It only draws: its tower that reads pictures and the encoder of its picture
 tokenizer are untrained stubs. What finds the codes of real pictures is the network of `patches.safetensors`
-(`mmspec.image_ar.pretrain.patches`), which sees one patch at a time.
+(`mmspec.image_ar.patches`), which sees one patch at a time.
 
     import mmspec
     mmspec.generate(prompt="a red circle above two blue squares", model="FOLDER").image

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
+from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.codes import pixel_loss
-from mmspec.image_ar.pretrain.patches import Patches
 from mmspec.image_ar.pretrain.world import normalized
 from mmspec.image_ar.reader import Reader
 

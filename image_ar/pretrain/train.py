@@ -15,11 +15,11 @@ from transformers import JanusForConditionalGeneration, JanusProcessor, Training
 
 from mmspec.checkpoints import find_model, read_model
 from mmspec.errors import MismatchError
+from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
-from mmspec.image_ar.pretrain.patches import Patches
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene

@@ -8,6 +8,7 @@ real pictures through the codes, the network lies beside the checkpoint.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -17,25 +18,26 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from mmspec.errors import CheckpointError, one_line
-from mmspec.image_ar.pretrain.architecture import CODE_SIZE, PIXELS, SIDE
 
 NAME = "patches.safetensors"
-PATCH = PIXELS // SIDE
 HIDDEN = 256
 
 
 class Patches(nn.Module):
-    """Pictures -> the direction of each patch among those of the codes."""
+    """Pictures -> the direction of each patch among those of the codes.
 
-    def __init__(self) -> None:
+    Args: patch: pixels of its side. size: of a code. hidden: between.
+    """
+
+    def __init__(self, patch: int, size: int, hidden: int = HIDDEN) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.PixelUnshuffle(PATCH),
-            nn.Conv2d(3 * PATCH**2, HIDDEN, 1),
+            nn.PixelUnshuffle(patch),
+            nn.Conv2d(3 * patch**2, hidden, 1),
             nn.SiLU(),
-            nn.Conv2d(HIDDEN, HIDDEN, 1),
+            nn.Conv2d(hidden, hidden, 1),
             nn.SiLU(),
-            nn.Conv2d(HIDDEN, CODE_SIZE, 1),
+            nn.Conv2d(hidden, size, 1),
         )
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -54,10 +56,12 @@ class Patches(nn.Module):
     @classmethod
     def read(cls, folder: Path) -> Patches:
         """The network beside a checkpoint, frozen. Raises: CheckpointError: it is missing, damaged or another one."""
-        made = cls()
         try:
-            made.load_state_dict(load_file(folder / NAME))
-        except (OSError, SafetensorError, RuntimeError) as error:
+            weights = load_file(folder / NAME)
+            hidden, inputs = weights["net.1.weight"].shape[:2]
+            made = cls(math.isqrt(inputs // 3), len(weights["net.5.weight"]), hidden)
+            made.load_state_dict(weights)
+        except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"{folder} has no {NAME} that fits, which makes the codes of its pictures: {one_line(error)}"
             ) from error
