@@ -21,7 +21,7 @@ PADDING, START, END, UNKNOWN, IMAGE_START, IMAGE_END, IMAGE = SPECIAL = (
     "<end_of_image>",
     "<image>",
 )
-GUIDANCE = 2.0  # at 3 a shape that may be somewhere begins at the first place where it may: too many are drawn
+GUIDANCE = 1.5  # at 2 and more a shape that may be somewhere begins at the first place where it may: too many are drawn
 
 
 def build_tokenizer(captions: Iterable[str]) -> PreTrainedTokenizerFast:
