@@ -20,8 +20,8 @@ STAGES = {
     "critic": "a network that tells shapes apart, which judges the next stage and is not kept",
     "sharp": "the tokenizer's decoder, by pixels and by what that network sees",
     "shallow": "a decoder of half the layers, by cross-entropy on the codes, those that show what a caption tells "
-    "counted four times, one caption in ten hidden for guidance; layers are asked for the place at hand, what stands there "
-    "and what is to come",
+    "counted four times, one caption in ten hidden for guidance; layers are asked for the place at hand, what "
+    "stands there and what is to come",
     "deep": "the same, deepened",
     "more": "the decoder of the start, by the same loss",
     "even": "the same decoder, all codes counted alike",
