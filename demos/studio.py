@@ -147,22 +147,23 @@ class Studio:
 
 
 def usable(model: str, modality: str) -> list[str]:
-    """Drafters for a model: the trained ones that lie beside it, then those that need neither training nor files, the
-    one that `mmspec.load` would take and others of its modality first."""
+    """Drafters for a model: the one that `mmspec.load` would take, trained ones that lie beside it, then those that
+    need neither training nor files, others of its modality first."""
     from mmspec.checkpoints import drafters_of, find_model
     from mmspec.inventory import drafters
-    from mmspec.loading import family_of, serves_unread
+    from mmspec.loading import default_drafter, family_of, serves_unread
     from mmspec.registry import resolve
 
     beside = drafters_of(find_model(model))
     family = family_of(model)
     free = [
-        (entry["name"] != family.usual_drafter, modality not in entry["modalities"], entry["name"])
+        (modality not in entry["modalities"], entry["name"])
         for entry in drafters()
         if not entry["trained"] and entry["name"] != "none" and {"any", modality} & set(entry["modalities"])
     ]
     ready = [name for *_, name in sorted(free) if serves_unread(resolve("drafters", name, modality), family)]
-    return list(dict.fromkeys([*beside, *ready]))
+    first = default_drafter(family, beside)
+    return sorted(dict.fromkeys([*beside, *ready]), key=lambda name: name != first)
 
 
 def shown_name(model: str) -> str:

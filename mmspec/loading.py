@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -41,6 +41,7 @@ class Family(Protocol):
     modality: str
     makes: str
     usual_drafter: str
+    trained_first: bool
 
     def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:
         """The target on a loaded model."""
@@ -150,9 +151,9 @@ def modality_of(name: str | os.PathLike[str]) -> str:
 def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype: torch.dtype | None = None) -> Drafter:
     """A drafter that is bound to the target.
 
-    Args: drafter: None for the best one that lies beside the model, else prompt lookup; a method's name, which may take
-        the weights of its `kin` beside the model; a folder or hub id; or a drafter. folder: the model's folder, if it
-        has one. dtype: of the drafter's linear layers (`mmspec.drafters.precision`); None leaves them in the target's.
+    Args: drafter: None for the `default_drafter`; a method's name, which may take the weights of its `kin` beside the
+        model; a folder or hub id; or a drafter. folder: the model's folder, if it has one. dtype: of the drafter's
+        linear layers (`mmspec.drafters.precision`); None leaves them in the target's.
     """
     if dtype is not None and not isinstance(drafter, str | os.PathLike | None):
         raise InputError("drafter_dtype is for drafters that load() reads: name one, or pass a folder or a hub id")
@@ -163,10 +164,15 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype:
     return found
 
 
+def default_drafter(family: Family | CausalTarget, beside: Iterable[str]) -> str:
+    """The drafter to take where none is named. beside: the trained ones that lie beside the model, best first."""
+    return next(iter(beside if family.trained_first else ()), family.usual_drafter)
+
+
 def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
-        drafter = next(iter(beside), target.usual_drafter)
+        drafter = default_drafter(target, beside)
     if not isinstance(drafter, str | os.PathLike):
         if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
             hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""

@@ -54,6 +54,8 @@ class CausalTarget:
     """Most prompt tokens per forward of prefill."""
     usual_drafter = "prompt-lookup"
     """What `drafter=None` takes where no trained drafter lies beside the model."""
+    trained_first = True
+    """Whether it takes a trained drafter beside the model before that."""
     settings: tuple[str, ...] = ()
     """Options that only some models take, of `mmspec.options.Options`; they are handed to `prefill`."""
     applies: tuple[str, ...] = ()
