@@ -148,7 +148,7 @@ class Studio:
 
 def usable(model: str, modality: str) -> list[str]:
     """Drafters for a model: the one that `mmspec.load` would take, trained ones that lie beside it, then those that
-    need neither training nor files, others of its modality first."""
+    need neither training nor files, methods of its modality first."""
     from mmspec.checkpoints import drafters_of, find_model
     from mmspec.inventory import drafters
     from mmspec.loading import default_drafter, family_of, serves_unread

@@ -6,6 +6,7 @@ the prompt with every token but the first and the start of the image replaced by
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,20 @@ class Janus(ImageTarget):
         """See `ImageTarget.pixels`."""
         return self.model.decode_image_tokens(codes.flatten(1))[0].permute(2, 0, 1)
 
+    @cached_property
+    def patches(self) -> Patches | None:
+        """The network that lies in the model's folder, if it has one. Raises: CheckpointError: it is damaged."""
+        place = self.model.name_or_path
+        return Patches.read(Path(place)) if place and (Path(place) / NAME).is_file() else None
+
     @torch.inference_mode()
     def codes(self, picture: Image.Image) -> list[int]:
-        """The codes of a real picture, row by row: by the network beside the checkpoint that found those it was trained
-        on, if there is one, else by the stock encoder. Raises: CheckpointError: that network is damaged."""
-        tokenizer, beside = self.model.model.vqmodel, Path(self.model.name_or_path)
+        """The codes of a real picture, row by row: by the network in the model's folder that found those it was trained
+        on, if there is one, else by the stock encoder."""
+        tokenizer = self.model.model.vqmodel
         pixels = to_pixels(picture, self.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1))
-        if (beside / NAME).is_file():
-            return Patches.read(beside).codes(pixels, self.codebook.cpu()).flatten().tolist()
+        if self.patches is not None:
+            return self.patches.codes(pixels, self.codebook.cpu()).flatten().tolist()
         return tokenizer.encode(pixels.to(self.model.device, self.model.dtype)).image_tokens.flatten().tolist()
 
     def reconstruct(self, picture: Image.Image) -> Image.Image:

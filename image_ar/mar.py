@@ -190,7 +190,6 @@ class MarTarget(CausalTarget):
         return {"image": self.picture(inputs["canvas"].values[row], ids)}
 
     @torch.inference_mode()
-    @torch.inference_mode()
     def reconstruct(self, picture: Image.Image) -> Image.Image:
         """What the likeliest continuous tokens of the VAE keep of a real picture."""
         vae, config = self.model.vae, self.model.config
@@ -199,6 +198,7 @@ class MarTarget(CausalTarget):
         tokens = latents.flatten(2).transpose(1, 2)[0] * config.latent_scale
         return self.picture(tokens, list(range(config.length)))
 
+    @torch.inference_mode()
     def picture(self, values: Tensor, places: list[int]) -> Image.Image:
         """The picture of some places of a canvas [L, D]."""
         grid = self.model.config.grid

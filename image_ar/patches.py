@@ -46,8 +46,8 @@ class Patches(nn.Module):
 
     @torch.no_grad()
     def codes(self, pixels: Tensor, book: Tensor) -> Tensor:
-        """[B, 3, S, S] in [-1, 1] and the codes' unit vectors [V, d] -> [B, side * side]."""
-        return nearest(self(pixels), book).flatten(1)
+        """[B, 3, S, S] in [-1, 1] and the codes' vectors [V, d], of which directions count -> [B, side * side]."""
+        return nearest(self(pixels), normalize(book, dim=-1)).flatten(1)
 
     def write(self, folder: Path) -> None:
         """Put it beside a checkpoint."""

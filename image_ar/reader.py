@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from mmspec.errors import CheckpointError, missing_extra, one_line
-from mmspec.image_ar.pretrain.captions import GROUNDS, INKS, Cell, Kind, Said, kept
+from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.miniworld.facts import SHAPES
 from mmspec.safe_files import read_json
 
 PIXELS = 64
-CELLS: tuple[Cell, ...] = tuple((row, column) for row in range(3) for column in range(3))
 CHANNELS = (24, 48, 64, 96)
 KIND, WEIGHTS = "mmspec-reader", "model.safetensors"
 BATCH = 64

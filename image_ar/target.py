@@ -98,7 +98,7 @@ class ImageTarget(CausalTarget):
     modality = "image"
     makes = "picture"
     usual_drafter = "scd-gs"
-    trained_first = False  # laws of codes are flat: on janus-mini Gumbel sharing is 1.8 times as fast as an EAGLE tree
+    trained_first = False  # laws of codes are flat, and trees of a trained head slower (README, Pictures)
     settings: tuple[str, ...] = ("guidance",)
     applies: tuple[str, ...] = ("guidance_scale",)
     usual_guidance = 1.0

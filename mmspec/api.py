@@ -73,8 +73,9 @@ def load(
 
     Args:
         model: a bundled name, a local folder, a hub id, or a loaded HF model.
-        drafter: None for the best one that comes with the model, else prompt lookup (of models that draw "scd-gs"); a
-            method's name; a folder; a hub id; a drafter; "none" for plain autoregressive decoding.
+        drafter: None for the best trained one that lies beside the model, else prompt lookup, or what its family
+            usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder; a hub
+            id; a drafter; "none" for plain autoregressive decoding.
         acceptance: a rule's name or a rule. The default, "exact", gives the same output with every drafter.
         shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
             changes an output; "own" is the drafter's own setting; a `Shape` is that one. None is "auto", and for a

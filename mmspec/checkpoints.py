@@ -37,7 +37,7 @@ MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
 PREFERRED = ("dflash", "eagle2", "spd", "mar", "vadusa")
-"""Trained drafters that are taken first where they lie beside a model, best first."""
+"""The trained drafters that lie beside a model are named in this order, best first."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -76,7 +76,7 @@ def _models() -> set[str]:
 
 
 def drafters_of(folder: Path) -> dict[str, Path]:
-    """The trained drafters that lie beside a model: {name: folder}, the one to take where none is named first."""
+    """The trained drafters that lie beside a model: {name: folder}, the best first."""
     found = {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
     return {name: found[name] for name in dict.fromkeys([*PREFERRED, *found]) if name in found}
 

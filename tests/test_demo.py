@@ -20,7 +20,7 @@ from mmspec.demos import app, drawings, markup
 from mmspec.demos.cli import app as command
 from mmspec.demos.race import LONGEST, Race, read
 from mmspec.demos.recorder import Recorded
-from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio
+from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
 from mmspec.errors import Error, InputError, MissingExtraError, UnknownNameError
 
@@ -431,3 +431,16 @@ def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.Monke
     assert isinstance(result.exception, MissingExtraError)
     assert "mmspec[demo]" in str(result.exception)
     assert issubclass(MissingExtraError, Error)
+
+
+@pytest.mark.parametrize(
+    ("model", "modality", "first"),
+    [("smolvlm-mini", "vlm", ["dflash", "eagle2"]), ("janus-mini", "image", ["scd-gs", "eagle2"])],
+)
+def test_the_drafter_that_load_takes_is_offered_first_and_trained_ones_next(
+    model: str, modality: str, first: list[str]
+) -> None:
+    offered = usable(model, modality)
+    assert offered[:2] == first
+    assert len(set(offered)) == len(offered)
+    assert {"jacobi"} <= set(offered) if modality == "image" else {"prompt-lookup"} <= set(offered)

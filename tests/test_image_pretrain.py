@@ -133,7 +133,7 @@ def test_places_are_asked_row_by_row() -> None:
     assert float(place_loss(right.roll(1, 0)[None])) > 5.0  # what stands for a square tells the place of another one
 
 
-def test_the_first_quarter_of_the_layers_is_asked_for_the_place_of_the_code_to_come() -> None:
+def test_the_first_and_the_third_quarter_of_the_layers_are_asked() -> None:
     model, batch = painter().train(), collate([scene("a", 0)])
     ids, mask = model.prompts([batch["captions"][0].text])
     _, early, late = model.read(ids, mask, model.codes(batch["pixels"]))

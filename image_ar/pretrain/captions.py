@@ -31,6 +31,7 @@ MOST_THINGS = 4
 
 Cell = tuple[int, int]
 """Row and column, 0 to 2."""
+CELLS: tuple[Cell, ...] = tuple((row, column) for row in range(GRID) for column in range(GRID))
 
 
 class Kind(NamedTuple):
@@ -71,7 +72,7 @@ def draw_groups(rng: random.Random) -> Said:
     kind = rng.choices(list(KINDS), weights=list(KINDS.values()))[0]
     side = rng.choice(list(SIDES)) if kind == "related" else None
     if kind == "placed":
-        cells = rng.sample([(row, column) for row in range(3) for column in range(3)], rng.randint(1, 3))
+        cells = rng.sample(CELLS, rng.randint(1, 3))
         groups = [Group(_kind(rng), (cell,), True) for cell in cells]
     elif side is not None:
         kinds = _different(rng, 2)
@@ -79,7 +80,7 @@ def draw_groups(rng: random.Random) -> Said:
     else:
         kinds = _different(rng, rng.randint(1, 2))
         counts = [rng.randint(1, 3 if len(kinds) == 1 else 2) for _ in kinds]
-        cells = rng.sample([(row, column) for row in range(3) for column in range(3)], sum(counts))
+        cells = rng.sample(CELLS, sum(counts))
         groups = [
             Group(kind, tuple(sorted(cells[sum(counts[:i]) : sum(counts[: i + 1])])), False)
             for i, kind in enumerate(kinds)
@@ -100,11 +101,11 @@ def _different(rng: random.Random, count: int) -> list[Kind]:
 
 def _apart(rng: random.Random, axis: int, sign: int) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
     """Cells of two groups of one or two, each in one row (column), the first one's before or behind the second's."""
-    low, high = sorted(rng.sample(range(3), 2))
+    low, high = sorted(rng.sample(range(GRID), 2))
     lines = (low, high) if sign < 0 else (high, low)
     parts = []
     for line in lines:
-        along = sorted(rng.sample(range(3), rng.randint(1, 2)))
+        along = sorted(rng.sample(range(GRID), rng.randint(1, 2)))
         parts.append(tuple((line, place) if axis == 0 else (place, line) for place in along))
     return parts[0], parts[1]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmspec.image_ar.pretrain.architecture import SIDE
-from mmspec.image_ar.pretrain.captions import GRID, INKS, MOST_THINGS, Cell, Kind
+from mmspec.image_ar.pretrain.captions import CELLS, GRID, INKS, MOST_THINGS, Cell, Kind
 from mmspec.miniworld.facts import SHAPES
 from mmspec.training.places import sharpened
 
@@ -28,7 +28,7 @@ next one."""
 
 def contents(seen: Mapping[Cell, Kind]) -> tuple[Tensor, Tensor]:
     """Of each cell, row by row: its shape, 0 for nothing, and its colour, UNTOLD for that of nothing. [9] each."""
-    kinds = [seen.get((row, column)) for row in range(GRID) for column in range(GRID)]
+    kinds = [seen.get(cell) for cell in CELLS]
     shapes = [0 if kind is None else 1 + SHAPES.index(kind.shape) for kind in kinds]
     colors = [UNTOLD if kind is None else INKS.index(kind.color) for kind in kinds]
     return torch.tensor(shapes), torch.tensor(colors)
@@ -52,16 +52,17 @@ def questions(seen: Mapping[Cell, Kind], tops: Mapping[Cell, int]) -> Tensor:
 def content_loss(states: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of the answers, read off the first features of what stands for each code. 0 where nothing is told.
 
-    Args: states: [B, side * side, D], row by row. labels: [B, questions, side * side], or UNTOLD.
+    Args: states: [B, side * side, D], row by row, D at least 32, as many as there are answers. labels: [B, questions,
+        side * side], or UNTOLD.
     """
-    said = sharpened(states)
-    loss, first = states.sum() * 0.0, 0
-    for kinds, right in zip(ANSWERS, labels.unbind(1), strict=True):
-        logits = said[..., first : first + kinds].flatten(0, 1)
-        told = (right != UNTOLD).sum().clamp(min=1)
-        loss = loss + cross_entropy(logits, right.flatten(), ignore_index=UNTOLD, reduction="sum") / told
-        first += kinds
-    return loss
+    said = sharpened(states).split([*ANSWERS, states.shape[-1] - sum(ANSWERS)], -1)
+    parts = zip(said, labels.unbind(1), strict=False)  # features behind the answers are not read
+    return torch.stack([mean_loss(logits.flatten(0, 1), right.flatten()) for logits, right in parts]).sum()
+
+
+def mean_loss(law: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy over what is told; 0 where nothing is."""
+    return cross_entropy(law, labels, ignore_index=UNTOLD, reduction="sum") / (labels != UNTOLD).sum().clamp(min=1)
 
 
 def cells_of(side: int) -> Tensor:

@@ -61,7 +61,7 @@ Mean probability of the best code under the guided law (scale {guidance}), held 
 
 def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, start: str | None) -> None:
     """Write the trained model to `out`, with a card from the logs in `run`. start: where its training began."""
-    painter.eval()
+    painter.cpu().eval()
     logs = [log for stage in STAGES for log in sorted(run.glob(f"{stage}*.json"))]
     held_out = [scene("validation", index) for index in range(GAUGED)]
     pixels = torch.stack([made.pixels for made in held_out])

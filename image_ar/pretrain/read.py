@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, cross_entropy, interpolate
+from torch.nn.functional import avg_pool2d, interpolate
 from torch.utils.data import Dataset
 
 from mmspec.checkpoints import writing
-from mmspec.image_ar.pretrain.captions import GROUNDS
-from mmspec.image_ar.pretrain.contents import UNTOLD, contents
+from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS
+from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
 from mmspec.image_ar.pretrain.world import Scene, normalized, scene
-from mmspec.image_ar.reader import CELLS, Reader, held
+from mmspec.image_ar.reader import Reader, held
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
 
@@ -77,11 +77,6 @@ class Lesson(nn.Module):
         parts = [(laws.shapes.flatten(0, 1), shapes.flatten()), (laws.colors.flatten(0, 1), colors.flatten())]
         loss = sum(mean_loss(law, labels) for law, labels in [*parts, (laws.grounds, ground)])
         return {"loss": torch.as_tensor(loss)}
-
-
-def mean_loss(law: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy over what is told; 0 where nothing is."""
-    return cross_entropy(law, labels, ignore_index=UNTOLD, reduction="sum") / (labels != UNTOLD).sum().clamp(min=1)
 
 
 def spoilt(pixels: Tensor) -> Tensor:

@@ -13,17 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
-from mmspec.image_ar.pretrain.captions import (
-    GROUND,
-    GROUNDS,
-    NOBODY,
-    Caption,
-    Cell,
-    Kind,
-    Said,
-    draw_groups,
-    tell,
-)
+from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, NOBODY, Caption, Cell, Kind, Said, draw_groups, tell
 from mmspec.image_ar.pretrain.contents import questions
 from mmspec.miniworld.facts import Mark, Shapes, Thing
 from mmspec.miniworld.render import render
@@ -60,7 +50,7 @@ def scene(seed: int | str, index: int) -> Scene:
     small = np.asarray(image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BOX), dtype=np.float32)
     rough = small + _grain(np.random.default_rng(rng.getrandbits(64)))[:, :, None]
     pixels = torch.from_numpy(np.clip(rough, 0, 255).astype(np.uint8).transpose(2, 0, 1).copy())
-    return Scene(said, tell(said, rng), seen, pixels, *_patches(said, seen, things, marks, image.width))
+    return Scene(said, tell(said, rng), seen, pixels, *_labels(said, seen, things, marks, image.width))
 
 
 def _grain(rng: np.random.Generator) -> np.ndarray:
@@ -72,7 +62,7 @@ def _grain(rng: np.random.Generator) -> np.ndarray:
     return whole
 
 
-def _patches(
+def _labels(
     said: Said, seen: dict[Cell, Kind], things: list[Thing], marks: tuple[Mark, ...], width: int
 ) -> tuple[Tensor, Tensor]:
     """Owners, and the labels of questions. Patches belong to the thing whose box covers their middle. Where a caption

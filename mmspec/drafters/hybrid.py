@@ -59,7 +59,7 @@ class Hybrid:
         folder = Path(place) if place and Path(place).is_dir() else None
         wanted = self.given
         if wanted is None:
-            beside = drafters_of(folder) if folder else {}
+            beside = drafters_of(folder) if folder and target.trained_first else {}
             wanted = next(iter(beside), "recycling")
         self.other = find_drafter(wanted, target, folder)
         self.copier.bind(target)
