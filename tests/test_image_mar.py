@@ -53,6 +53,20 @@ def states_of_one(made: Mar, words: list[int], values: Tensor, known: list[int])
     return made.decoder_norm(states)[0, count:] + made.diffusion_pos_embed_learned[0]
 
 
+def test_pictures_are_decoded_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = MarTarget(tiny_mar.model())
+    pixels = target.model.pixels
+    seen: list[bool] = []
+
+    def watched(values: Tensor) -> Tensor:
+        seen.append(torch.is_inference_mode_enabled())
+        return pixels(values)
+
+    monkeypatch.setattr(target.model, "pixels", watched)
+    target.picture(torch.zeros(LENGTH, tiny_mar.SIZE).double(), [0, 1])
+    assert seen == [True]
+
+
 @torch.no_grad()
 def test_rows_that_know_different_places_are_what_each_is_alone(made: Mar) -> None:
     generator = torch.Generator().manual_seed(0)
