@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from mmspec.errors import CheckpointError, missing_extra, one_line
+from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.miniworld.facts import SHAPES
 from mmspec.safe_files import read_json
@@ -122,9 +122,7 @@ def held(said: Said, seen: Seen) -> list[bool]:
 
 def pixels_of(pictures: Sequence[Image.Image]) -> Tensor:
     """[N, 3, 64, 64] in [-1, 1]."""
-    small = [picture.convert("RGB") for picture in pictures]
-    small = [p if p.size == (PIXELS, PIXELS) else p.resize((PIXELS, PIXELS), Image.Resampling.BOX) for p in small]
-    return torch.from_numpy(np.stack([np.asarray(p) for p in small])).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return torch.cat([to_pixels(picture, PIXELS) for picture in pictures])
 
 
 def _batches(pictures: Sequence[Image.Image]) -> list[Tensor]:

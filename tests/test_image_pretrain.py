@@ -197,6 +197,7 @@ def test_the_questions_know_the_scene() -> None:
 def test_hidden_captions_are_not_asked_for_what_they_would_have_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmspec.image_ar.pretrain.draw.FREE", 1.1)
     model, batch = painter().train(), collate([scene("a", index) for index in range(4)])
+    assert int((batch["questions"] != UNTOLD).sum()) > 0
     untold = {"questions": torch.full_like(batch["questions"], UNTOLD)}
     with torch.no_grad():
         hidden, other = model(**batch)["loss"], model(**{**batch, **untold})["loss"]
