@@ -18,7 +18,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import CheckpointError, Error, InputError, MismatchError, one_line, shorten, unknown_name
+from mmspec.errors import (
+    CheckpointError,
+    Error,
+    InputError,
+    MismatchError,
+    UnsupportedError,
+    one_line,
+    shorten,
+    unknown_name,
+)
 from mmspec.registry import names, resolve
 from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json
@@ -26,7 +35,7 @@ from mmspec.safe_files import check_weights, read_json
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-DESCRIPTION, CARD = "drafter.json", "README.md"
+DESCRIPTION, CARD, WEIGHTS = "drafter.json", "README.md", "model.safetensors"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 TWICE = ["consolidated*", "original/*"]
@@ -191,11 +200,14 @@ def weights_digest(net: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> Path:
+def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any, packed: bool = False) -> Path:
     """Write a trained drafter and the fingerprint of its target; the folder appears whole, or stays as it was.
 
+    Args: packed: matrices in eight bits (`mmspec.drafters.eight_bits`).
     Raises: CheckpointError: the method has no weights to save, they are rounded ones, or the folder cannot be written.
+        UnsupportedError: weights that cannot be packed.
     """
+    from mmspec.drafters.eight_bits import pack
     from mmspec.drafters.precision import is_lowered
 
     if not getattr(drafter, "trained", False):
@@ -205,9 +217,13 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any) -> P
             f"the weights of this {type(drafter).__name__} were rounded when it was loaded: load it without "
             "drafter_dtype to save it"
         )
+    if packed and not getattr(drafter, "packs", False):
+        raise UnsupportedError(f"the weights of a {drafter.method} are those of a whole model: they stay as they are")
     with writing(folder) as draft:
         description = {"format": FORMAT, "method": drafter.method, **drafter.save(draft), "target": fingerprint(target)}
         (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        if packed:
+            pack(draft / WEIGHTS)
     return Path(folder)
 
 

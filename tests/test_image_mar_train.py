@@ -1,6 +1,7 @@
 """mar-mini can be trained: what its losses are least for; a run goes on where it stopped and ends in a folder."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
+from mmspec.image_ar.pretrain.captions import INKS
+from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.reader import Reader
+from mmspec.miniworld.facts import SHAPES
 
 
 class Fixed(nn.Module):
@@ -75,7 +80,7 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
     torch.manual_seed(0)
     small = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 1, "head_layers": 1, "head_width": 32}
     made = mar_train.Mar(mar_config(len(tokenizer), 1.0, small, vae=True))
-    compressor = Compressor(made.vae)
+    compressor = Compressor(made.vae, Reader())
     batch = collate([Scenes("a", 2)[index] for index in range(2)])
     batch["pixels"] = batch["pixels"][:, :, :32, :32]
     losses = fitted(compressor, batch, 6)
@@ -92,6 +97,40 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
     assert not any(weight.requires_grad for weight in made.parameters())
     losses = fitted(taught, batch, 8)
     assert min(losses[4:]) < losses[0]
+
+
+def test_states_are_asked_what_stands_in_their_cell() -> None:
+    """Half-way through the decoder, at hidden places alone, and not where the caption is hidden."""
+    tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
+    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 2, "head_layers": 1, "head_width": 32}
+    torch.manual_seed(0)
+    revealer = Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
+    batch = collate([scene("a", index) for index in range(3)])
+    for index in range(3):
+        seen, labels = scene("a", index).seen, own_cells(batch["questions"][index][None], 8)[0].view(2, 8, 8)
+        for row, line in enumerate((1, 4, 6)):
+            for column, place in enumerate((1, 3, 6)):
+                kind = seen.get((row, column))
+                assert labels[0, line, place] == (0 if kind is None else 1 + SHAPES.index(kind.shape))
+                assert labels[1, line, place] == (UNTOLD if kind is None else INKS.index(kind.color))
+
+    def loss(**changes: Any) -> float:
+        torch.manual_seed(3)
+        return revealer(**{**batch, **changes})["loss"].item()  # type: ignore[no-any-return]
+
+    wrong = torch.where(batch["questions"] == UNTOLD, UNTOLD, (batch["questions"] + 1) % 4)
+    assert loss(questions=wrong) != loss()
+    revealer.eval()
+    assert loss(questions=wrong) == loss()
+    revealer.train()
+    assert loss(questions=torch.full_like(wrong, UNTOLD)) < loss()
+
+
+class Plain(nn.Module):
+    """Stands for a VAE: noise as latents."""
+
+    def encode(self, pixels: Tensor) -> Any:
+        return SimpleNamespace(latent_dist=SimpleNamespace(sample=lambda: torch.randn(len(pixels), 16, 8, 8)))
 
 
 def fitted(module: nn.Module, batch: dict[str, Any], steps: int) -> list[float]:
@@ -114,7 +153,8 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "mar-mini"
-    small = ["--picture-steps", "2", "--steps", "2", "--drafter-steps", "2", "--batch", "2", "--layers", "1"]
+    stages = "--critic-steps 2 --picture-steps 2 --steps 2 --drafter-steps 2"
+    small = [*stages.split(), "--batch", "2", "--layers", "1"]
     command = [*small, "--threads", "1", "--out", str(out), "--run", str(run)]
 
     def stopped(*args: object) -> None:

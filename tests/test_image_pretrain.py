@@ -3,6 +3,8 @@
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -336,8 +338,9 @@ def test_a_sharpened_decoder_draws_the_same_codes_and_nothing_else_learns() -> N
 
 def test_pictures_are_unlike_by_the_directions_of_their_features() -> None:
     maps = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert unlikeness(maps, 5 * maps).item() == pytest.approx(0, abs=1e-6)
-    assert unlikeness(maps, -maps).item() == pytest.approx(4, abs=1e-4)
+    critic: Any = SimpleNamespace(stages=lambda pixels: [pixels, 2 * pixels])
+    assert unlikeness(critic, 5 * maps, maps).item() == pytest.approx(0, abs=1e-6)
+    assert unlikeness(critic, -maps, maps).item() == pytest.approx(4 + 4, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -49,11 +49,18 @@ def questions(seen: Mapping[Cell, Kind], tops: Mapping[Cell, int]) -> Tensor:
     )
 
 
+def own_cells(labels: Tensor, side: int) -> Tensor:
+    """Of `questions`, shape and colour in the cell of each square of another grid: [B, 2, side * side]."""
+    middles = (2 * torch.arange(GRID) + 1) * SIDE // (2 * GRID)
+    told = labels[:, :2].unflatten(-1, (SIDE, SIDE))[:, :, middles[:, None], middles].flatten(2)
+    return told[:, :, cells_of(side).to(labels.device)]
+
+
 def content_loss(states: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of the answers, read off the first features of what stands for each code. 0 where nothing is told.
 
-    Args: states: [B, side * side, D], row by row, D at least 32, as many as there are answers. labels: [B, questions,
-        side * side], or UNTOLD.
+    Args: states: [B, places, D], row by row, D at least 32, as many as there are answers. labels: [B, Q, places] of the
+        first Q questions, or UNTOLD.
     """
     said = sharpened(states).split([*ANSWERS, states.shape[-1] - sum(ANSWERS)], -1)
     parts = zip(said, labels.unbind(1), strict=False)  # features behind the answers are not read

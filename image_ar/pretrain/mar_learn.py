@@ -1,42 +1,57 @@
-"""What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says."""
+"""What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says.
+
+The target is also asked what stands where its states are (`mmspec.image_ar.pretrain.contents`): a MAR that had learnt
+from 35,000 pictures without drew the ground of a caption and nothing else of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
-from torch.nn.functional import l1_loss, mse_loss
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.image_ar.mar_canvas import NOTHING, plan
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.captions import Caption
+from mmspec.image_ar.pretrain.codes import pixel_loss
+from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
+from mmspec.image_ar.pretrain.sharpen import LOOKS, unlikeness
 from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
+from mmspec.image_ar.reader import Reader
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
+CONTENT_WEIGHT = 0.5
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 WALKS = 4  # noises that each token is learnt with
 MEASURED = 64
 
 
 class Compressor(nn.Module):
-    """A VAE in training: pixels to the loss of their reconstruction."""
+    """A VAE in training: pixels to the loss of their reconstruction, as they are and as a frozen critic sees them."""
 
-    def __init__(self, vae: AutoencoderKL) -> None:
+    def __init__(self, vae: AutoencoderKL, critic: Reader) -> None:
         super().__init__()
-        self.vae = vae
+        self.vae, self.critic = vae, critic.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Compressor:
+        """The critic stays as it is: its running means must not move."""
+        super().train(mode)
+        self.critic.eval()
+        return self
 
     def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
         wanted = normalized(pixels)
         law = self.vae.encode(wanted).latent_dist
         made = self.vae.decode(law.sample()).sample
-        edges = sum(l1_loss(made.diff(dim=axis), wanted.diff(dim=axis)) for axis in (2, 3))
         divergence = law.kl().mean() / law.mean[0].numel()
-        loss = l1_loss(made, wanted) + mse_loss(made, wanted) + edges + LATENT_WEIGHT * divergence
-        return {"loss": loss, "made": made}
+        looks = LOOKS * unlikeness(self.critic, made, wanted)
+        return {"loss": pixel_loss(made, wanted) + looks + LATENT_WEIGHT * divergence, "made": made}
 
     @torch.no_grad()
     def spread(self) -> tuple[float, float]:
@@ -64,6 +79,7 @@ class Revealer(nn.Module):
             if part is not None:
                 part.requires_grad_(False)
         self.stages = plan(model.config.length, model.config.reveal_steps)
+        self.asked = model.config.decoder_layers // 2
 
     def train(self, mode: bool = True) -> Revealer:
         """What is frozen stays as it is in use."""
@@ -73,26 +89,31 @@ class Revealer(nn.Module):
                 part.eval()
         return self
 
-    def forward(self, pixels: Tensor, captions: list[Caption], **_: Any) -> dict[str, Tensor]:
-        """pixels: [B, 3, S, S] uint8. Every picture is cut at a step of its own, in an order of its own."""
+    def forward(self, pixels: Tensor, captions: list[Caption], questions: Tensor, **_: Any) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8; questions: as in `Scene`. Every picture is cut at a step of its own, in an order
+        of its own."""
         tokens = self.tokens(pixels)
         rows = [self.tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in captions]
         condition = self.model.slots(rows)
         if self.training:
             free = torch.rand(len(rows), 1, device=tokens.device) < FREE
             condition = condition.masked_fill(free, NOTHING)
+            questions = questions.masked_fill(free[..., None], UNTOLD)
         cuts = torch.randint(len(self.stages) - 1, (len(rows),))
         counts = torch.tensor(self.stages)[cuts].to(tokens.device)
         rank = torch.rand(tokens.shape[:2], device=tokens.device).argsort(-1).argsort(-1)
         known = rank < counts[:, None]
         hidden = ~known
         most = int(counts.max())
-        told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
+        with outputs_of(self.model.decoder_blocks[self.asked]) as late:
+            told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
         wanted = tokens[hidden].repeat(WALKS, 1)
-        loss = self.model.diffusion.loss(
-            self.model.diffloss.net, told, wanted, self.taught(tokens, known, condition, most) if self.teacher else None
-        )
-        return {"loss": loss.mean()}
+        teacher = self.taught(tokens, known, condition, most) if self.teacher else None
+        loss = self.model.diffusion.loss(self.model.diffloss.net, told, wanted, teacher).mean()
+        if self.training:
+            labels = own_cells(questions, self.model.config.grid).masked_fill(known[:, None], UNTOLD)
+            loss = loss + CONTENT_WEIGHT * content_loss(late[0][:, -known.shape[1] :], labels)
+        return {"loss": loss}
 
     def taught(self, tokens: Tensor, known: Tensor, condition: Tensor, most: int) -> Any:
         """What the teacher says of noisy tokens at the hidden places."""
@@ -113,3 +134,14 @@ class Revealer(nn.Module):
         """[B, L, D] tokens of pictures, drawn from the VAE's law."""
         latents = self.vae.encode(normalized(pixels)).latent_dist.sample()
         return latents.flatten(2).transpose(1, 2) * self.model.config.latent_scale
+
+
+@contextmanager
+def outputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What a module returns while this lasts."""
+    seen: list[Tensor] = []
+    handle = module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    try:
+        yield seen
+    finally:
+        handle.remove()

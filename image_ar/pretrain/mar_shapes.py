@@ -13,13 +13,14 @@ from mmspec.image_ar.mar_config import MarConfig
 GRID, CHANNELS, SLOTS = 8, 16, 36
 GUIDANCE = 2.0
 VAE: dict[str, Any] = {
-    "block_out_channels": (24, 48, 64, 96),
+    "block_out_channels": (16, 32, 48, 64),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4,
     "latent_channels": CHANNELS,
     "norm_num_groups": 8,
+    "mid_block_add_attention": False,  # a token is to tell of its own part of a picture
 }
-TARGET = {"hidden_size": 160, "num_attention_heads": 5, "layers": 7, "head_layers": 3, "head_width": 192}
+TARGET = {"hidden_size": 128, "num_attention_heads": 4, "layers": 7, "head_layers": 3, "head_width": 160}
 DRAFTER = {"hidden_size": 96, "num_attention_heads": 3, "layers": 2, "head_layers": 2, "head_width": 128}
 
 

@@ -16,7 +16,7 @@ from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
 from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
-from mmspec.image_ar.pretrain.train import settings, train_stage
+from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import scene
 from mmspec.training.folders import claim
 from mmspec.training.loop import stage_arguments
@@ -41,7 +41,7 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedT
         more = {**settings(steps), "seed": options.seed, "falling": steps // 2}
         train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, rate, **more))
 
-    compressor = Compressor(AutoencoderKL(**VAE))
+    compressor = Compressor(AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed))
     stage("vae", compressor, options.picture_steps, 0.01)
     spread, noise = compressor.spread()
     vae = compressor.vae
@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mmspec train target mar-mini", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/mar-mini"), help="folder of logs and checkpoints")
-    parser.add_argument("--picture-steps", type=int, default=600, help="updates of the VAE")
+    parser.add_argument("--critic-steps", type=int, default=200, help="updates of the network that tells shapes apart")
+    parser.add_argument("--picture-steps", type=int, default=900, help="updates of the VAE")
     parser.add_argument("--steps", type=int, default=2200, help="updates of the target")
     parser.add_argument("--drafter-steps", type=int, default=1000, help="updates of the drafter")
     parser.add_argument("--batch", type=int, default=16, help="pictures per update")
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    kept = ("picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
+    kept = ("critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
     target, drafter, tokenizer, noise = train(options.run, options)

@@ -44,12 +44,15 @@ class Sharpener(nn.Module):
         wanted = normalized(pixels)
         with torch.no_grad():
             codes = self.patches.codes(wanted, self.vq.quantize.embedding.weight)
-            seen = self.critic.stages(wanted)
         made = self.vq.decode(codes)
-        looks = sum(unlikeness(mine, other) for mine, other in zip(self.critic.stages(made), seen, strict=True))
-        return {"loss": pixel_loss(made, wanted) + LOOKS * looks, "made": made}
+        return {"loss": pixel_loss(made, wanted) + LOOKS * unlikeness(self.critic, made, wanted), "made": made}
 
 
-def unlikeness(mine: Tensor, other: Tensor) -> Tensor:
-    """Mean squared distance of the directions of two maps of features [B, C, h, w]."""
-    return (normalize(mine, dim=1) - normalize(other, dim=1)).square().sum(1).mean()
+def unlikeness(critic: Reader, made: Tensor, wanted: Tensor) -> Tensor:
+    """How far pictures [B, 3, S, S] are from those wanted as a critic sees them: mean squared distance of the
+    directions of its features, summed over its stages."""
+    with torch.no_grad():
+        seen = critic.stages(wanted)
+    pairs = zip(critic.stages(made), seen, strict=True)
+    each = [(normalize(mine, dim=1) - normalize(other, dim=1)).square().sum(1).mean() for mine, other in pairs]
+    return torch.stack(each).sum()

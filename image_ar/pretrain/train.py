@@ -89,6 +89,15 @@ def train_stage(
     module.load_state_dict(load_file(result))
 
 
+def learnt_critic(run: Path, steps: int, seed: int) -> Reader:
+    """The network that tells shapes apart, for the loss of what decodes pictures; it learns first."""
+    critic = Reader()
+    more = {**settings(steps), "label_names": ["shapes"], "seed": seed, "falling": steps * 2 // 3}
+    arguments = stage_arguments(run / "critic", steps, CRITIC_BATCH, 0.02, **more)
+    train_stage(run, "critic", Lesson(critic), CRITIC_BATCH, arguments, labelled=True)
+    return critic
+
+
 def settings(steps: int) -> dict[str, Any]:
     """Further arguments of every stage."""
     return {
@@ -105,13 +114,9 @@ def settings(steps: int) -> dict[str, Any]:
 def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcessor]:
     """Every stage, from where the run is."""
 
-    def stage(
-        name: str, module: nn.Module, steps: int, batch: int, rate: float, falling: int, labelled: bool = False
-    ) -> None:
+    def stage(name: str, module: nn.Module, steps: int, batch: int, rate: float, falling: int) -> None:
         more = {**settings(steps), "seed": options.seed, "falling": falling}
-        if labelled:
-            more["label_names"] = ["shapes"]
-        train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more), labelled)
+        train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
 
     if options.start is None:
         processor = prepare_processor(run)
@@ -124,8 +129,7 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
     else:
         model, patches, processor = read_start(options.start)
     if options.sharp_steps:
-        critic, steps = Reader(), options.critic_steps
-        stage("critic", Lesson(critic), steps, CRITIC_BATCH, 0.02, steps * 2 // 3, labelled=True)
+        critic = learnt_critic(run, options.critic_steps, options.seed)
         sharpener = Sharpener(model.model.vqmodel, patches, critic)
         stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
     deep, even = "deep", "even"

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
 
+from mmspec.checkpoints import WEIGHTS
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
+from mmspec.drafters import eight_bits
 from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow, grow_at_once
 from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
@@ -67,7 +69,7 @@ class HeadDrafter(ABC):
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
-    trained = True
+    trained = packs = True
     fits = ("model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer")
     static: ClassVar[bool] = False
     """Whether trees have the same shape in every round."""
@@ -150,7 +152,7 @@ class HeadDrafter(ABC):
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the network's weights; returns what `drafter.json` must say to build it again."""
         words = {} if self.net.draft_ids is None else {DRAFT_IDS: self.net.draft_ids}
-        save_file({**self.net.state_dict(), **words}, folder / "model.safetensors")
+        save_file({**self.net.state_dict(), **words}, folder / WEIGHTS)
         names = ("depth", "width", "top_k", "total", "sharpness", "shares")
         options = {name: getattr(self, name) for name in names}
         return {"options": options, "config": self.net.config.to_dict(), "settings": self.net.settings}
@@ -161,7 +163,7 @@ class HeadDrafter(ABC):
         kind = cls.net_class
         net = kind(kind.config_class.from_dict(description["config"]), **description.get("settings", {}))
         net = placed(net, target.model.device, target.model.dtype)
-        weights = load_file(folder / "model.safetensors")
+        weights = eight_bits.read(folder / WEIGHTS)
         words = weights.pop(DRAFT_IDS, None)
         if words is not None:
             check_words(words, target.vocab_size, folder)

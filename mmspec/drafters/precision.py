@@ -41,15 +41,22 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: nn.Parameter | None) -> None:
         super().__init__()
-        exact = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))  # float16 has too few small scales
-        scale = exact.abs().amax(1, keepdim=True) / MOST
-        self.register_buffer("weight", (exact / scale.where(scale > 0, 1.0)).round().to(torch.int8))
+        whole, scale = rounded(weight.detach())
+        self.register_buffer("weight", whole)
         self.register_buffer("scale", scale)  # [O, 1]
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
         """[.., I] -> [.., O]."""
         return linear(x, (self.weight * self.scale).to(x.dtype), self.bias)
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [.., O, I] as int8 and a scale per row [.., O, 1], at least float32; their product is at most half a
+    scale off."""
+    exact = weight.to(torch.promote_types(weight.dtype, torch.float32))  # float16 has too few small scales
+    scale = exact.abs().amax(-1, keepdim=True) / MOST
+    return (exact / scale.where(scale > 0, 1.0)).round().to(torch.int8), scale
 
 
 class CastLinear(nn.Module):

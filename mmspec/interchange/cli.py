@@ -39,7 +39,8 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            help="speculators (eagle3, dflash) or eagle (eagle, eagle2, hass, eagle3). [default: the first that fits]",
+            help="speculators (eagle3, dflash), eagle (eagle, eagle2, hass, eagle3), or int8 (mmspec's own, in half "
+            "the room). [default: the first that fits]",
         ),
     ] = None,
     verifier: Annotated[
@@ -47,7 +48,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a trained drafter in the format of another program: eagle3 and dflash for vLLM (speculators), eagle,
-    eagle2, hass and eagle3 as those of EAGLE.
+    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits.
 
     Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out my-speculator
     """

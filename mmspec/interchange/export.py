@@ -1,7 +1,8 @@
-"""Drafters trained here, written as other programs read them.
+"""Drafters trained here, written as other programs read them, or small.
 
     speculators   of vllm-project/speculators, which vLLM serves: EAGLE-3 and DFlash
     eagle         of SafeAILab/EAGLE, which vLLM and SGLang read, too: EAGLE, EAGLE-2, HASS, EAGLE-3
+    int8          of mmspec itself, in half the room (`mmspec.drafters.eight_bits`): all heads on the target's features
 
 Hidden states are numbered by the layer that they enter in both, as here. The last one is an exception: here it stands
 behind the target's last norm, there before it, so a drafter that taps it is refused.
@@ -21,7 +22,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mmspec.checkpoints import writing
+from mmspec.checkpoints import save_drafter, writing
 from mmspec.errors import MismatchError, UnsupportedError
 from mmspec.interchange import dflash, eagle, eagle3
 from mmspec.interchange.published import CLOSE, CONFIG, all_embeddings
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 VERSION = "0.9.0"
 """The release of speculators whose configuration this is."""
+EIGHT_BITS = "int8"
 Written = tuple[dict[str, Any], dict[str, Tensor]]
 """A configuration, and tensors by their published names."""
 
@@ -37,10 +39,12 @@ Written = tuple[dict[str, Any], dict[str, Tensor]]
 def export(drafter: Any, target: Any, name: str, form: str | None, folder: str | os.PathLike[str]) -> Path:
     """Write a drafter that is bound to its target; the folder appears whole, or stays as it was.
 
-    Args: name: of the target, as the other program will find it. form: one of FORMS; None for the first of them that
-        has such a drafter.
+    Args: name: of the target, as the other program will find it. form: EIGHT_BITS or one of FORMS; None for the first
+        of these that has such a drafter.
     Raises: UnsupportedError: the form has no such drafter. MismatchError: it cannot say what this drafter is.
     """
+    if form == EIGHT_BITS:
+        return save_drafter(drafter, folder, target, packed=True)
     method = getattr(drafter, "method", type(drafter).__name__)
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
