@@ -14,6 +14,7 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
+from mmspec.checkpoints import bundled
 from mmspec.errors import InputError
 from mmspec.image_ar.pretrain.captions import Said
 from mmspec.image_ar.reader import Reader, held
@@ -40,14 +41,18 @@ class Judge:
 
     @classmethod
     def find(cls, model: Path | None, reader: str | os.PathLike[str] | None = None) -> Judge | None:
-        """The judge with the reader in a folder, else with the one beside the model; None if there is none.
+        """The judge with the reader in a folder, else with the one beside the model; None if there is none. Models that
+        come with mmspec share the one that comes with it.
 
         Raises: CheckpointError: the folder that was named holds no reader.
         """
         if reader is not None:
             return cls(Reader.load(reader))
-        beside = model / BESIDE if model else None
-        return cls(Reader.load(beside)) if beside and beside.is_dir() else None
+        homes = [] if model is None else [model]
+        if model in bundled().values():
+            homes += bundled().values()
+        found = [home / BESIDE for home in homes if (home / BESIDE).is_dir()]
+        return cls(Reader.load(found[0])) if found else None
 
     @property
     def own_figures(self) -> dict[str, float]:

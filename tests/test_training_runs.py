@@ -27,7 +27,8 @@ from transformers import TrainingArguments
 
 import mmspec
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import InputError, MissingExtraError
+from mmspec.errors import CheckpointError, InputError, MissingExtraError
+from mmspec.registry import modalities, names, resolve
 from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
 from mmspec.training import hub, processes, updates
@@ -471,3 +472,17 @@ def test_a_killed_run_of_every_method_resumes(pipe: Any, tmp_path: Path, monkeyp
         whole, cut = (load_file(tmp_path / name / method / "model.safetensors") for name in ("whole", "cut"))
         for name, weight in whole.items():
             torch.testing.assert_close(weight, cut[name], rtol=1e-2, atol=1e-3)  # stored in bfloat16
+
+
+@pytest.mark.parametrize("name", names("trainers"))
+def test_what_lies_in_the_way_of_a_finished_model_is_told_first(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, run = tmp_path / "out", tmp_path / "run"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    train: Any = resolve("trainers", name, modalities("trainers")[name][0])
+    monkeypatch.setattr(sys.modules[train.__module__], "require_espeak", lambda: None, raising=False)
+    with pytest.raises(CheckpointError, match=r"holds something that is not a checkpoint \(notes.txt\)"):
+        train(["--out", str(out), "--run", str(run), "--threads", "1"])
+    assert not run.exists()

@@ -11,6 +11,7 @@ from diffusers import AutoencoderKL
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from mmspec.checkpoints import replaceable
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
@@ -76,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     kept = ("critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
+    replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
     target, drafter, tokenizer, noise = train(options.run, options)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate
 from torch.utils.data import Dataset
 
-from mmspec.checkpoints import writing
+from mmspec.checkpoints import replaceable, writing
 from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS
 from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
 from mmspec.image_ar.pretrain.world import Scene, normalized, scene
@@ -131,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
+    replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in ("steps", "batch", "rate", "seed")})
     reader = Reader()
     trainer = InOrderTrainer(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import JanusForConditionalGeneration, JanusProcessor, TrainingArguments, set_seed
 
-from mmspec.checkpoints import find_model, read_model
+from mmspec.checkpoints import find_model, read_model, replaceable
 from mmspec.errors import MismatchError
 from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
@@ -176,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
         "batch", "shallow", "layers", "width", "seed",
     )  # fmt: skip
+    replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
     painter, processor = train(options.run, options)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmspec.checkpoints import weights_digest, writing
+from mmspec.checkpoints import replaceable, weights_digest, writing
 from mmspec.errors import CheckpointError
 from mmspec.progress import progress
 from mmspec.speech.audio import Audio
@@ -125,6 +125,7 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
     counts = {"train": options.sentences, "dev": options.held_out}
     texts = {split: sentences(split, count) for split, count in counts.items()}
+    replaceable(options.out)
     claim(home, {name: getattr(options, name) for name in told} | {"config": config.to_dict()})
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)

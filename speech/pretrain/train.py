@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
+from mmspec.checkpoints import replaceable
 from mmspec.errors import InputError
 from mmspec.safe_files import write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
@@ -141,6 +142,7 @@ def run(
         split: sentences(split, options.sentences if split == "train" else options.held_out)
         for split in ("train", "dev")
     }
+    replaceable(options.out)
     claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
     write_texts(options.run / "texts", texts["train"])
     spoken = {

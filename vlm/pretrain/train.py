@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
-from mmspec.checkpoints import find_model
+from mmspec.checkpoints import find_model, replaceable
 from mmspec.errors import InputError
 from mmspec.miniworld import sample
 from mmspec.training.card import shown_place
@@ -249,7 +249,9 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
 
 
 def check_options(options: argparse.Namespace, family: Family) -> None:
-    """Raises: InputError: an option that would change nothing, a count below 1, or an --out where the start lies."""
+    """Raises: InputError: an option that would change nothing, a count below 1, or an --out where the start lies.
+    CheckpointError: --out holds something else.
+    """
     new = {"--source": "source", "--tower": "tower", "--vision-steps": "vision_steps"}
     new |= {STEPS[stage.name]: stage.name for stage in family.stages}
     given = [option for option, name in new.items() if getattr(options, name) is not None]
@@ -269,6 +271,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
             raise InputError(
                 f"--out {options.out} is where the model lies that training starts from: name another folder"
             )
+    replaceable(options.out)
 
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
