@@ -1,5 +1,6 @@
 """mar-mini can be trained: what its losses are least for; a run goes on where it stopped and ends in a folder."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,10 @@ from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
-from mmspec.image_ar.pretrain.captions import INKS
+from mmspec.image_ar.pretrain.captions import INKS, NOBODY
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
-from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
-from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of
+from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, begin, mar_config
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
 from mmspec.miniworld.facts import SHAPES
@@ -119,11 +120,58 @@ def test_states_are_asked_what_stands_in_their_cell() -> None:
         return revealer(**{**batch, **changes})["loss"].item()  # type: ignore[no-any-return]
 
     wrong = torch.where(batch["questions"] == UNTOLD, UNTOLD, (batch["questions"] + 1) % 4)
+    nobody = torch.full_like(batch["owners"], NOBODY)
     assert loss(questions=wrong) != loss()
-    revealer.eval()
-    assert loss(questions=wrong) == loss()
-    revealer.train()
     assert loss(questions=torch.full_like(wrong, UNTOLD)) < loss()
+    assert loss(owners=nobody) < loss()
+    revealer.eval()
+    assert loss(questions=wrong) == loss() == loss(owners=nobody)
+
+
+def test_tokens_are_taught_the_words_of_their_thing() -> None:
+    tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
+    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 2, "head_layers": 1, "head_width": 32}
+    revealer = Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
+    made = next(one for one in map(lambda index: scene("b", index), range(99)) if len(one.said.groups) == 2)
+    right = revealer.words_of([made.caption], made.owners[None], SLOTS)[0]
+    words = re.findall(r"\w+|[^\w\s]", made.caption.text)
+    things = 0
+    for token in range(64):
+        owner = int(made.owners[2 * (token // 8) + 1, 2 * (token % 8) + 1])
+        told = {word for word, mine in zip(words, right[token], strict=False) if mine}
+        assert bool(told) == (owner >= 0)
+        if owner >= 0:
+            things += 1
+            assert made.said.groups[owner].kind.color in told
+            assert (
+                made.said.groups[1 - owner].kind.color not in told or len({g.kind.color for g in made.said.groups}) == 1
+            )
+    assert things
+
+
+def test_the_first_head_is_the_one_of_timm() -> None:
+    block = mar_train.Mar(mar_config(9, 1.0, {**TARGET, "layers": 1}, vae=False)).decoder_blocks[0]
+    states = torch.randn(2, 10, TARGET["hidden_size"])
+    with outputs_of(block.attn.qkv) as read:
+        block.attn(states)
+    size = block.attn.head_dim
+    query, key, _ = block.attn.qkv(states).reshape(2, 10, 3, TARGET["num_attention_heads"], size).permute(2, 0, 3, 1, 4)
+    want = query[:, 0, 4:] @ key[:, 0, :4].mT * block.attn.scale
+    assert first_head(read[0], size, 4).allclose(want, atol=1e-6)
+    assert len(read) == 1
+
+
+def test_places_begin_as_waves_that_tell_them_apart() -> None:
+    model = begin(mar_train.Mar(mar_config(9, 1.0, {**TARGET, "layers": 1}, vae=False)))
+    squares = model.decoder_pos_embed_learned[0, SLOTS:]
+    assert squares.equal(model.encoder_pos_embed_learned[0, SLOTS:])
+    assert squares.equal(model.diffusion_pos_embed_learned[0])
+    near = torch.cdist(squares, squares) + 99 * torch.eye(len(squares))
+    assert near.min() > 1
+    rows = squares.view(8, 8, -1)
+    half = squares.shape[-1] // 2
+    assert rows[:, :, :half].equal(rows[:, :1, :half].expand(-1, 8, -1))  # rows in one half, columns in the other
+    assert rows[:, :, half:].equal(rows[:1, :, half:].expand(8, -1, -1))
 
 
 class Plain(nn.Module):

@@ -1,7 +1,9 @@
 """What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says.
 
-The target is also asked what stands where its states are (`mmspec.image_ar.pretrain.contents`): a MAR that had learnt
-from 35,000 pictures without drew the ground of a caption and nothing else of it.
+The target is also taught where in the caption to look, and asked what stands where its states are
+(`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`): a MAR that had learnt from 35,000 pictures without
+drew the ground of a caption and nothing else of it; asked alone, it learnt the colours that a caption names and not
+their places.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from transformers import PreTrainedTokenizerFast
 
 from mmspec.image_ar.mar_canvas import NOTHING, plan
 from mmspec.image_ar.mar_model import Mar
-from mmspec.image_ar.pretrain.captions import Caption
+from mmspec.image_ar.pretrain.architecture import SIDE
+from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
 from mmspec.image_ar.pretrain.sharpen import LOOKS, unlikeness
 from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
 from mmspec.image_ar.reader import Reader
+from mmspec.training.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
 CONTENT_WEIGHT = 0.5
+READ_WEIGHT = 0.2
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 WALKS = 4  # noises that each token is learnt with
 MEASURED = 64
@@ -79,7 +84,8 @@ class Revealer(nn.Module):
             if part is not None:
                 part.requires_grad_(False)
         self.stages = plan(model.config.length, model.config.reveal_steps)
-        self.asked = model.config.decoder_layers // 2
+        layers = model.config.decoder_layers
+        self.asked, self.reading = layers * 3 // 4, {layers // 4, layers // 2}
 
     def train(self, mode: bool = True) -> Revealer:
         """What is frozen stays as it is in use."""
@@ -89,9 +95,9 @@ class Revealer(nn.Module):
                 part.eval()
         return self
 
-    def forward(self, pixels: Tensor, captions: list[Caption], questions: Tensor, **_: Any) -> dict[str, Tensor]:
-        """pixels: [B, 3, S, S] uint8; questions: as in `Scene`. Every picture is cut at a step of its own, in an order
-        of its own."""
+    def forward(self, pixels: Tensor, captions: list[Caption], owners: Tensor, questions: Tensor) -> dict[str, Tensor]:
+        """pixels: [B, 3, S, S] uint8; owners, questions: as in `Scene`. Every picture is cut at a step of its own, in
+        an order of its own."""
         tokens = self.tokens(pixels)
         rows = [self.tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in captions]
         condition = self.model.slots(rows)
@@ -105,15 +111,30 @@ class Revealer(nn.Module):
         known = rank < counts[:, None]
         hidden = ~known
         most = int(counts.max())
-        with outputs_of(self.model.decoder_blocks[self.asked]) as late:
+        blocks: Any = self.model.decoder_blocks
+        looking = [blocks[layer].attn for layer in self.reading]
+        with outputs_of(blocks[self.asked]) as late, outputs_of(*(attention.qkv for attention in looking)) as read:
             told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
         wanted = tokens[hidden].repeat(WALKS, 1)
         teacher = self.taught(tokens, known, condition, most) if self.teacher else None
         loss = self.model.diffusion.loss(self.model.diffloss.net, told, wanted, teacher).mean()
         if self.training:
+            slots = condition.shape[1]
             labels = own_cells(questions, self.model.config.grid).masked_fill(known[:, None], UNTOLD)
-            loss = loss + CONTENT_WEIGHT * content_loss(late[0][:, -known.shape[1] :], labels)
+            loss = loss + CONTENT_WEIGHT * content_loss(late[0][:, slots:], labels)
+            right = self.words_of(captions, owners, slots) & (condition != NOTHING)[:, None] & hidden[..., None]
+            for qkv in read:
+                scores = first_head(qkv, looking[0].head_dim, slots)
+                scores = scores.masked_fill((condition == NOTHING)[:, None], -torch.inf)
+                loss = loss + READ_WEIGHT * pointing_loss(scores, right)
         return {"loss": loss}
+
+    def words_of(self, captions: list[Caption], owners: Tensor, slots: int) -> Tensor:
+        """Which slots hold words that tell what a token shows: [B, L, slots] bool."""
+        rows = [[*one.owners] + [NOBODY] * (slots - len(one.owners)) for one in captions]
+        step = SIDE // self.model.config.grid
+        tokens = owners[:, step // 2 :: step, step // 2 :: step].flatten(1)[..., None]
+        return (torch.tensor(rows, device=owners.device)[:, None] == tokens) & (tokens >= 0)
 
     def taught(self, tokens: Tensor, known: Tensor, condition: Tensor, most: int) -> Any:
         """What the teacher says of noisy tokens at the hidden places."""
@@ -136,12 +157,20 @@ class Revealer(nn.Module):
         return latents.flatten(2).transpose(1, 2) * self.model.config.latent_scale
 
 
+def first_head(qkv: Tensor, size: int, slots: int) -> Tensor:
+    """[B, L, slots] attention logits of the first head of a block of timm, from what its `qkv` gave, [B, slots + L,
+    3 H]."""
+    query, key, _ = qkv.chunk(3, -1)
+    return query[:, slots:, :size] @ key[:, :slots, :size].mT * size**-0.5
+
+
 @contextmanager
-def outputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What a module returns while this lasts."""
+def outputs_of(*modules: nn.Module) -> Iterator[list[Tensor]]:
+    """What modules return while this lasts."""
     seen: list[Tensor] = []
-    handle = module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    handles = [module.register_forward_hook(lambda _module, _inputs, output: seen.append(output)) for module in modules]
     try:
         yield seen
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -16,7 +16,7 @@ from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
-from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
+from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, begin, mar_config
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import scene
 from mmspec.training.folders import claim
@@ -46,11 +46,11 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedT
     stage("vae", compressor, options.picture_steps, 0.01)
     spread, noise = compressor.spread()
     vae = compressor.vae
-    target = Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True))
+    target = begin(Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True)))
     assert target.vae is not None
     target.vae.load_state_dict(vae.state_dict())
     stage("target", Revealer(target, vae, tokenizer), options.steps, 0.01)
-    drafter = Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False))
+    drafter = begin(Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False)))
     stage("drafter", Revealer(drafter, vae, tokenizer, target), options.drafter_steps, 0.01)
     return target.eval(), drafter.eval(), tokenizer, noise
 
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/mar-mini"), help="folder of logs and checkpoints")
     parser.add_argument("--critic-steps", type=int, default=200, help="updates of the network that tells shapes apart")
-    parser.add_argument("--picture-steps", type=int, default=900, help="updates of the VAE")
-    parser.add_argument("--steps", type=int, default=2200, help="updates of the target")
+    parser.add_argument("--picture-steps", type=int, default=2400, help="updates of the VAE")
+    parser.add_argument("--steps", type=int, default=3000, help="updates of the target")
     parser.add_argument("--drafter-steps", type=int, default=1000, help="updates of the drafter")
     parser.add_argument("--batch", type=int, default=16, help="pictures per update")
     parser.add_argument("--layers", type=int, default=TARGET["layers"], help="of the target's encoder, and its decoder")
