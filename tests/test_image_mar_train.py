@@ -17,7 +17,7 @@ from mmspec.image_ar.pretrain import mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
 from mmspec.image_ar.pretrain.captions import INKS, NOBODY
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
-from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, begin, mar_config
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
@@ -135,6 +135,7 @@ def test_tokens_are_taught_the_words_of_their_thing() -> None:
     made = next(one for one in map(lambda index: scene("b", index), range(99)) if len(one.said.groups) == 2)
     right = revealer.words_of([made.caption], made.owners[None], SLOTS)[0]
     words = re.findall(r"\w+|[^\w\s]", made.caption.text)
+    colors = {group.kind.color for group in made.said.groups}
     things = 0
     for token in range(64):
         owner = int(made.owners[2 * (token // 8) + 1, 2 * (token % 8) + 1])
@@ -142,11 +143,14 @@ def test_tokens_are_taught_the_words_of_their_thing() -> None:
         assert bool(told) == (owner >= 0)
         if owner >= 0:
             things += 1
-            assert made.said.groups[owner].kind.color in told
-            assert (
-                made.said.groups[1 - owner].kind.color not in told or len({g.kind.color for g in made.said.groups}) == 1
-            )
+            assert told & colors == {made.said.groups[owner].kind.color}
     assert things
+    shapes, inks = spoken(own_cells(made.questions[None], 8), right[None])[0].tolist()
+    for word, owner, shape, ink in zip(words, made.caption.owners, shapes, inks, strict=False):
+        kind = made.said.groups[owner].kind if owner >= 0 else None
+        wanted = (1 + SHAPES.index(kind.shape), INKS.index(kind.color)) if kind else (UNTOLD, UNTOLD)
+        assert (shape, ink) == wanted, word
+    assert set(shapes[len(words) :]) == {UNTOLD}
 
 
 def test_the_first_head_is_the_one_of_timm() -> None:

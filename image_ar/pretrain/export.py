@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, JanusProcessor
 
 from mmspec.checkpoints import writing
-from mmspec.image_ar.pretrain.architecture import CODES, GUIDANCE, PIXELS, SIDE
+from mmspec.image_ar.pretrain.architecture import CODES, GUIDANCE, PIXELS, SIDE, TEMPERATURE
 from mmspec.image_ar.pretrain.draw import Painter
 from mmspec.image_ar.pretrain.world import scene
 
@@ -55,7 +55,8 @@ tokenizer, {seeds}; held out: validation. It knows the words of these captions a
 
 {stages}
 
-Mean probability of the best code under the guided law (scale {guidance}), held out: {certainty:.2f}.
+Mean probability of the best code under the guided law (scale {guidance}) at temperature 1, held out: {certainty:.2f}.
+It draws at temperature {temperature} unless it is told another.
 """
 
 
@@ -69,7 +70,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
     model, tokenizer = painter.model, processor.tokenizer
     model.generation_config = GenerationConfig(
         do_sample=True,
-        temperature=1.0,
+        temperature=TEMPERATURE,
         guidance_scale=GUIDANCE,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -86,6 +87,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
         side=SIDE,
         codes=CODES,
         guidance=GUIDANCE,
+        temperature=TEMPERATURE,
         certainty=certainty,
         start="" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)",
         seeds=", ".join(log.stem for log in logs),

@@ -1,9 +1,8 @@
 """What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says.
 
-The target is also taught where in the caption to look, and asked what stands where its states are
-(`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`): a MAR that had learnt from 35,000 pictures without
-drew the ground of a caption and nothing else of it; asked alone, it learnt the colours that a caption names and not
-their places.
+The target is also taught where in the caption to look, and words and tokens are asked for the thing that they speak of
+or show (`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`). A MAR that had learnt from 35,000 pictures
+without drew the ground of a caption and nothing else of it; with tokens asked alone, its colours in any place.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mmspec.training.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
 CONTENT_WEIGHT = 0.5
-READ_WEIGHT = 0.2
+READ_WEIGHT = 0.5
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 WALKS = 4  # noises that each token is learnt with
 MEASURED = 64
@@ -113,19 +112,21 @@ class Revealer(nn.Module):
         most = int(counts.max())
         blocks: Any = self.model.decoder_blocks
         looking = [blocks[layer].attn for layer in self.reading]
-        with outputs_of(blocks[self.asked]) as late, outputs_of(*(attention.qkv for attention in looking)) as read:
+        asked = self.model.encoder_blocks[-1], blocks[self.asked]
+        with outputs_of(*asked) as answers, outputs_of(*(attention.qkv for attention in looking)) as read:
             told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
         wanted = tokens[hidden].repeat(WALKS, 1)
         teacher = self.taught(tokens, known, condition, most) if self.teacher else None
         loss = self.model.diffusion.loss(self.model.diffloss.net, told, wanted, teacher).mean()
         if self.training:
-            slots = condition.shape[1]
-            labels = own_cells(questions, self.model.config.grid).masked_fill(known[:, None], UNTOLD)
-            loss = loss + CONTENT_WEIGHT * content_loss(late[0][:, slots:], labels)
-            right = self.words_of(captions, owners, slots) & (condition != NOTHING)[:, None] & hidden[..., None]
+            slots, empty = condition.shape[1], (condition == NOTHING)[:, None]
+            words, places = (states.split([slots, states.shape[1] - slots], 1) for states in answers)
+            labels, right = own_cells(questions, self.model.config.grid), self.words_of(captions, owners, slots)
+            loss = loss + CONTENT_WEIGHT * content_loss(words[0], spoken(labels, right & ~empty))
+            loss = loss + CONTENT_WEIGHT * content_loss(places[1], labels.masked_fill(known[:, None], UNTOLD))
+            right = right & ~empty & hidden[..., None]
             for qkv in read:
-                scores = first_head(qkv, looking[0].head_dim, slots)
-                scores = scores.masked_fill((condition == NOTHING)[:, None], -torch.inf)
+                scores = first_head(qkv, looking[0].head_dim, slots).masked_fill(empty, -torch.inf)
                 loss = loss + READ_WEIGHT * pointing_loss(scores, right)
         return {"loss": loss}
 
@@ -155,6 +156,13 @@ class Revealer(nn.Module):
         """[B, L, D] tokens of pictures, drawn from the VAE's law."""
         latents = self.vae.encode(normalized(pixels)).latent_dist.sample()
         return latents.flatten(2).transpose(1, 2) * self.model.config.latent_scale
+
+
+def spoken(labels: Tensor, right: Tensor) -> Tensor:
+    """What words speak of: [B, Q, slots], from labels [B, Q, L] of tokens and `right` [B, L, slots], whose words are
+    whose. UNTOLD for words that speak of no thing."""
+    first = right.to(torch.uint8).argmax(1)[:, None].expand(-1, labels.shape[1], -1)
+    return labels.gather(-1, first).masked_fill(~right.any(1)[:, None], UNTOLD)
 
 
 def first_head(qkv: Tensor, size: int, slots: int) -> Tensor:
