@@ -44,7 +44,7 @@ class EagleSharing(GumbelSharing):
 
     method = "sjd-eagle"
     source = "EAGLE in a Jacobi window with Gumbel sharing, arXiv 2401.15077, 2510.24211"
-    trained = True
+    trained = packs = True
     fits = GuidedEagle.fits
     kin = ("eagle", "eagle2")
     """Methods whose weights will do."""

@@ -1,7 +1,7 @@
 """What benchmarks ask about pictures: whether they keep their captions, and how far they are from other pictures.
 
-Pictures are read by a small network (`mmspec.image_ar.reader`) in the folder `reader` beside the model or wherever one
-is told; how often it is right on real pictures comes along, since no fidelity means anything without it.
+Pictures are read by a small network (`mmspec.image_ar.reader`) in the folder `reader` beside the model, the one that
+comes with mmspec if the model does, too, or wherever one is told; how often it is right on real pictures comes along, since no fidelity means anything without it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Judge:
         if reader is not None:
             return cls(Reader.load(reader))
         homes = [] if model is None else [model]
-        if model in bundled().values():
-            homes += bundled().values()
+        shipped = bundled().values()
+        if any(model is not None and model.samefile(home) for home in shipped):
+            homes += shipped
         found = [home / BESIDE for home in homes if (home / BESIDE).is_dir()]
         return cls(Reader.load(found[0])) if found else None
 

@@ -218,7 +218,7 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any, pack
             "drafter_dtype to save it"
         )
     if packed and not getattr(drafter, "packs", False):
-        raise UnsupportedError(f"the weights of a {drafter.method} are those of a whole model: they stay as they are")
+        raise UnsupportedError(f"the weights of {drafter.method!r} cannot be stored in eight bits: only those of heads")
     with writing(folder) as draft:
         description = {"format": FORMAT, "method": drafter.method, **drafter.save(draft), "target": fingerprint(target)}
         (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

@@ -311,7 +311,8 @@ class TrainedDrafter(Drafter, Protocol):
     """A drafter with weights, as `mmspec.checkpoints` saves and loads it.
 
     Further attributes are optional: `source`, the paper, for lists; `kin`, the methods whose weights serve it, too;
-    `lossless = False`, where it is meant for a lossy rule.
+    `lossless = False`, where it is meant for a lossy rule; `packs = True`, where it reads its weights with
+    `mmspec.drafters.eight_bits`.
     """
 
     trained: bool

@@ -30,6 +30,7 @@ from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, mar
 from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted, methods
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.checkpoints import bundled
 from mmspec.image_ar.clusters import Grouped
 from mmspec.image_ar.jacobi import SJD, MaximalCoupling
 from mmspec.image_ar.judge import Asked, Judge
@@ -321,6 +322,11 @@ def test_a_reader_is_found_beside_the_model_or_where_one_says(folder: Path, tmp_
     assert Judge.find(None, folder / "reader") is not None
     with pytest.raises(mmspec.Error):
         Judge.find(folder, tmp_path)
+    shipped = bundled()["mar-mini"]
+    assert not (shipped / "reader").exists()
+    assert Judge.find(shipped) is not None
+    (tmp_path / "linked").symlink_to(shipped)
+    assert Judge.find(tmp_path / "linked") is not None
 
 
 # plots

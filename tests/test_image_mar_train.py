@@ -13,12 +13,13 @@ from torch import Tensor, nn
 import mmspec
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
-from mmspec.image_ar.pretrain import mar_train
+from mmspec.image_ar.pretrain import mar_learn, mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
 from mmspec.image_ar.pretrain.captions import INKS, NOBODY
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken
-from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, begin, mar_config
+from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
+from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
 from mmspec.miniworld.facts import SHAPES
@@ -100,57 +101,80 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
     assert min(losses[4:]) < losses[0]
 
 
-def test_states_are_asked_what_stands_in_their_cell() -> None:
-    """Half-way through the decoder, at hidden places alone, and not where the caption is hidden."""
+@pytest.fixture(scope="module")
+def revealer() -> Revealer:
     tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
-    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 2, "head_layers": 1, "head_width": 32}
+    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 4, "head_layers": 1, "head_width": 32}
     torch.manual_seed(0)
-    revealer = Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
+    return Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
+
+
+def test_lessons_are_of_told_things_at_hidden_places(revealer: Revealer, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = collate([scene("a", index) for index in range(3)])
-    for index in range(3):
-        seen, labels = scene("a", index).seen, own_cells(batch["questions"][index][None], 8)[0].view(2, 8, 8)
-        for row, line in enumerate((1, 4, 6)):
-            for column, place in enumerate((1, 3, 6)):
-                kind = seen.get((row, column))
-                assert labels[0, line, place] == (0 if kind is None else 1 + SHAPES.index(kind.shape))
-                assert labels[1, line, place] == (UNTOLD if kind is None else INKS.index(kind.color))
+    wrong = torch.where(batch["questions"] == UNTOLD, UNTOLD, (batch["questions"] + 1) % 4)
+    nobody = torch.full_like(batch["owners"], NOBODY)
 
     def loss(**changes: Any) -> float:
         torch.manual_seed(3)
-        return revealer(**{**batch, **changes})["loss"].item()  # type: ignore[no-any-return]
+        return revealer.train()(**{**batch, **changes})["loss"].item()  # type: ignore[no-any-return]
 
-    wrong = torch.where(batch["questions"] == UNTOLD, UNTOLD, (batch["questions"] + 1) % 4)
-    nobody = torch.full_like(batch["owners"], NOBODY)
     assert loss(questions=wrong) != loss()
-    assert loss(questions=torch.full_like(wrong, UNTOLD)) < loss()
     assert loss(owners=nobody) < loss()
     revealer.eval()
-    assert loss(questions=wrong) == loss() == loss(owners=nobody)
+    plain = []
+    for changes in ({}, {"questions": wrong}, {"owners": nobody}):
+        torch.manual_seed(3)
+        plain.append(revealer(**{**batch, **changes})["loss"].item())
+    assert len(set(plain)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(mar_learn, "FREE", 1.1)  # every caption is hidden
+        assert loss(questions=wrong) == loss() == loss(owners=nobody)
+
+    right = torch.zeros(3, 64, SLOTS, dtype=torch.bool)
+    answers = [torch.randn(3, SLOTS, 32), torch.randn(3, SLOTS + 64, 32)]
+    read = [torch.randn(3, SLOTS + 64, 96) for _ in revealer.looking]
+    labels = own_cells(batch["questions"], 8)
+    hidden = torch.rand(3, 64) < 0.5
+    at_known = torch.where(hidden[:, None], labels, torch.where(labels == UNTOLD, UNTOLD, (labels + 1) % 4))
+    assert revealer.lessons(answers, read, labels, right, hidden).equal(
+        revealer.lessons(answers, read, at_known, right, hidden)
+    )
 
 
-def test_tokens_are_taught_the_words_of_their_thing() -> None:
-    tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
-    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 2, "head_layers": 1, "head_width": 32}
-    revealer = Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
-    made = next(one for one in map(lambda index: scene("b", index), range(99)) if len(one.said.groups) == 2)
-    right = revealer.words_of([made.caption], made.owners[None], SLOTS)[0]
-    words = re.findall(r"\w+|[^\w\s]", made.caption.text)
-    colors = {group.kind.color for group in made.said.groups}
+def test_tokens_are_asked_for_the_cell_they_lie_in() -> None:
+    for index in range(20):
+        made = scene("a", index)
+        labels = own_cells(made.questions[None], 8)[0].view(2, 8, 8)
+        for row, line in enumerate((1, 4, 6)):
+            for column, place in enumerate((1, 3, 6)):
+                kind = made.seen.get((row, column))
+                assert labels[0, line, place] == (0 if kind is None else 1 + SHAPES.index(kind.shape))
+                assert labels[1, line, place] == (UNTOLD if kind is None else INKS.index(kind.color))
+
+
+def test_tokens_look_at_the_words_of_their_thing_and_words_speak_of_it(revealer: Revealer) -> None:
     things = 0
-    for token in range(64):
-        owner = int(made.owners[2 * (token // 8) + 1, 2 * (token % 8) + 1])
-        told = {word for word, mine in zip(words, right[token], strict=False) if mine}
-        assert bool(told) == (owner >= 0)
-        if owner >= 0:
-            things += 1
-            assert told & colors == {made.said.groups[owner].kind.color}
-    assert things
-    shapes, inks = spoken(own_cells(made.questions[None], 8), right[None])[0].tolist()
-    for word, owner, shape, ink in zip(words, made.caption.owners, shapes, inks, strict=False):
-        kind = made.said.groups[owner].kind if owner >= 0 else None
-        wanted = (1 + SHAPES.index(kind.shape), INKS.index(kind.color)) if kind else (UNTOLD, UNTOLD)
-        assert (shape, ink) == wanted, word
-    assert set(shapes[len(words) :]) == {UNTOLD}
+    for index in range(150):
+        made = scene("b", index)
+        words = re.findall(r"\w+|[^\w\s]", made.caption.text)
+        condition = revealer.model.slots([revealer.tokenizer(made.caption.text)["input_ids"]])
+        right = revealer.words_of([made.caption], made.owners[None], condition)[0]
+        colors = {group.kind.color for group in made.said.groups}
+        for token in range(64):
+            owner = int(made.owners[2 * (token // 8) + 1, 2 * (token % 8) + 1])
+            told = {word for word, mine in zip(words, right[token], strict=False) if mine}
+            assert bool(told) == (owner >= 0)
+            if owner >= 0:
+                things += 1
+                assert told & colors == {made.said.groups[owner].kind.color}
+        shapes, inks = spoken(own_cells(made.questions[None], 8), right[None])[0].tolist()
+        for word, owner, shape, ink in zip(words, made.caption.owners, shapes, inks, strict=False):
+            kind = made.said.groups[owner].kind if owner >= 0 else None
+            wanted = (1 + SHAPES.index(kind.shape), INKS.index(kind.color)) if kind else (UNTOLD, UNTOLD)
+            assert (shape, ink) == wanted, (made.caption.text, word)
+        assert set(shapes[len(words) :]) == {UNTOLD}
+        assert not revealer.words_of([made.caption], made.owners[None], torch.full_like(condition, -1)).any()
+    assert things > 500
 
 
 def test_the_first_head_is_the_one_of_timm() -> None:
@@ -166,12 +190,15 @@ def test_the_first_head_is_the_one_of_timm() -> None:
 
 
 def test_places_begin_as_waves_that_tell_them_apart() -> None:
-    model = begin(mar_train.Mar(mar_config(9, 1.0, {**TARGET, "layers": 1}, vae=False)))
-    squares = model.decoder_pos_embed_learned[0, SLOTS:]
+    model = placed_by_waves(mar_train.Mar(mar_config(9, 1.0, {**TARGET, "layers": 1}, vae=False)))
+    squares = model.decoder_pos_embed_learned.detach()[0, SLOTS:]
     assert squares.equal(model.encoder_pos_embed_learned[0, SLOTS:])
     assert squares.equal(model.diffusion_pos_embed_learned[0])
-    near = torch.cdist(squares, squares) + 99 * torch.eye(len(squares))
-    assert near.min() > 1
+    slots = model.decoder_pos_embed_learned.detach()[0, :SLOTS]
+    for places in (squares, slots):
+        assert (torch.cdist(places, places) + 99 * torch.eye(len(places))).min() > 1
+    assert float(model.class_emb.weight.detach().std()) == pytest.approx(1, abs=0.1)
+    assert float(squares.square().mean()) == pytest.approx(0.5, abs=1e-4)
     rows = squares.view(8, 8, -1)
     half = squares.shape[-1] // 2
     assert rows[:, :, :half].equal(rows[:, :1, :half].expand(-1, 8, -1))  # rows in one half, columns in the other

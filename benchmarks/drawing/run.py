@@ -53,7 +53,7 @@ class ImageSettings:
 
     captions: how many are judged. batches: sizes. guidance: None is the model's own. prompts: a file of captions, one a
     line; held-out ones of the synthetic world by default. reader, clip: folders of the reader of pictures (by default
-    the one beside the model) and of a CLIP model (none by default).
+    see `mmspec.image_ar.judge`) and of a CLIP model (none by default).
     """
 
     speed: SpeedSettings

@@ -50,7 +50,8 @@ def questions(seen: Mapping[Cell, Kind], tops: Mapping[Cell, int]) -> Tensor:
 
 
 def own_cells(labels: Tensor, side: int) -> Tensor:
-    """Of `questions`, shape and colour in the cell of each square of another grid: [B, 2, side * side]."""
+    """Of labels [B, questions, SIDE * SIDE], shape and colour in the cell of each square of another grid: [B, 2,
+    side * side]."""
     middles = (2 * torch.arange(GRID) + 1) * SIDE // (2 * GRID)
     told = labels[:, :2].unflatten(-1, (SIDE, SIDE))[:, :, middles[:, None], middles].flatten(2)
     return told[:, :, cells_of(side).to(labels.device)]

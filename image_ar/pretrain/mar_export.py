@@ -33,13 +33,15 @@ it lies a drafter of {small:.1f} M parameters.
 ## Data
 
 Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.pretrain.world`). Seeds: tokenizer,
-vae, target, drafter; held out: validation. It knows the words of these captions and no others.
+critic, vae, target, drafter; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: a VAE (L1, L2, edges, and a divergence that leaves noise
-in the latents, {noise:.2f} of their spread); then squared errors and variance bounds of hidden tokens, one caption in
-ten hidden for guidance; the drafter learns what the target says. Held-out losses: VAE {vae_loss:.3f}, target
+`mmspec train target {name} --out FOLDER` trains one like it: a network that tells shapes apart and is not kept; a VAE,
+by pixels, by what that network sees, and by a divergence that leaves noise in the latents, {noise:.2f} of their
+spread; then squared errors and variance bounds of hidden tokens, one caption in ten hidden for guidance, while tokens
+are taught which words of the caption to look at, and tokens and words are asked for the thing they are of. The drafter
+learns what the target says, and the same lessons. Held-out losses, without the lessons: VAE {vae_loss:.3f}, target
 {target_loss:.3f}, drafter {drafter_loss:.3f}.
 """
 

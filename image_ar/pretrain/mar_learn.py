@@ -28,8 +28,7 @@ from mmspec.image_ar.reader import Reader
 from mmspec.training.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
-CONTENT_WEIGHT = 0.5
-READ_WEIGHT = 0.5
+CONTENT_WEIGHT, READ_WEIGHT = 0.5, 0.5  # of what words and tokens are asked, and of where tokens look
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 WALKS = 4  # noises that each token is learnt with
 MEASURED = 64
@@ -69,7 +68,7 @@ class Compressor(nn.Module):
 
 
 class Revealer(nn.Module):
-    """A MAR in training: captions and pixels to the loss of the tokens that are hidden.
+    """A MAR in training: captions and pixels to the loss of the tokens that are hidden, and of its lessons.
 
     Args: vae: frozen. teacher: a target in the same latents; the model then learns its guesses in place of the data's.
     """
@@ -83,8 +82,6 @@ class Revealer(nn.Module):
             if part is not None:
                 part.requires_grad_(False)
         self.stages = plan(model.config.length, model.config.reveal_steps)
-        layers = model.config.decoder_layers
-        self.asked, self.reading = layers * 3 // 4, {layers // 4, layers // 2}
 
     def train(self, mode: bool = True) -> Revealer:
         """What is frozen stays as it is in use."""
@@ -110,32 +107,53 @@ class Revealer(nn.Module):
         known = rank < counts[:, None]
         hidden = ~known
         most = int(counts.max())
-        blocks: Any = self.model.decoder_blocks
-        looking = [blocks[layer].attn for layer in self.reading]
-        asked = self.model.encoder_blocks[-1], blocks[self.asked]
-        with outputs_of(*asked) as answers, outputs_of(*(attention.qkv for attention in looking)) as read:
+        with outputs_of(*self.asked) as answers, outputs_of(*(attention.qkv for attention in self.looking)) as read:
             told = self.model.states(tokens, known, condition, most)[hidden].repeat(WALKS, 1)
         wanted = tokens[hidden].repeat(WALKS, 1)
         teacher = self.taught(tokens, known, condition, most) if self.teacher else None
         loss = self.model.diffusion.loss(self.model.diffloss.net, told, wanted, teacher).mean()
         if self.training:
-            slots, empty = condition.shape[1], (condition == NOTHING)[:, None]
-            words, places = (states.split([slots, states.shape[1] - slots], 1) for states in answers)
-            labels, right = own_cells(questions, self.model.config.grid), self.words_of(captions, owners, slots)
-            loss = loss + CONTENT_WEIGHT * content_loss(words[0], spoken(labels, right & ~empty))
-            loss = loss + CONTENT_WEIGHT * content_loss(places[1], labels.masked_fill(known[:, None], UNTOLD))
-            right = right & ~empty & hidden[..., None]
-            for qkv in read:
-                scores = first_head(qkv, looking[0].head_dim, slots).masked_fill(empty, -torch.inf)
-                loss = loss + READ_WEIGHT * pointing_loss(scores, right)
+            right = self.words_of(captions, owners, condition)
+            loss = loss + self.lessons(answers, read, own_cells(questions, self.model.config.grid), right, hidden)
         return {"loss": loss}
 
-    def words_of(self, captions: list[Caption], owners: Tensor, slots: int) -> Tensor:
-        """Which slots hold words that tell what a token shows: [B, L, slots] bool."""
+    def lessons(
+        self, answers: list[Tensor], read: list[Tensor], labels: Tensor, right: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """What words and hidden tokens are asked, and where these should look.
+
+        Args: answers: what `asked` returned. read: what `qkv` of `looking` returned. labels: [B, 2, L], see
+            `own_cells`. right: see `words_of`. hidden: [B, L].
+        """
+        slots = right.shape[-1]
+        words, places = answers[0][:, :slots], answers[1][:, slots:]
+        loss = CONTENT_WEIGHT * content_loss(words, spoken(labels, right))
+        loss = loss + CONTENT_WEIGHT * content_loss(places, labels.masked_fill(~hidden[:, None], UNTOLD))
+        for attention, qkv in zip(self.looking, read, strict=True):
+            scores = first_head(qkv, attention.head_dim, slots)
+            loss = loss + READ_WEIGHT * pointing_loss(scores, right & hidden[..., None])
+        return loss
+
+    @property
+    def asked(self) -> tuple[nn.Module, nn.Module]:
+        """The blocks whose states are asked: the encoder's last one, in which every word has read the others, and one
+        of the decoder that comes after `looking`."""
+        decoder: Any = self.model.decoder_blocks
+        return self.model.encoder_blocks[-1], decoder[len(decoder) * 3 // 4]
+
+    @property
+    def looking(self) -> list[Any]:
+        """The attentions of the decoder whose first head is taught where to look: early, so that others can use it."""
+        decoder: Any = self.model.decoder_blocks
+        return [decoder[layer].attn for layer in sorted({len(decoder) // 4, len(decoder) // 2})]
+
+    def words_of(self, captions: list[Caption], owners: Tensor, condition: Tensor) -> Tensor:
+        """Which slots hold words that tell what thing a token shows: [B, L, slots] bool; none of a hidden caption."""
+        slots, step = condition.shape[1], SIDE // self.model.config.grid
         rows = [[*one.owners] + [NOBODY] * (slots - len(one.owners)) for one in captions]
-        step = SIDE // self.model.config.grid
         tokens = owners[:, step // 2 :: step, step // 2 :: step].flatten(1)[..., None]
-        return (torch.tensor(rows, device=owners.device)[:, None] == tokens) & (tokens >= 0)
+        words = torch.tensor(rows, device=owners.device).masked_fill(condition == NOTHING, NOBODY)[:, None]
+        return (words == tokens) & (tokens >= 0)
 
     def taught(self, tokens: Tensor, known: Tensor, condition: Tensor, most: int) -> Any:
         """What the teacher says of noisy tokens at the hidden places."""
@@ -161,8 +179,9 @@ class Revealer(nn.Module):
 def spoken(labels: Tensor, right: Tensor) -> Tensor:
     """What words speak of: [B, Q, slots], from labels [B, Q, L] of tokens and `right` [B, L, slots], whose words are
     whose. UNTOLD for words that speak of no thing."""
-    first = right.to(torch.uint8).argmax(1)[:, None].expand(-1, labels.shape[1], -1)
-    return labels.gather(-1, first).masked_fill(~right.any(1)[:, None], UNTOLD)
+    # of the last token of a thing: the first one can lie in another cell by its middle, where things start early
+    last = right.shape[1] - 1 - right.flip(1).to(torch.uint8).argmax(1)
+    return labels.gather(-1, last[:, None].expand(-1, labels.shape[1], -1)).masked_fill(~right.any(1)[:, None], UNTOLD)
 
 
 def first_head(qkv: Tensor, size: int, slots: int) -> Tensor:

@@ -6,14 +6,9 @@ latents anyway, which is what makes densities of target and drafter overlap.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from mmspec.image_ar.mar_config import MarConfig
-from mmspec.image_ar.mar_model import Mar
 
 GRID, CHANNELS, SLOTS = 8, 16, 36
 GUIDANCE = 2.0
@@ -51,28 +46,3 @@ def mar_config(words: int, latent_scale: float, shape: dict[str, int], vae: bool
         least_variance=0.01,
         latent_scale=latent_scale,
     )
-
-
-@torch.no_grad()
-def begin(model: Mar) -> Mar:
-    """Where learning begins: places are waves along the slots, the rows and the columns, words are as loud as these.
-
-    With the published start, small noise, what blocks add drowns the places before they are learnt.
-    """
-    slots, grid, size = model.config.buffer, model.config.grid, model.config.hidden_size
-    lines = waves(grid, size // 2)
-    squares = torch.cat([lines.repeat_interleave(grid, 0), lines.repeat(grid, 1)], -1)
-    places = torch.cat([waves(slots, size), squares])
-    for weight in (model.encoder_pos_embed_learned, model.decoder_pos_embed_learned):
-        weight.copy_(places)
-    model.diffusion_pos_embed_learned.copy_(squares)
-    nn.init.normal_(model.class_emb.weight)
-    return model
-
-
-def waves(count: int, size: int) -> Tensor:
-    """[count, size] sines and cosines of places on a line, from the shortest wave that tells neighbours apart to one
-    that is longer than the line."""
-    lengths = 4.0 * (count / 2) ** torch.linspace(0, 1, size // 2)
-    angles = 2 * math.pi * torch.arange(count)[:, None] / lengths
-    return torch.cat([angles.sin(), angles.cos()], -1)

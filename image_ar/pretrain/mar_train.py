@@ -16,7 +16,8 @@ from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
-from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, begin, mar_config
+from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
+from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import scene
 from mmspec.training.folders import claim
@@ -46,11 +47,11 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedT
     stage("vae", compressor, options.picture_steps, 0.01)
     spread, noise = compressor.spread()
     vae = compressor.vae
-    target = begin(Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True)))
+    target = placed_by_waves(Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True)))
     assert target.vae is not None
     target.vae.load_state_dict(vae.state_dict())
     stage("target", Revealer(target, vae, tokenizer), options.steps, 0.01)
-    drafter = begin(Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False)))
+    drafter = placed_by_waves(Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False)))
     stage("drafter", Revealer(drafter, vae, tokenizer, target), options.drafter_steps, 0.01)
     return target.eval(), drafter.eval(), tokenizer, noise
 

@@ -90,7 +90,8 @@ def train_stage(
 
 
 def learnt_critic(run: Path, steps: int, seed: int) -> Reader:
-    """The network that tells shapes apart, for the loss of what decodes pictures; it learns first."""
+    """The network that tells shapes apart, for the loss of what decodes pictures; it learns first, in `run`, from where
+    it stopped there."""
     critic = Reader()
     more = {**settings(steps), "label_names": ["shapes"], "seed": seed, "falling": steps * 2 // 3}
     arguments = stage_arguments(run / "critic", steps, CRITIC_BATCH, 0.02, **more)

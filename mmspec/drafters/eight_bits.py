@@ -1,37 +1,49 @@
-"""A drafter's weights on disk in half the room: matrices of eight-bit numbers with a scale per row.
+"""A drafter's weights on disk in eight bits: matrices of whole numbers with a scale per row, half the room of bfloat16.
 
-What is loaded is an ordinary network in the target's dtype, with weights at most half a step off. Drafts decide
-nothing, so a little acceptance (tau) is all that can change. Layers that stay in eight bits in memory are another
-thing: `mmspec.drafters.precision`.
+What is loaded is an ordinary network in the target's dtype, with weights about half a step off. A draft decides
+nothing, so outputs stay the same, under `ratio` their law, and tau may change a little. Layers that stay in eight bits
+in memory are another thing: `mmspec.drafters.precision`.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmspec.drafters.precision import rounded
+from mmspec.errors import CheckpointError
 
+NOTE = "eight_bits"
+"""In the file's metadata: the names of its packed matrices, as JSON."""
 SCALE = ".scale"
-"""Ends the name of the scales [.., O, 1] of the matrix [.., O, I] with the name before it."""
+"""Ends the name of the scales [.., O, 1] of the packed matrix [.., O, I] with the name before it."""
 
 
 def pack(file: Path) -> None:
-    """Rewrite a file of weights. Vectors and whole numbers stay as they are."""
-    packed: dict[str, Tensor] = {}
-    for name, weight in load_file(file).items():
-        packed[name] = weight
-        if weight.ndim > 1 and weight.is_floating_point():
-            packed[name], packed[name + SCALE] = rounded(weight)
-    save_file(packed, file)
+    """Rewrite a file of weights, whole or not at all. Vectors and whole numbers stay as they are."""
+    weights = load_file(file)
+    names = sorted(name for name, weight in weights.items() if weight.ndim > 1 and weight.is_floating_point())
+    packed: dict[str, Tensor] = dict(weights)
+    for name in names:
+        if name + SCALE in weights:
+            raise CheckpointError(f"{file} cannot be packed: it has a weight named {name + SCALE}")
+        packed[name], packed[name + SCALE] = rounded(weights[name])
+    beside = file.with_name(f"{file.name}.tmp")
+    save_file(packed, beside, {NOTE: json.dumps(names)})
+    beside.replace(file)
 
 
 def read(file: Path) -> dict[str, Tensor]:
-    """The weights in a file, packed or not; those that were packed in float32."""
+    """The weights in a file, packed or not; those that were packed in the dtype of their scales, float32 or wider."""
     weights = load_file(file)
-    for name in [name for name, weight in weights.items() if weight.dtype == torch.int8]:
+    with safe_open(file, "pt") as opened:
+        names = json.loads((opened.metadata() or {}).get(NOTE, "[]"))
+    for name in names:
+        if not {name, name + SCALE} <= weights.keys():
+            raise CheckpointError(f"{file} is damaged: it lacks {name} or its scales")
         weights[name] = weights[name] * weights.pop(name + SCALE)
     return weights

@@ -39,16 +39,18 @@ def export(
         str | None,
         typer.Option(
             "--format",
-            help="speculators (eagle3, dflash), eagle (eagle, eagle2, hass, eagle3), or int8 (mmspec's own, in half "
-            "the room). [default: the first that fits]",
+            help="speculators (eagle3, dflash), eagle (eagle, eagle2, hass, eagle3), or, where it is asked for, int8 "
+            "(any head, for mmspec, in half the room). [default: the first of the two that fits]",
         ),
     ] = None,
     verifier: Annotated[
-        str | None, typer.Option(help="Name of the target where the drafter will be served. [default: --target]")
+        str | None,
+        typer.Option(help="Name of the target where the drafter will be served (not for int8). [default: --target]"),
     ] = None,
 ) -> None:
     """Write a trained drafter in the format of another program: eagle3 and dflash for vLLM (speculators), eagle,
-    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits.
+    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits (its card is not
+    copied).
 
     Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out my-speculator
     """

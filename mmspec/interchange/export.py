@@ -22,7 +22,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mmspec.checkpoints import save_drafter, writing
+from mmspec.checkpoints import WEIGHTS, save_drafter, writing
 from mmspec.errors import MismatchError, UnsupportedError
 from mmspec.interchange import dflash, eagle, eagle3
 from mmspec.interchange.published import CLOSE, CONFIG, all_embeddings
@@ -39,9 +39,10 @@ Written = tuple[dict[str, Any], dict[str, Tensor]]
 def export(drafter: Any, target: Any, name: str, form: str | None, folder: str | os.PathLike[str]) -> Path:
     """Write a drafter that is bound to its target; the folder appears whole, or stays as it was.
 
-    Args: name: of the target, as the other program will find it. form: EIGHT_BITS or one of FORMS; None for the first
-        of these that has such a drafter.
+    Args: name: of the target, as the other program will find it; EIGHT_BITS has no place for it. form: one of FORMS, or
+        EIGHT_BITS; None for the first of FORMS that has such a drafter.
     Raises: UnsupportedError: the form has no such drafter. MismatchError: it cannot say what this drafter is.
+        CheckpointError: it has no weights of its own, or rounded ones.
     """
     if form == EIGHT_BITS:
         return save_drafter(drafter, folder, target, packed=True)
@@ -50,13 +51,13 @@ def export(drafter: Any, target: Any, name: str, form: str | None, folder: str |
     if not fitting:
         can = "; ".join(f"{each}: {', '.join(methods)}" for each, methods in FORMS.items())
         where = f"in the format {form!r}" if form else "for other programs"
-        raise UnsupportedError(f"the drafter {method!r} cannot be written {where}; there are {can}")
+        raise UnsupportedError(
+            f"the drafter {method!r} cannot be written {where}; there are {can}; {EIGHT_BITS}: all heads"
+        )
     writer = FORMS[fitting[0]][method]
     config, tensors = writer(drafter, target, name)
     with writing(folder) as draft:
-        save_file(
-            {key: value.detach().contiguous().clone() for key, value in tensors.items()}, draft / "model.safetensors"
-        )
+        save_file({key: value.detach().contiguous().clone() for key, value in tensors.items()}, draft / WEIGHTS)
         (draft / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return Path(folder)
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mmspec.checkpoints import FILES, locate, writing
+from mmspec.checkpoints import FILES, WEIGHTS, locate, writing
 from mmspec.errors import CheckpointError, one_line
 from mmspec.safe_files import PICKLES, read_json
 
@@ -44,7 +44,7 @@ def convert(source: str | os.PathLike[str], out: str | os.PathLike[str], **setti
             raise CheckpointError(f"several files in {folder} hold a tensor {twice[0]}: keep the right one")
         tensors |= found
     with writing(out) as draft:
-        save_file(tensors, draft / "model.safetensors")
+        save_file(tensors, draft / WEIGHTS)
         (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return Path(out)
 

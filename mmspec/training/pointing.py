@@ -47,7 +47,7 @@ def reading_layers(layers: int) -> tuple[int, int]:
 
 def pointing_loss(scores: Tensor, right: Tensor) -> Tensor:
     """-log of the attention on the right positions, averaged over the tokens that have some; 0 if none has.
-    Both: [N, keys]."""
+    Both: [.., keys]."""
     known = right.any(-1)
     chances = log_softmax(scores[known], -1).masked_fill(~right[known], -torch.inf)
     return -chances.logsumexp(-1).mean() if bool(known.any()) else scores.new_zeros(())
