@@ -1,7 +1,8 @@
 """What benchmarks ask about pictures: whether they keep their captions, and how far they are from other pictures.
 
-Pictures are read by a small network (`mmspec.image_ar.reader`) in the folder `reader` beside the model, the one that
-comes with mmspec if the model does, too, or wherever one is told; how often it is right on real pictures comes along, since no fidelity means anything without it.
+Pictures are read by a small network (`mmspec.image_ar.reader`) in the folder `reader` beside the model, in the one that
+comes with mmspec if the model does, too, or wherever one is told; how often it is right on real pictures comes along,
+since no fidelity means anything without it.
 """
 
 from __future__ import annotations
