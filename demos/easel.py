@@ -119,12 +119,6 @@ class Easel(Studio):
 
         return list(getattr(family_of(self.model), "examples", ())) or [one.prompt for one in self.asked]
 
-    @property
-    def temperature(self) -> float:
-        """At which the model draws unless it is told another."""
-        usual = getattr(self.plain.target.model.generation_config, "temperature", None)
-        return 1.0 if usual is None else usual
-
     @cached_property
     def judge(self) -> Any:
         """What reads pictures, if there is one for the model."""

@@ -48,7 +48,7 @@ def build(easel: Easel, folder: Path) -> None:
             drafter = gr.Dropdown(easel.choices, value=easel.drafters[0], label="Drafter: what guesses ahead")
             rule = gr.Dropdown(list(RULES), value="exact", label="Acceptance rule: what is kept")
             looseness = gr.Slider(0, 1, value=0.3, step=0.1, label="Looseness of lantern, gsd and cool-sd (0: none)")
-            temperature = gr.Slider(0, 2, value=easel.temperature, step=0.1, label="Temperature (0 is greedy)")
+            temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
             with gr.Row():
                 shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info="auto learns it", min_width=140)
                 seed = gr.Number(0, label="Seed", info="same seed, same picture", precision=0, min_width=110)

@@ -247,7 +247,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert not out.exists()
     mar_train.main(command)
     assert (run / "vae.safetensors").stat().st_mtime_ns == first
-    assert "Held-out losses: VAE" in (out / "README.md").read_text()
+    assert "without the lessons: VAE" in (out / "README.md").read_text()
     pipe = mmspec.load(out)
     assert isinstance(pipe.drafter, MarDrafter)
     drawn = pipe(prompt="a red circle at the top left", seed=1)
