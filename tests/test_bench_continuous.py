@@ -144,7 +144,7 @@ def test_real_pictures_go_through_the_vae(folder: Path) -> None:
 
 
 def test_what_is_counted_is_what_was_drafted_and_kept(folder: Path) -> None:
-    pipe = mmspec.load(folder)
+    pipe = mmspec.load(folder, "mar")
     counting = Counting(pipe.rule)
     out = pipe.with_drafter(pipe.drafter, "own", counting)(prompt="a red circle", seed=1)
     assert counting.kept == sum(out.stats.accept_lengths)

@@ -328,8 +328,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_folder_draws_captions_with_the_drafter_beside_it(folder: Path) -> None:
-    pipe = mmspec.load(folder)
+def test_a_folder_draws_captions_with_the_drafter_beside_it_if_asked(folder: Path) -> None:
+    assert isinstance(mmspec.load(folder).drafter, NoDrafter)
+    pipe = mmspec.load(folder, "mar")
     assert isinstance(pipe.drafter, MarDrafter)
     assert (pipe.drafter.length, pipe.drafter.alone) == (2, 0.2)
     assert isinstance(pipe.rule, Conditioned)  # the exact rule of continuous tokens
@@ -359,18 +360,18 @@ def test_a_request_may_ask_for_other_steps(folder: Path) -> None:
     assert (usual.stats.target_calls, fewer.stats.target_calls) == (6, 2)
     assert sorted(fewer.token_ids) == list(range(LENGTH))
     assert fewer.image.tobytes() != usual.image.tobytes()
-    drafted = mmspec.load(folder)(prompt="a red circle", seed=3, steps=2)
+    drafted = mmspec.load(folder, "mar")(prompt="a red circle", seed=3, steps=2)
     assert drafted.stats.target_calls <= 2
 
 
 def test_rules_and_shapes_by_name(folder: Path) -> None:
     for name, lossless in (("continuous-conditioned", True), ("continuous", False), ("continuous-released", False)):
-        out = mmspec.load(folder, acceptance=name)(prompt="a red circle", seed=3)
+        out = mmspec.load(folder, "mar", acceptance=name)(prompt="a red circle", seed=3)
         assert out.stats.lossless is lossless
         assert len(out.token_ids) == LENGTH
     assert isinstance(mmspec.load(folder, acceptance=Released()).rule, Released)
-    assert len(mmspec.load(folder, dtype="bfloat16")(prompt="a red circle").token_ids) == LENGTH
-    pipe = mmspec.load(folder, shape=mmspec.Shape(1))
+    assert len(mmspec.load(folder, "mar", dtype="bfloat16")(prompt="a red circle").token_ids) == LENGTH
+    pipe = mmspec.load(folder, "mar", shape=mmspec.Shape(1))
     assert len(pipe(prompt="a red circle").token_ids) == LENGTH
 
 

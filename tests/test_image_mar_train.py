@@ -248,7 +248,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     mar_train.main(command)
     assert (run / "vae.safetensors").stat().st_mtime_ns == first
     assert "without the lessons: VAE" in (out / "README.md").read_text()
-    pipe = mmspec.load(out)
+    pipe = mmspec.load(out, "mar")
     assert isinstance(pipe.drafter, MarDrafter)
     drawn = pipe(prompt="a red circle at the top left", seed=1)
     assert drawn.image.size == (PIXELS, PIXELS)
