@@ -49,9 +49,10 @@ class Judge:
         """
         if reader is not None:
             return cls(Reader.load(reader))
-        homes = [] if model is None else [model]
-        shipped = bundled().values()
-        if any(model is not None and model.samefile(home) for home in shipped):
+        if model is None:
+            return None
+        homes, shipped = [model], bundled().values()
+        if any(map(model.samefile, shipped)):
             homes += shipped
         found = [home / BESIDE for home in homes if (home / BESIDE).is_dir()]
         return cls(Reader.load(found[0])) if found else None

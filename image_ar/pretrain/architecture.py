@@ -21,7 +21,7 @@ PADDING, START, END, UNKNOWN, IMAGE_START, IMAGE_END, IMAGE = SPECIAL = (
     "<end_of_image>",
     "<image>",
 )
-TEMPERATURE = 0.8  # keeps more of captions than 1 does, and laws of codes stay flat
+TEMPERATURE = 0.8  # of 500 captions 0.86 are kept, at 1 0.83, and laws of codes stay flat
 GUIDANCE = 1.5  # at 2 and more a shape that may be somewhere begins at the first place where it may: too many are drawn
 
 

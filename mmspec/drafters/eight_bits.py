@@ -39,8 +39,8 @@ def pack(file: Path) -> None:
 
 def read(file: Path) -> dict[str, Tensor]:
     """The weights in a file, packed or not; those that were packed in the dtype of their scales, float32 or wider."""
-    weights = load_file(file)
     with safe_open(file, "pt") as opened:
+        weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
         names = json.loads((opened.metadata() or {}).get(NOTE, "[]"))
     for name in names:
         if not {name, name + SCALE} <= weights.keys():
