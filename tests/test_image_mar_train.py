@@ -15,9 +15,9 @@ from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_learn, mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
-from mmspec.image_ar.pretrain.captions import INKS, NOBODY
+from mmspec.image_ar.pretrain.captions import GROUND, INKS, NOBODY
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
-from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
@@ -87,8 +87,8 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
     batch["pixels"] = batch["pixels"][:, :, :32, :32]
     losses = fitted(compressor, batch, 6)
     assert losses[-1] < 0.9 * losses[0]
-    spread, noise = compressor.spread()
-    assert spread > 0
+    whole, noise = spread(compressor.vae)
+    assert whole > 0
     assert 0 < noise < 1
     batch = collate([Scenes("a", 2)[index] for index in range(2)])
     revealer = Revealer(made, compressor.vae, tokenizer)
@@ -134,10 +134,10 @@ def test_lessons_are_of_told_things_at_hidden_places(revealer: Revealer, monkeyp
     answers = [torch.randn(3, SLOTS, 32), torch.randn(3, SLOTS + 64, 32)]
     read = [torch.randn(3, SLOTS + 64, 96) for _ in revealer.looking]
     labels = own_cells(batch["questions"], 8)
-    hidden = torch.rand(3, 64) < 0.5
+    things, hidden = torch.rand(3, 64) < 0.5, torch.rand(3, 64) < 0.5
     at_known = torch.where(hidden[:, None], labels, torch.where(labels == UNTOLD, UNTOLD, (labels + 1) % 4))
-    assert revealer.lessons(answers, read, labels, right, hidden).equal(
-        revealer.lessons(answers, read, at_known, right, hidden)
+    assert revealer.lessons(answers, read, labels, right, things, hidden).equal(
+        revealer.lessons(answers, read, at_known, right, things, hidden)
     )
 
 
@@ -158,22 +158,26 @@ def test_tokens_look_at_the_words_of_their_thing_and_words_speak_of_it(revealer:
         made = scene("b", index)
         words = re.findall(r"\w+|[^\w\s]", made.caption.text)
         condition = revealer.model.slots([revealer.tokenizer(made.caption.text)["input_ids"]])
-        right = revealer.words_of([made.caption], made.owners[None], condition)[0]
+        shown = revealer.shown(made.owners[None])
+        right = revealer.words_of([made.caption], shown, condition)[0]
         colors = {group.kind.color for group in made.said.groups}
         for token in range(64):
             owner = int(made.owners[2 * (token // 8) + 1, 2 * (token % 8) + 1])
             told = {word for word, mine in zip(words, right[token], strict=False) if mine}
-            assert bool(told) == (owner >= 0)
-            if owner >= 0:
+            assert bool(told) == (owner != NOBODY)
+            if owner == GROUND:
+                assert told == {made.said.ground}
+            elif owner >= 0:
                 things += 1
                 assert told & colors == {made.said.groups[owner].kind.color}
-        shapes, inks = spoken(own_cells(made.questions[None], 8), right[None])[0].tolist()
+        of_things = right[None] & (shown >= 0)[..., None]
+        shapes, inks = spoken(own_cells(made.questions[None], 8), of_things)[0].tolist()
         for word, owner, shape, ink in zip(words, made.caption.owners, shapes, inks, strict=False):
             kind = made.said.groups[owner].kind if owner >= 0 else None
             wanted = (1 + SHAPES.index(kind.shape), INKS.index(kind.color)) if kind else (UNTOLD, UNTOLD)
             assert (shape, ink) == wanted, (made.caption.text, word)
         assert set(shapes[len(words) :]) == {UNTOLD}
-        assert not revealer.words_of([made.caption], made.owners[None], torch.full_like(condition, -1)).any()
+        assert not revealer.words_of([made.caption], shown, torch.full_like(condition, -1)).any()
     assert things > 500
 
 
@@ -247,7 +251,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert not out.exists()
     mar_train.main(command)
     assert (run / "vae.safetensors").stat().st_mtime_ns == first
-    assert "without the lessons: VAE" in (out / "README.md").read_text()
+    assert "without the lessons: critic" in (out / "README.md").read_text()
     pipe = mmspec.load(out, "mar")
     assert isinstance(pipe.drafter, MarDrafter)
     drawn = pipe(prompt="a red circle at the top left", seed=1)

@@ -15,6 +15,8 @@ from mmspec.image_ar.pretrain.architecture import PIXELS
 from mmspec.image_ar.pretrain.export import last_loss
 from mmspec.image_ar.pretrain.mar_shapes import GUIDANCE
 
+STAGES = ("critic", "vae", "target", "drafter")
+
 CARD = """---
 pipeline_tag: text-to-image
 license: apache-2.0
@@ -33,21 +35,25 @@ it lies a drafter of {small:.1f} M parameters.
 ## Data
 
 Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.pretrain.world`). Seeds: tokenizer,
-critic, vae, target, drafter; held out: validation. It knows the words of these captions and no others.
+{seeds}; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: a network that tells shapes apart and is not kept; a VAE,
-by pixels, by what that network sees, and by a divergence that leaves noise in the latents, {noise:.2f} of their
-spread; then squared errors and variance bounds of hidden tokens, one caption in ten hidden for guidance, while tokens
-are taught which words of the caption to look at, and tokens and words are asked for the thing they are of. The drafter
-learns what the target says, and the same lessons. Held-out losses, without the lessons: VAE {vae_loss:.3f}, target
-{target_loss:.3f}, drafter {drafter_loss:.3f}.
+`mmspec train target {name} --out FOLDER` trains one like it{start}.
+First comes a network that tells shapes apart and is not kept; then a VAE, by pixels, by what that network sees, and by
+a divergence that leaves noise in the latents, {noise:.2f} of their spread. The target learns by squared errors and
+variance bounds of hidden tokens, one caption in ten hidden for guidance; meanwhile tokens are taught which words of the
+caption to look at (those of their thing or of the ground), and tokens and words are asked for the thing they are of.
+The drafter learns what the target says, and the same lessons. Held-out losses, without the lessons: {losses}.
 """
 
 
-def export(target: Mar, drafter: Mar, tokenizer: PreTrainedTokenizerFast, noise: float, out: Path, run: Path) -> None:
-    """Write both models to `out`, with a card from the logs in `run`. noise: share of the latents' spread."""
+def export(
+    target: Mar, drafter: Mar, tokenizer: PreTrainedTokenizerFast, noise: float, out: Path, run: Path, start: str | None
+) -> None:
+    """Write both models to `out`, with a card from the logs in `run`. noise: share of the latents' spread. start: where
+    training began."""
+    logs = [log for stage in STAGES for log in sorted(run.glob(f"{stage}*.json"))]
     config = target.config
     target.generation_config = GenerationConfig(do_sample=True, temperature=1.0, guidance_scale=GUIDANCE)
     card = CARD.format(
@@ -63,9 +69,9 @@ def export(target: Mar, drafter: Mar, tokenizer: PreTrainedTokenizerFast, noise:
         reveal=config.reveal_steps,
         diffusion=config.diffusion_steps,
         noise=noise,
-        vae_loss=last_loss(run / "vae.json"),
-        target_loss=last_loss(run / "target.json"),
-        drafter_loss=last_loss(run / "drafter.json"),
+        start="" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)",
+        seeds=", ".join(log.stem for log in logs),
+        losses=", ".join(f"{log.stem} {last_loss(log):.3f}" for log in logs),
     )
     with writing(out) as folder:
         target.to(torch.bfloat16).save_pretrained(folder)

@@ -56,15 +56,16 @@ class Compressor(nn.Module):
         looks = LOOKS * unlikeness(self.critic, made, wanted)
         return {"loss": pixel_loss(made, wanted) + looks + LATENT_WEIGHT * divergence, "made": made}
 
-    @torch.no_grad()
-    def spread(self) -> tuple[float, float]:
-        """Standard deviation of latents, and what share of it is noise."""
-        scenes = Scenes("codes", MEASURED)
-        pixels = collate([scenes[index] for index in range(MEASURED)])["pixels"].to(self.vae.device)
-        law = self.vae.eval().encode(normalized(pixels)).latent_dist
-        noise = float(law.var.mean())
-        whole = float((law.var + law.mean.square()).mean() - law.mean.mean().square())
-        return whole**0.5, (noise / whole) ** 0.5
+
+@torch.no_grad()
+def spread(vae: AutoencoderKL) -> tuple[float, float]:
+    """Standard deviation of latents, and what share of it is noise."""
+    scenes = Scenes("codes", MEASURED)
+    pixels = collate([scenes[index] for index in range(MEASURED)])["pixels"].to(vae.device)
+    law = vae.eval().encode(normalized(pixels)).latent_dist
+    noise = float(law.var.mean())
+    whole = float((law.var + law.mean.square()).mean() - law.mean.mean().square())
+    return whole**0.5, (noise / whole) ** 0.5
 
 
 class Revealer(nn.Module):
@@ -113,21 +114,23 @@ class Revealer(nn.Module):
         teacher = self.taught(tokens, known, condition, most) if self.teacher else None
         loss = self.model.diffusion.loss(self.model.diffloss.net, told, wanted, teacher).mean()
         if self.training:
-            right = self.words_of(captions, owners, condition)
-            loss = loss + self.lessons(answers, read, own_cells(questions, self.model.config.grid), right, hidden)
+            shown = self.shown(owners)
+            right = self.words_of(captions, shown, condition)
+            labels = own_cells(questions, self.model.config.grid)
+            loss = loss + self.lessons(answers, read, labels, right, shown >= 0, hidden)
         return {"loss": loss}
 
     def lessons(
-        self, answers: list[Tensor], read: list[Tensor], labels: Tensor, right: Tensor, hidden: Tensor
+        self, answers: list[Tensor], read: list[Tensor], labels: Tensor, right: Tensor, things: Tensor, hidden: Tensor
     ) -> Tensor:
         """What words and hidden tokens are asked, and where these should look.
 
         Args: answers: what `asked` returned. read: what `qkv` of `looking` returned. labels: [B, 2, L], see
-            `own_cells`. right: see `words_of`. hidden: [B, L].
+            `own_cells`. right: see `words_of`. things: [B, L] which tokens show one. hidden: [B, L].
         """
         slots = right.shape[-1]
         words, places = answers[0][:, :slots], answers[1][:, slots:]
-        loss = CONTENT_WEIGHT * content_loss(words, spoken(labels, right))
+        loss = CONTENT_WEIGHT * content_loss(words, spoken(labels, right & things[..., None]))
         loss = loss + CONTENT_WEIGHT * content_loss(places, labels.masked_fill(~hidden[:, None], UNTOLD))
         for attention, qkv in zip(self.looking, read, strict=True):
             scores = first_head(qkv, attention.head_dim, slots)
@@ -147,13 +150,19 @@ class Revealer(nn.Module):
         decoder: Any = self.model.decoder_blocks
         return [decoder[layer].attn for layer in sorted({len(decoder) // 4, len(decoder) // 2})]
 
-    def words_of(self, captions: list[Caption], owners: Tensor, condition: Tensor) -> Tensor:
-        """Which slots hold words that tell what thing a token shows: [B, L, slots] bool; none of a hidden caption."""
-        slots, step = condition.shape[1], SIDE // self.model.config.grid
+    def shown(self, owners: Tensor) -> Tensor:
+        """[B, L] what every token shows, from the owners of smaller patches: see `Scene`."""
+        step = SIDE // self.model.config.grid
+        return owners[:, step // 2 :: step, step // 2 :: step].flatten(1)
+
+    def words_of(self, captions: list[Caption], shown: Tensor, condition: Tensor) -> Tensor:
+        """Which slots hold words that tell what thing, or which ground, a token shows: [B, L, slots] bool; none of a
+        hidden caption."""
+        slots = condition.shape[1]
         rows = [[*one.owners] + [NOBODY] * (slots - len(one.owners)) for one in captions]
-        tokens = owners[:, step // 2 :: step, step // 2 :: step].flatten(1)[..., None]
-        words = torch.tensor(rows, device=owners.device).masked_fill(condition == NOTHING, NOBODY)[:, None]
-        return (words == tokens) & (tokens >= 0)
+        words = torch.tensor(rows, device=shown.device).masked_fill(condition == NOTHING, NOBODY)[:, None]
+        tokens = shown[..., None]
+        return (words == tokens) & (tokens != NOBODY)
 
     def taught(self, tokens: Tensor, known: Tensor, condition: Tensor, most: int) -> Any:
         """What the teacher says of noisy tokens at the hidden places."""
@@ -177,8 +186,8 @@ class Revealer(nn.Module):
 
 
 def spoken(labels: Tensor, right: Tensor) -> Tensor:
-    """What words speak of: [B, Q, slots], from labels [B, Q, L] of tokens and `right` [B, L, slots], whose words are
-    whose. UNTOLD for words that speak of no thing."""
+    """What words speak of: [B, Q, slots], from labels [B, Q, L] of tokens and `right` [B, L, slots], which words tell
+    of the thing that a token shows. UNTOLD for words that speak of no thing."""
     # of the last token of a thing: the first one can lie in another cell by its middle, where things start early
     last = right.shape[1] - 1 - right.flip(1).to(torch.uint8).argmax(1)
     return labels.gather(-1, last[:, None].expand(-1, labels.shape[1], -1)).masked_fill(~right.any(1)[:, None], UNTOLD)

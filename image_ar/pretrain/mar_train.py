@@ -11,15 +11,17 @@ from diffusers import AutoencoderKL
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from mmspec.checkpoints import replaceable
+from mmspec.checkpoints import find_model, read_model, replaceable
+from mmspec.errors import MismatchError
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
-from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer
+from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, spread
 from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import scene
+from mmspec.safe_files import read_json
 from mmspec.training.folders import claim
 from mmspec.training.loop import stage_arguments
 
@@ -35,25 +37,45 @@ def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
+def read_start(source: str) -> tuple[Mar, Mar, PreTrainedTokenizerFast]:
+    """A finished checkpoint to go on from: a bundled name, a folder, a hub id. Target and drafter, in float32.
+
+    Raises: MismatchError: it is of another class, has another grid, or no captions.
+    """
+    folder = find_model(source)
+    config = read_json(folder / "config.json")
+    if config.get("model_type") != Mar.config_class.model_type or not config.get("captions") or "grid" not in config:
+        raise MismatchError(
+            f"mar-mini cannot go on from {folder}, a {config.get('model_type')} checkpoint: it needs a MAR whose "
+            "condition are captions"
+        )
+    target, drafter = (read_model(Mar, part, "auto").float() for part in (folder, folder / "drafters" / "mar"))
+    return target, drafter, PreTrainedTokenizerFast.from_pretrained(folder)
+
+
 def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedTokenizerFast, float]:
     """Every stage, from where the run is. Returns target, drafter, tokenizer and the share of noise in the latents."""
-    tokenizer = prepare_tokenizer(run)
 
-    def stage(name: str, module: nn.Module, steps: int, rate: float) -> None:
+    def stage(name: str, module: nn.Module, steps: int) -> None:
         more = {**settings(steps), "seed": options.seed, "falling": steps // 2}
-        train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, rate, **more))
+        train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, 0.01, **more))
 
-    compressor = Compressor(AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed))
-    stage("vae", compressor, options.picture_steps, 0.01)
-    spread, noise = compressor.spread()
-    vae = compressor.vae
-    target = placed_by_waves(Mar(mar_config(len(tokenizer), 1 / spread, shape(TARGET, options.layers), vae=True)))
-    assert target.vae is not None
-    target.vae.load_state_dict(vae.state_dict())
-    stage("target", Revealer(target, vae, tokenizer), options.steps, 0.01)
-    drafter = placed_by_waves(Mar(mar_config(len(tokenizer), 1 / spread, DRAFTER, vae=False)))
-    stage("drafter", Revealer(drafter, vae, tokenizer, target), options.drafter_steps, 0.01)
-    return target.eval(), drafter.eval(), tokenizer, noise
+    vae, behind = AutoencoderKL(**VAE), ""
+    if options.start is None:
+        tokenizer = prepare_tokenizer(run)
+        critic = learnt_critic(run, options.critic_steps, options.seed)
+        stage("vae", Compressor(vae, critic), options.picture_steps)
+        scale = 1 / spread(vae)[0]
+        target = placed_by_waves(Mar(mar_config(len(tokenizer), scale, shape(TARGET, options.layers), vae=True)))
+        drafter = placed_by_waves(Mar(mar_config(len(tokenizer), scale, DRAFTER, vae=False)))
+        target.vae.load_state_dict(vae.state_dict())  # type: ignore[union-attr]  # it was asked for
+    else:
+        target, drafter, tokenizer = read_start(options.start)
+        vae.load_state_dict(target.vae.state_dict())  # type: ignore[union-attr]  # targets have one
+        behind = f"-{options.seed}"
+    stage(f"target{behind}", Revealer(target, vae, tokenizer), options.steps)
+    stage(f"drafter{behind}", Revealer(drafter, vae, tokenizer, target), options.drafter_steps)
+    return target.eval(), drafter.eval(), tokenizer, spread(vae)[1]
 
 
 def shape(usual: dict[str, int], layers: int) -> dict[str, int]:
@@ -66,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mmspec train target mar-mini", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     parser.add_argument("--run", type=Path, default=Path("runs/mar-mini"), help="folder of logs and checkpoints")
+    parser.add_argument("--start", help="checkpoint to go on from: name, folder or hub id; its VAE and its shapes stay")
     parser.add_argument("--critic-steps", type=int, default=200, help="updates of the network that tells shapes apart")
     parser.add_argument("--picture-steps", type=int, default=2400, help="updates of the VAE")
     parser.add_argument("--steps", type=int, default=2600, help="updates of the target")
@@ -77,12 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    kept = ("critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
+    kept = ("start", "critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
     target, drafter, tokenizer, noise = train(options.run, options)
-    export(target, drafter, tokenizer, noise, options.out, options.run)
+    export(target, drafter, tokenizer, noise, options.out, options.run, options.start)
 
 
 if __name__ == "__main__":
