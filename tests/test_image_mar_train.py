@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny_mar
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import mmspec
@@ -260,3 +261,17 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     assert drawn.image.tobytes() == pipe(prompt="a red circle at the top left", seed=1).image.tobytes()
     with pytest.raises(mmspec.Error, match="holds a run that differs in batch"):
         mar_train.main([*command, "--batch", "3"])
+
+    more = ["--start", str(out), "--steps", "1", "--drafter-steps", "1", "--batch", "2", "--threads", "1"]
+    further = tmp_path / "further" / "mar-mini"
+    mar_train.main([*more, "--seed", "4", "--run", str(tmp_path / "more"), "--out", str(further)])
+    card = (further / "README.md").read_text()
+    assert "with `--start`, from a finished `mar-mini`" in card
+    assert "Seeds: tokenizer,\ntarget-4, drafter-4; held out" in card
+    old, new = (load_file(folder / "model.safetensors") for folder in (out, further))
+    same = {name for name, weight in old.items() if weight.equal(new[name])}
+    assert {name for name in old if name.startswith("vae.")} <= same
+    assert "class_emb.weight" not in same
+    assert old["class_emb.weight"].allclose(new["class_emb.weight"], atol=0.1)
+    with pytest.raises(mmspec.Error, match="cannot go on from .*janus checkpoint"):
+        mar_train.main([*more, "--start", "janus-mini", "--run", str(tmp_path / "no"), "--out", str(tmp_path / "no")])

@@ -39,7 +39,7 @@ LEAST_REQUESTS = 2
 CURVE_DRAFTER = "scd-mc"
 CURVE = {
     "lantern": ("delta={:g}", (0.02, 0.05, 0.1, 0.2, 0.4)),
-    "lantern++": ("bound={:g}", (1.5, 2, 3, 5)),
+    "lantern++": ("bound={:g}", (1.2, 1.5, 2, 3, 5)),
     "gsd": ("size={:g}:distance=none", (4, 8, 14, 30, 50)),  # the published distance is of Lumina-mGPT's embedding
     "cool-sd": ("delta={:g}", (1.1, 1.3, 1.6, 2)),
 }

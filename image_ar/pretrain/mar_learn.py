@@ -22,7 +22,7 @@ from mmspec.image_ar.pretrain.architecture import SIDE
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
-from mmspec.image_ar.pretrain.sharpen import LOOKS, unlikeness
+from mmspec.image_ar.pretrain.sharpen import LOOKS, Critic
 from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
 from mmspec.image_ar.reader import Reader
 from mmspec.training.pointing import pointing_loss
@@ -39,13 +39,7 @@ class Compressor(nn.Module):
 
     def __init__(self, vae: AutoencoderKL, critic: Reader) -> None:
         super().__init__()
-        self.vae, self.critic = vae, critic.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> Compressor:
-        """The critic stays as it is: its running means must not move."""
-        super().train(mode)
-        self.critic.eval()
-        return self
+        self.vae, self.critic = vae, Critic(critic)
 
     def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
@@ -53,7 +47,7 @@ class Compressor(nn.Module):
         law = self.vae.encode(wanted).latent_dist
         made = self.vae.decode(law.sample()).sample
         divergence = law.kl().mean() / law.mean[0].numel()
-        looks = LOOKS * unlikeness(self.critic, made, wanted)
+        looks = LOOKS * self.critic(made, wanted)
         return {"loss": pixel_loss(made, wanted) + looks + LATENT_WEIGHT * divergence, "made": made}
 
 

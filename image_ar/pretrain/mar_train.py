@@ -40,14 +40,16 @@ def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
 def read_start(source: str) -> tuple[Mar, Mar, PreTrainedTokenizerFast]:
     """A finished checkpoint to go on from: a bundled name, a folder, a hub id. Target and drafter, in float32.
 
-    Raises: MismatchError: it is of another class, has another grid, or no captions.
+    Raises: MismatchError: it is of another class, or its condition are no captions.
     """
     folder = find_model(source)
     config = read_json(folder / "config.json")
-    if config.get("model_type") != Mar.config_class.model_type or not config.get("captions") or "grid" not in config:
+    if config.get("model_type") != Mar.config_class.model_type or not (
+        config.get("captions") and config.get("vae_config")
+    ):
         raise MismatchError(
-            f"mar-mini cannot go on from {folder}, a {config.get('model_type')} checkpoint: it needs a MAR whose "
-            "condition are captions"
+            f"mar-mini cannot go on from {folder}, a {config.get('model_type')} checkpoint: it needs a MAR with a VAE "
+            "whose condition are captions"
         )
     target, drafter = (read_model(Mar, part, "auto").float() for part in (folder, folder / "drafters" / "mar"))
     return target, drafter, PreTrainedTokenizerFast.from_pretrained(folder)
@@ -60,17 +62,18 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedT
         more = {**settings(steps), "seed": options.seed, "falling": steps // 2}
         train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, 0.01, **more))
 
-    vae, behind = AutoencoderKL(**VAE), ""
     if options.start is None:
         tokenizer = prepare_tokenizer(run)
-        critic = learnt_critic(run, options.critic_steps, options.seed)
+        vae, critic = AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed)
         stage("vae", Compressor(vae, critic), options.picture_steps)
         scale = 1 / spread(vae)[0]
         target = placed_by_waves(Mar(mar_config(len(tokenizer), scale, shape(TARGET, options.layers), vae=True)))
         drafter = placed_by_waves(Mar(mar_config(len(tokenizer), scale, DRAFTER, vae=False)))
         target.vae.load_state_dict(vae.state_dict())  # type: ignore[union-attr]  # it was asked for
+        behind = ""
     else:
         target, drafter, tokenizer = read_start(options.start)
+        vae = AutoencoderKL(**target.config.vae_config)
         vae.load_state_dict(target.vae.state_dict())  # type: ignore[union-attr]  # targets have one
         behind = f"-{options.seed}"
     stage(f"target{behind}", Revealer(target, vae, tokenizer), options.steps)

@@ -29,15 +29,9 @@ class Sharpener(nn.Module):
     def __init__(self, vq: JanusVQVAE, patches: Patches, critic: Reader) -> None:
         super().__init__()
         self.patches = patches.requires_grad_(False)
-        self.vq, self.critic = vq.requires_grad_(False), critic.requires_grad_(False)
+        self.vq, self.critic = vq.requires_grad_(False), Critic(critic)
         for part in (vq.post_quant_conv, vq.decoder):
             part.requires_grad_(True)
-
-    def train(self, mode: bool = True) -> Sharpener:
-        """The critic stays as it is: its running means must not move."""
-        super().train(mode)
-        self.critic.eval()
-        return self
 
     def forward(self, pixels: Tensor, **_: Any) -> dict[str, Tensor]:
         """pixels: [B, 3, S, S] uint8. Returns the loss, and the reconstruction in [-1, 1]."""
@@ -45,7 +39,24 @@ class Sharpener(nn.Module):
         with torch.no_grad():
             codes = self.patches.codes(wanted, self.vq.quantize.embedding.weight)
         made = self.vq.decode(codes)
-        return {"loss": pixel_loss(made, wanted) + LOOKS * unlikeness(self.critic, made, wanted), "made": made}
+        return {"loss": pixel_loss(made, wanted) + LOOKS * self.critic(made, wanted), "made": made}
+
+
+class Critic(nn.Module):
+    """How far pictures look from those wanted to a network that is frozen, and stays so: its running means must not
+    move."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self.reader = reader.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Critic:
+        """It never learns."""
+        return super().train(False)
+
+    def forward(self, made: Tensor, wanted: Tensor) -> Tensor:
+        """A scalar, of pictures [B, 3, S, S]."""
+        return unlikeness(self.reader, made, wanted)
 
 
 def unlikeness(critic: Reader, made: Tensor, wanted: Tensor) -> Tensor:
