@@ -16,7 +16,7 @@ from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_learn, mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
-from mmspec.image_ar.pretrain.captions import GROUND, INKS, NOBODY
+from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, INKS, NOBODY
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
@@ -132,9 +132,10 @@ def test_lessons_are_of_told_things_at_hidden_places(revealer: Revealer, monkeyp
         assert loss(questions=wrong) == loss() == loss(owners=nobody)
 
     right = torch.zeros(3, 64, SLOTS, dtype=torch.bool)
-    answers = [torch.randn(3, SLOTS, 32), torch.randn(3, SLOTS + 64, 32)]
+    answers = [torch.randn(3, SLOTS, 32), *torch.randn(2, 3, SLOTS + 64, 32)]
     read = [torch.randn(3, SLOTS + 64, 96) for _ in revealer.looking]
-    labels = own_cells(batch["questions"], 8)
+    labels = torch.cat([own_cells(batch["questions"], 8), revealer.grounds(batch["captions"])], 1)
+    assert [GROUNDS[told[0, 0]] for told in labels[:, 2:]] == [one.ground for one in batch["captions"]]
     things, hidden = torch.rand(3, 64) < 0.5, torch.rand(3, 64) < 0.5
     at_known = torch.where(hidden[:, None], labels, torch.where(labels == UNTOLD, UNTOLD, (labels + 1) % 4))
     assert revealer.lessons(answers, read, labels, right, things, hidden).equal(
@@ -262,7 +263,7 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     with pytest.raises(mmspec.Error, match="holds a run that differs in batch"):
         mar_train.main([*command, "--batch", "3"])
 
-    more = ["--start", str(out), "--steps", "1", "--drafter-steps", "1", "--batch", "2", "--threads", "1"]
+    more = ["--start", str(out), "--steps", "3", "--drafter-steps", "1", "--batch", "2", "--threads", "1"]
     further = tmp_path / "further" / "mar-mini"
     mar_train.main([*more, "--seed", "4", "--run", str(tmp_path / "more"), "--out", str(further)])
     card = (further / "README.md").read_text()

@@ -66,6 +66,12 @@ class Caption:
     text: str
     owners: tuple[int, ...]
 
+    @property
+    def ground(self) -> str | None:
+        """What it says of the ground."""
+        words = zip(WORD.findall(self.text), self.owners, strict=True)
+        return next((word for word, owner in words if owner == GROUND), None)
+
 
 def draw_groups(rng: random.Random) -> Said:
     """What there is and how it will be told; the ground is drawn with it and told most of the time."""

@@ -57,13 +57,13 @@ def own_cells(labels: Tensor, side: int) -> Tensor:
     return told[:, :, cells_of(side).to(labels.device)]
 
 
-def content_loss(states: Tensor, labels: Tensor) -> Tensor:
+def content_loss(states: Tensor, labels: Tensor, answers: tuple[int, ...] = ANSWERS) -> Tensor:
     """Cross-entropy of the answers, read off the first features of what stands for each code. 0 where nothing is told.
 
-    Args: states: [B, places, D], row by row, D at least 32, as many as there are answers. labels: [B, Q, places] of the
-        first Q questions, or UNTOLD.
+    Args: states: [B, places, D], row by row, D at least as many as there are answers. labels: [B, Q, places] of the
+        first Q questions, or UNTOLD. answers: how many each question has.
     """
-    said = sharpened(states).split([*ANSWERS, states.shape[-1] - sum(ANSWERS)], -1)
+    said = sharpened(states).split([*answers, states.shape[-1] - sum(answers)], -1)
     parts = zip(said, labels.unbind(1), strict=False)  # features behind the answers are not read
     return torch.stack([mean_loss(logits.flatten(0, 1), right.flatten()) for logits, right in parts]).sum()
 

@@ -19,8 +19,9 @@ from transformers import PreTrainedTokenizerFast
 from mmspec.image_ar.mar_canvas import NOTHING, plan
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import SIDE
-from mmspec.image_ar.pretrain.captions import NOBODY, Caption
+from mmspec.image_ar.pretrain.captions import GROUNDS, NOBODY, Caption
 from mmspec.image_ar.pretrain.codes import pixel_loss
+from mmspec.image_ar.pretrain.contents import ANSWERS as OF_CODES
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
 from mmspec.image_ar.pretrain.sharpen import LOOKS, Critic
 from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
@@ -28,6 +29,8 @@ from mmspec.image_ar.reader import Reader
 from mmspec.training.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
+ANSWERS = (*OF_CODES[:2], len(GROUNDS))
+"""How many answers each question has: shape and colour in a token's cell, and the ground."""
 CONTENT_WEIGHT, READ_WEIGHT = 0.5, 0.5  # of what words and tokens are asked, and of where tokens look
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 WALKS = 4  # noises that each token is learnt with
@@ -95,7 +98,6 @@ class Revealer(nn.Module):
         if self.training:
             free = torch.rand(len(rows), 1, device=tokens.device) < FREE
             condition = condition.masked_fill(free, NOTHING)
-            questions = questions.masked_fill(free[..., None], UNTOLD)
         cuts = torch.randint(len(self.stages) - 1, (len(rows),))
         counts = torch.tensor(self.stages)[cuts].to(tokens.device)
         rank = torch.rand(tokens.shape[:2], device=tokens.device).argsort(-1).argsort(-1)
@@ -110,7 +112,8 @@ class Revealer(nn.Module):
         if self.training:
             shown = self.shown(owners)
             right = self.words_of(captions, shown, condition)
-            labels = own_cells(questions, self.model.config.grid)
+            labels = torch.cat([own_cells(questions, self.model.config.grid), self.grounds(captions)], 1)
+            labels = labels.masked_fill(free[..., None], UNTOLD)
             loss = loss + self.lessons(answers, read, labels, right, shown >= 0, hidden)
         return {"loss": loss}
 
@@ -119,30 +122,36 @@ class Revealer(nn.Module):
     ) -> Tensor:
         """What words and hidden tokens are asked, and where these should look.
 
-        Args: answers: what `asked` returned. read: what `qkv` of `looking` returned. labels: [B, 2, L], see
-            `own_cells`. right: see `words_of`. things: [B, L] which tokens show one. hidden: [B, L].
+        Args: answers: what `asked` returned. read: what `qkv` of `looking` returned. labels: [B, 3, L], see
+            `own_cells` and `grounds`. right: see `words_of`. things: [B, L] which tokens show one. hidden: [B, L].
         """
-        slots = right.shape[-1]
-        words, places = answers[0][:, :slots], answers[1][:, slots:]
-        loss = CONTENT_WEIGHT * content_loss(words, spoken(labels, right & things[..., None]))
-        loss = loss + CONTENT_WEIGHT * content_loss(places, labels.masked_fill(~hidden[:, None], UNTOLD))
+        slots, (words, *places) = right.shape[-1], answers
+        loss = content_loss(words[:, :slots], spoken(labels[:, :2], right & things[..., None]), ANSWERS)
+        for states in places:
+            loss = loss + content_loss(states[:, slots:], labels.masked_fill(~hidden[:, None], UNTOLD), ANSWERS)
+        loss = CONTENT_WEIGHT * loss
         for attention, qkv in zip(self.looking, read, strict=True):
             scores = first_head(qkv, attention.head_dim, slots)
             loss = loss + READ_WEIGHT * pointing_loss(scores, right & hidden[..., None])
         return loss
 
     @property
-    def asked(self) -> tuple[nn.Module, nn.Module]:
-        """The blocks whose states are asked: the encoder's last one, in which every word has read the others, and one
-        of the decoder that comes after `looking`."""
+    def asked(self) -> tuple[nn.Module, ...]:
+        """The blocks whose states are asked: the encoder's last one, in which every word has read the others; of the
+        decoder one that comes after `looking`, and the last one, which the head reads."""
         decoder: Any = self.model.decoder_blocks
-        return self.model.encoder_blocks[-1], decoder[len(decoder) * 3 // 4]
+        return self.model.encoder_blocks[-1], decoder[len(decoder) * 3 // 4], decoder[-1]
 
     @property
     def looking(self) -> list[Any]:
         """The attentions of the decoder whose first head is taught where to look: early, so that others can use it."""
         decoder: Any = self.model.decoder_blocks
         return [decoder[layer].attn for layer in sorted({len(decoder) // 4, len(decoder) // 2})]
+
+    def grounds(self, captions: list[Caption]) -> Tensor:
+        """[B, 1, L] the ground that a caption tells, of every token, or UNTOLD."""
+        told = [UNTOLD if one.ground is None else GROUNDS.index(one.ground) for one in captions]
+        return torch.tensor(told, device=self.model.device)[:, None, None].expand(-1, -1, self.model.config.length)
 
     def shown(self, owners: Tensor) -> Tensor:
         """[B, L] what every token shows, from the owners of smaller patches: see `Scene`."""
