@@ -16,7 +16,7 @@ def check_weights(folder: Path) -> None:
     """Raise CheckpointError unless the folder holds safetensors weights."""
     if any(folder.glob("*.safetensors")):
         return
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    pickles = sorted(path.name for path in folder.glob("*") if path.suffix in PICKLES)
     if pickles:
         raise CheckpointError(
             f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "

@@ -1,6 +1,7 @@
 """The benchmark of image models: measures from hand-made numbers, rows with settings, whole runs on a tiny model."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -281,6 +282,9 @@ def test_fidelity_is_strict_and_falls_with_other_captions() -> None:
     told = marks(judge, asked, pictures, None)
     assert told["fidelity"] == score("fidelity", [True] * 12)
     assert told["facts"] == 1
+    counts = Counter(made.said.manner for made in own)
+    assert set(counts) == {"placed", "related", "counted"}
+    assert told["manners"] == dict.fromkeys(counts, 1.0)
     assert told["shuffled"] < 0.2
     cell = next(cell for cell in ((0, 0), (0, 1), (0, 2), (1, 0)) if cell not in own[0].seen)
     seen[0] = Seen({**own[0].seen, cell: Kind("black", "cross")}, seen[0].ground)  # one thing too many: one fact fails
@@ -288,6 +292,8 @@ def test_fidelity_is_strict_and_falls_with_other_captions() -> None:
     assert broken["fidelity"].accuracy == pytest.approx(11 / 12)
     assert broken["change"][0] == pytest.approx(-1 / 12)
     assert 11 / 12 < broken["facts"] < 1
+    manner = own[0].said.manner
+    assert broken["manners"] == told["manners"] | {manner: 1 - 1 / counts[manner]}
     file_captions = [Asked("a dog")] * 2
     assert marks(judge, file_captions, pictures[:2], None) == {}
     assert marks(None, asked, pictures, None) == {}

@@ -1,6 +1,7 @@
 """mar-mini can be trained: what its losses are least for; a run goes on where it stopped and ends in a folder."""
 
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_learn, mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
-from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, INKS, NOBODY
+from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, INKS, NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
@@ -105,7 +106,7 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
 @pytest.fixture(scope="module")
 def revealer() -> Revealer:
     tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
-    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 4, "head_layers": 1, "head_width": 32}
+    shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 5, "head_layers": 1, "head_width": 32}
     torch.manual_seed(0)
     return Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)
 
@@ -121,6 +122,10 @@ def test_lessons_are_of_told_things_at_hidden_places(revealer: Revealer, monkeyp
 
     assert loss(questions=wrong) != loss()
     assert loss(owners=nobody) < loss()
+    with monkeypatch.context() as patch:
+        told = loss()
+        patch.setattr(Caption, "ground", None)
+        assert loss() < told
     revealer.eval()
     plain = []
     for changes in ({}, {"questions": wrong}, {"owners": nobody}):
@@ -130,17 +135,43 @@ def test_lessons_are_of_told_things_at_hidden_places(revealer: Revealer, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(mar_learn, "FREE", 1.1)  # every caption is hidden
         assert loss(questions=wrong) == loss() == loss(owners=nobody)
+        hidden_ground = loss()
+        patch.setattr(Caption, "ground", None)
+        assert loss() == hidden_ground
 
     right = torch.zeros(3, 64, SLOTS, dtype=torch.bool)
-    answers = [torch.randn(3, SLOTS, 32), *torch.randn(2, 3, SLOTS + 64, 32)]
+    answers = [torch.randn(3, SLOTS, 32), *torch.randn(len(revealer.asked) - 1, 3, SLOTS + 64, 32)]
     read = [torch.randn(3, SLOTS + 64, 96) for _ in revealer.looking]
     labels = torch.cat([own_cells(batch["questions"], 8), revealer.grounds(batch["captions"])], 1)
-    assert [GROUNDS[told[0, 0]] for told in labels[:, 2:]] == [one.ground for one in batch["captions"]]
     things, hidden = torch.rand(3, 64) < 0.5, torch.rand(3, 64) < 0.5
     at_known = torch.where(hidden[:, None], labels, torch.where(labels == UNTOLD, UNTOLD, (labels + 1) % 4))
     assert revealer.lessons(answers, read, labels, right, things, hidden).equal(
         revealer.lessons(answers, read, at_known, right, things, hidden)
     )
+    right[:, :, 0] = True
+    other = [torch.randn(3, SLOTS, 32), *answers[1:]]
+    for which, same in ((torch.zeros_like(things), True), (torch.ones_like(things), False)):
+        losses = [revealer.lessons(said, read, labels, right, which, hidden) for said in (answers, other)]
+        assert losses[0].equal(losses[1]) == same  # words of the ground are not asked for a thing
+
+
+def test_the_ground_is_asked_for_where_it_is_told(revealer: Revealer) -> None:
+    made = [scene("b", index) for index in range(30)]
+    told = revealer.grounds([one.caption for one in made])
+    assert told.shape == (30, 1, 64)
+    wanted = [UNTOLD if one.said.ground is None else GROUNDS.index(one.said.ground) for one in made]
+    assert UNTOLD in wanted
+    assert told.equal(torch.tensor(wanted)[:, None, None].expand_as(told))
+
+
+def test_what_the_head_reads_is_asked_once(revealer: Revealer) -> None:
+    decoder = revealer.model.decoder_blocks
+    assert [*revealer.asked] == [revealer.model.encoder_blocks[-1], decoder[3], decoder[4]]
+    shallow = mar_train.Mar(mar_config(9, 1.0, {**TARGET, "layers": 2}, vae=False))
+    assert [*Revealer(shallow, Plain(), revealer.tokenizer).asked] == [
+        shallow.encoder_blocks[-1],
+        shallow.decoder_blocks[-1],
+    ]
 
 
 def test_tokens_are_asked_for_the_cell_they_lie_in() -> None:
@@ -263,16 +294,21 @@ def test_the_command_trains_goes_on_and_writes_a_folder_that_draws(
     with pytest.raises(mmspec.Error, match="holds a run that differs in batch"):
         mar_train.main([*command, "--batch", "3"])
 
-    more = ["--start", str(out), "--steps", "3", "--drafter-steps", "1", "--batch", "2", "--threads", "1"]
+    more = ["--start", str(out), "--steps", "3", "--drafter-steps", "3", "--batch", "2", "--threads", "1"]
     further = tmp_path / "further" / "mar-mini"
     mar_train.main([*more, "--seed", "4", "--run", str(tmp_path / "more"), "--out", str(further)])
     card = (further / "README.md").read_text()
     assert "with `--start`, from a finished `mar-mini`" in card
-    assert "Seeds: tokenizer,\ntarget-4, drafter-4; held out" in card
+    assert "Seeds, beside those of the start:\ntokenizer, target-4, drafter-4; held out" in card
+    for part in (Path(), Path("drafters", "mar")):
+        old, new = (load_file(folder / part / "model.safetensors") for folder in (further, out))
+        assert not old["class_emb.weight"].equal(new["class_emb.weight"])
+        assert old["class_emb.weight"].allclose(new["class_emb.weight"], atol=0.1)
     old, new = (load_file(folder / "model.safetensors") for folder in (out, further))
-    same = {name for name, weight in old.items() if weight.equal(new[name])}
-    assert {name for name in old if name.startswith("vae.")} <= same
-    assert "class_emb.weight" not in same
-    assert old["class_emb.weight"].allclose(new["class_emb.weight"], atol=0.1)
+    assert all(weight.equal(new[name]) for name, weight in old.items() if name.startswith("vae."))
     with pytest.raises(mmspec.Error, match="cannot go on from .*janus checkpoint"):
         mar_train.main([*more, "--start", "janus-mini", "--run", str(tmp_path / "no"), "--out", str(tmp_path / "no")])
+    shutil.rmtree(out / "drafters")
+    with pytest.raises(mmspec.Error, match="mar holds no weights"):
+        mar_train.main([*more, "--run", str(tmp_path / "no"), "--out", str(tmp_path / "no")])
+    assert not (tmp_path / "no").exists()

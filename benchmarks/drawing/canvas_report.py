@@ -25,7 +25,8 @@ NOTE = """\
 NFE: target forwards per picture; one that judges drafted groups reads as many canvases as there are groups and one
 more, except under the rules that judge all of them from one canvas. alpha: drafted tokens that were accepted. S:
 against our plain decoding in the model's own steps, the only one there is; other steps draw from another law (lossy).
-kept: captions of which everything holds; facts: mean share of what is stated that holds; shuffled: kept under other
+kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
+lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
 captions. Frechet: distance to real pictures."""
 
 

@@ -7,7 +7,7 @@ the same pictures under other captions, each that of the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,9 +34,10 @@ class Quality:
     """One method's pictures. None stands for what cannot be said.
 
     fidelity: share of captions of which everything holds. change: that minus the fidelity of autoregressive decoding on
-    the same captions, with its 95 % interval. facts: mean share of stated facts that hold. shuffled: fidelity to other
-    captions. frechet: distance to real pictures in the reader's features. marginal, divergence: of the codes from those
-    of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under the
+    the same captions, with its 95 % interval. manners: fidelity to those captions that tell in one manner where things
+    are (`mmspec.image_ar.pretrain.captions.KINDS`). facts: mean share of stated facts that hold. shuffled: fidelity to
+    other captions. frechet: distance to real pictures in the reader's features. marginal, divergence: of the codes from
+    those of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under the
     target's guided law. clip: mean CLIP score.
     """
 
@@ -45,6 +46,7 @@ class Quality:
     pictures: int
     fidelity: Score | None = None
     change: tuple[float, float | None, float | None] | None = None
+    manners: dict[str, float] = field(default_factory=dict)
     facts: float | None = None
     shuffled: float | None = None
     frechet: float | None = None
@@ -116,9 +118,18 @@ def marks(
     return {
         "fidelity": score("fidelity", whole),
         "change": change(whole, [all(each) for each in base]) if base is not None else None,
+        "manners": shares(asked, whole),
         "facts": sum(sum(each) / len(each) for each in facts) / len(facts),
         "shuffled": sum(map(all, others)) / len(others),
     }
+
+
+def shares(asked: Sequence[Any], whole: Sequence[bool]) -> dict[str, float]:
+    """How many captions of each manner are kept whole, of those manners that there are."""
+    found: dict[str, list[bool]] = {}
+    for one, kept in zip(asked, whole, strict=True):
+        found.setdefault(one.said.manner, []).append(kept)
+    return {manner: sum(these) / len(these) for manner, these in found.items()}
 
 
 def real_pictures(settings: ImageSettings, drawn: Drawn, judge: Any) -> Any:

@@ -25,10 +25,12 @@ HONEST = 0.4
 """The most that the mean top-1 probability of an honest world is."""
 SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", *SPEED]
 """NFE: target forwards per picture, prefill included. NFE x: codes per forward."""
-JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", "facts", "shuffled", "Frechet"]
+MANNERS = ("placed", "related", "counted")
+JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", *MANNERS, "facts", "shuffled", "Frechet"]
 QUALITY_HEAD = [*JUDGED_HEAD, "TV", "KL", "nats", "CLIP"]
 NOTE = """\
-kept: captions of which everything holds; facts: mean share of what is stated that holds; shuffled: kept under other
+kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
+lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
 captions. Frechet: distance to real pictures. TV, KL: codes against those of our AR loop, pooled and place by place;
 nats: per code under the target's law. What the other seeds of our AR loop show is chance."""
 
@@ -139,6 +141,7 @@ def judged_cells(each: Quality) -> list[str]:
         MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
         MISSING if changed is None else f"{changed[0]:+.3f}",
         MISSING if changed is None else change(*changed[1:], digits=3),
+        *(number(each.manners.get(manner), 2) for manner in MANNERS),
         number(each.facts, 3),
         number(each.shuffled, 3),
         number(each.frechet, 3),

@@ -58,6 +58,13 @@ class Said:
     side: str | None
     ground: str | None
 
+    @property
+    def manner(self) -> str:
+        """How it is told where things are, a key of KINDS."""
+        if self.side is not None:
+            return "related"
+        return "placed" if self.groups[0].placed else "counted"
+
 
 @dataclass(frozen=True)
 class Caption:
@@ -68,7 +75,7 @@ class Caption:
 
     @property
     def ground(self) -> str | None:
-        """What it says of the ground."""
+        """What it says of the ground; None if nothing."""
         words = zip(WORD.findall(self.text), self.owners, strict=True)
         return next((word for word, owner in words if owner == GROUND), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -63,7 +64,7 @@ It draws at temperature {temperature} unless it is told another.
 def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, start: str | None) -> None:
     """Write the trained model to `out`, with a card from the logs in `run`. start: where its training began."""
     painter.cpu().eval()
-    logs = [log for stage in STAGES for log in sorted(run.glob(f"{stage}*.json"))]
+    logs = logs_of(run, STAGES)
     held_out = [scene("validation", index) for index in range(GAUGED)]
     pixels = torch.stack([made.pixels for made in held_out])
     certainty = painter.certainty(pixels, [made.caption.text for made in held_out], GUIDANCE)
@@ -89,7 +90,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
         guidance=GUIDANCE,
         temperature=TEMPERATURE,
         certainty=certainty,
-        start="" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)",
+        start=begun(start),
         seeds=", ".join(log.stem for log in logs),
         stages="\n".join(stage_line(log) for log in logs),
     )
@@ -98,6 +99,16 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
         processor.save_pretrained(folder)
         painter.patches.write(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def logs_of(run: Path, stages: Iterable[str]) -> list[Path]:
+    """What stages of a run have written, in their order."""
+    return [log for stage in stages for log in sorted(run.glob(f"{stage}*.json"))]
+
+
+def begun(start: str | None) -> str:
+    """Where training began, for a card."""
+    return "" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)"
 
 
 def stage_line(log: Path) -> str:

@@ -12,7 +12,7 @@ from mmspec.image_ar.mar import MarTarget
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import PIXELS
-from mmspec.image_ar.pretrain.export import last_loss
+from mmspec.image_ar.pretrain.export import begun, last_loss, logs_of
 from mmspec.image_ar.pretrain.mar_shapes import GUIDANCE
 
 STAGES = ("critic", "vae", "target", "drafter")
@@ -34,8 +34,8 @@ it lies a drafter of {small:.1f} M parameters.
 
 ## Data
 
-Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.pretrain.world`). Seeds: tokenizer,
-{seeds}; held out: validation. It knows the words of these captions and no others.
+Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.pretrain.world`). Seeds{more}:
+tokenizer, {seeds}; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe
 
@@ -43,7 +43,8 @@ Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar
 First comes a network that tells shapes apart and is not kept; then a VAE, by pixels, by what that network sees, and by
 a divergence that leaves noise in the latents, {noise:.2f} of their spread. The target learns by squared errors and
 variance bounds of hidden tokens, one caption in ten hidden for guidance; meanwhile tokens are taught which words of the
-caption to look at (those of their thing or of the ground), and tokens and words are asked for the thing they are of.
+caption to look at (those of their thing or of the ground), tokens and words are asked for the thing they are of, and
+tokens for their ground.
 The drafter learns what the target says, and the same lessons. Held-out losses, without the lessons: {losses}.
 """
 
@@ -53,7 +54,7 @@ def export(
 ) -> None:
     """Write both models to `out`, with a card from the logs in `run`. noise: share of the latents' spread. start: where
     training began."""
-    logs = [log for stage in STAGES for log in sorted(run.glob(f"{stage}*.json"))]
+    logs = logs_of(run, STAGES)
     config = target.config
     target.generation_config = GenerationConfig(do_sample=True, temperature=1.0, guidance_scale=GUIDANCE)
     card = CARD.format(
@@ -69,7 +70,8 @@ def export(
         reveal=config.reveal_steps,
         diffusion=config.diffusion_steps,
         noise=noise,
-        start="" if start is None else f" (this one with `--start`, from a finished `{Path(start).name}`)",
+        start=begun(start),
+        more="" if start is None else ", beside those of the start",
         seeds=", ".join(log.stem for log in logs),
         losses=", ".join(f"{log.stem} {last_loss(log):.3f}" for log in logs),
     )

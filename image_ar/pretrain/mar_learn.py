@@ -1,8 +1,9 @@
 """What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says.
 
-The target is also taught where in the caption to look, and words and tokens are asked for the thing that they speak of
-or show (`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`). A MAR that had learnt from 35,000 pictures
-without drew the ground of a caption and nothing else of it; with tokens asked alone, its colours in any place.
+The target is also taught where in the caption to look, words and tokens are asked for the thing that they speak of or
+show, and tokens for their ground (`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`). A MAR that had
+learnt from 35,000 pictures without drew the ground of a caption and nothing else of it; with tokens asked for things
+alone, its colours in any place; with tokens not asked for the ground, things on a mean of all grounds.
 """
 
 from __future__ import annotations
@@ -138,9 +139,10 @@ class Revealer(nn.Module):
     @property
     def asked(self) -> tuple[nn.Module, ...]:
         """The blocks whose states are asked: the encoder's last one, in which every word has read the others; of the
-        decoder one that comes after `looking`, and the last one, which the head reads."""
+        decoder one that comes after `looking`, and the last one, which the head reads, if that is another."""
         decoder: Any = self.model.decoder_blocks
-        return self.model.encoder_blocks[-1], decoder[len(decoder) * 3 // 4], decoder[-1]
+        late = sorted({len(decoder) * 3 // 4, len(decoder) - 1})
+        return self.model.encoder_blocks[-1], *(decoder[layer] for layer in late)
 
     @property
     def looking(self) -> list[Any]:

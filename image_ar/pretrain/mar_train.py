@@ -1,4 +1,5 @@
-"""Trains `mar-mini` from nothing, with its VAE and its drafter: `mmspec train target mar-mini --help`."""
+"""Trains `mar-mini` with its VAE and its drafter, from nothing or on from a finished one: `mmspec train target mar-mini
+--help`."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ from mmspec.safe_files import read_json
 from mmspec.training.folders import claim
 from mmspec.training.loop import stage_arguments
 
+Start = tuple[Mar, Mar, PreTrainedTokenizerFast]
+"""Target, drafter and tokenizer."""
 LEARNT = 600  # captions that the words are taken from
 
 
@@ -37,10 +40,11 @@ def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def read_start(source: str) -> tuple[Mar, Mar, PreTrainedTokenizerFast]:
+def read_start(source: str) -> Start:
     """A finished checkpoint to go on from: a bundled name, a folder, a hub id. Target and drafter, in float32.
 
-    Raises: MismatchError: it is of another class, or its condition are no captions.
+    Raises: MismatchError: it is of another class, its condition are no captions, or it has no VAE. CheckpointError: its
+        weights or those of its drafter are not there.
     """
     folder = find_model(source)
     config = read_json(folder / "config.json")
@@ -55,14 +59,14 @@ def read_start(source: str) -> tuple[Mar, Mar, PreTrainedTokenizerFast]:
     return target, drafter, PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedTokenizerFast, float]:
+def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[*Start, float]:
     """Every stage, from where the run is. Returns target, drafter, tokenizer and the share of noise in the latents."""
 
     def stage(name: str, module: nn.Module, steps: int) -> None:
         more = {**settings(steps), "seed": options.seed, "falling": steps // 2}
         train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, 0.01, **more))
 
-    if options.start is None:
+    if start is None:
         tokenizer = prepare_tokenizer(run)
         vae, critic = AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed)
         stage("vae", Compressor(vae, critic), options.picture_steps)
@@ -72,7 +76,7 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Mar, Mar, PreTrainedT
         target.vae.load_state_dict(vae.state_dict())  # type: ignore[union-attr]  # it was asked for
         behind = ""
     else:
-        target, drafter, tokenizer = read_start(options.start)
+        target, drafter, tokenizer = start
         vae = AutoencoderKL(**target.config.vae_config)
         vae.load_state_dict(target.vae.state_dict())  # type: ignore[union-attr]  # targets have one
         behind = f"-{options.seed}"
@@ -105,9 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_flush_denormal(True)
     kept = ("start", "critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     replaceable(options.out)
+    start = None if options.start is None else read_start(options.start)
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
-    target, drafter, tokenizer, noise = train(options.run, options)
+    target, drafter, tokenizer, noise = train(options.run, options, start)
     export(target, drafter, tokenizer, noise, options.out, options.run, options.start)
 
 

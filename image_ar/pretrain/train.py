@@ -29,6 +29,8 @@ from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
 
+Start = tuple[JanusForConditionalGeneration, Patches, JanusProcessor]
+"""Model, what finds codes, and processor."""
 STACK = "model.language_model.layers"
 VALIDATION = 64
 CRITIC_BATCH = 48
@@ -45,7 +47,7 @@ def prepare_processor(run: Path) -> JanusProcessor:
     return JanusProcessor.from_pretrained(folder)
 
 
-def read_start(source: str) -> tuple[JanusForConditionalGeneration, Patches, JanusProcessor]:
+def read_start(source: str) -> Start:
     """A finished checkpoint to go on from: a bundled name, a folder, a hub id. In float32.
 
     Raises: MismatchError: it is of another class, or its pictures have another size. CheckpointError: what finds their
@@ -112,14 +114,14 @@ def settings(steps: int) -> dict[str, Any]:
     }
 
 
-def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcessor]:
+def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[Painter, JanusProcessor]:
     """Every stage, from where the run is."""
 
     def stage(name: str, module: nn.Module, steps: int, batch: int, rate: float, falling: int) -> None:
         more = {**settings(steps), "seed": options.seed, "falling": falling}
         train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
 
-    if options.start is None:
+    if start is None:
         processor = prepare_processor(run)
         model = JanusForConditionalGeneration(janus_config(processor.tokenizer, options.shallow, options.width))
         quiet(model.get_submodule(STACK), options.layers)  # type: ignore[arg-type]  # a ModuleList
@@ -128,13 +130,13 @@ def train(run: Path, options: argparse.Namespace) -> tuple[Painter, JanusProcess
         tokenizer.finish()
         patches = tokenizer.patches
     else:
-        model, patches, processor = read_start(options.start)
+        model, patches, processor = start
     if options.sharp_steps:
         critic = learnt_critic(run, options.critic_steps, options.seed)
         sharpener = Sharpener(model.model.vqmodel, patches, critic)
         stage("sharp", sharpener, options.sharp_steps, options.picture_batch, 0.01, options.sharp_steps * 2 // 3)
     deep, even = "deep", "even"
-    if options.start is None:
+    if start is None:
         stage("shallow", Painter(model, patches, processor.tokenizer, TOLD), options.steps, options.batch, 0.01, 0)
         model = deepened(model, options.layers, STACK)
     else:
@@ -178,9 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "batch", "shallow", "layers", "width", "seed",
     )  # fmt: skip
     replaceable(options.out)
+    start = None if options.start is None else read_start(options.start)
     claim(options.run, {name: getattr(options, name) for name in kept})
     set_seed(options.seed)
-    painter, processor = train(options.run, options)
+    painter, processor = train(options.run, options, start)
     export(painter, processor, options.out, options.run, options.start)
 
 
