@@ -104,8 +104,9 @@ def try_children(
         granted, taken = rule.grant(law, q, token, depth)
         accept = tried & (coin * taken < granted)
         reject = tried & ~accept
-        law = torch.where(reject[:, None], rule.rest(law, q, depth), law)
-        q = torch.where(reject[:, None], without(q, token), q)
+        if reject.any():  # most tokens are kept, and a residual costs a pass over the vocabulary
+            law = torch.where(reject[:, None], rule.rest(law, q, depth), law)
+            q = torch.where(reject[:, None], without(q, token), q)
         law = torch.where(accept[:, None], p[rows, node], law)
         reached = torch.where(accept, child, reached)
         trying = trying & ~accept
