@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timm
 import tiny
 import tiny_images
 import torch
 import toys
 from PIL import Image
+from timm.models import save_for_hf
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, JanusImageProcessor, JanusProcessor
 from typer.testing import CliRunner, Result
 
@@ -27,7 +29,7 @@ from mmspec.benchmarks.commands.images import IMAGES
 from mmspec.benchmarks.drawing import laws, measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
-from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, marks
+from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, eyes, marks
 from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted, methods
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
@@ -468,6 +470,31 @@ def test_clip_scores_come_from_the_users_model(tmp_path: Path) -> None:
     assert all(0 <= each <= 100 for each in scores)
     with pytest.raises(mmspec.Error):
         Clip(tmp_path)
+
+
+def test_the_distance_is_of_what_the_users_network_sees(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet").eval()
+    save_for_hf(model, tmp_path / "net", safe_serialization=True)
+    pictures = [Image.new("RGB", (20, 20), color) for color in ("red", "blue", "green")]
+    settings = ImageSettings(SpeedSettings("x", ("none",), temperatures=(1.0,)), features=tmp_path / "net")
+    seen = eyes(settings, None)(pictures)
+    prepare = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    with torch.no_grad():
+        want = model.forward_head(model.forward_features(prepare(pictures[1])[None]), pre_logits=True)
+    assert seen.shape == (3, want.shape[1])
+    assert seen.dtype == torch.float64
+    assert seen[1].allclose(want[0].double(), atol=1e-5)
+    assert not seen[0].allclose(seen[1], atol=1e-3)
+    judge = SimpleNamespace(features=lambda those: torch.zeros(len(those), 2))
+    assert eyes(settings, judge)(pictures).equal(seen)  # in the place of the reader
+    assert eyes(replace(settings, features=None), judge)(pictures).equal(torch.zeros(3, 2))
+    assert eyes(replace(settings, features=None), None) is None
+    (tmp_path / "net" / "model.safetensors").rename(tmp_path / "net" / "pytorch_model.bin")
+    with pytest.raises(mmspec.Error, match="only pickled weights"):
+        eyes(settings, None)
+    with pytest.raises(mmspec.Error, match=r"holds no config\.json"):
+        eyes(replace(settings, features=tmp_path), None)
 
 
 @pytest.mark.parametrize(

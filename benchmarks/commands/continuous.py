@@ -36,6 +36,9 @@ def continuous(
     reader: Annotated[
         Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
     ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of an image model of timm's that sees for the Frechet distance.")
+    ] = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
     out: Out = None,
@@ -64,7 +67,7 @@ def continuous(
         dtype=dtype,
         device=device,
     )
-    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, reader=reader)
+    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, reader=reader, features=features)
     with kept_in(out) as folder:
         report = run_canvas(loaded(speed, "none"), settings, folder)
         summary, text = keep(folder, report)

@@ -44,6 +44,9 @@ def images(
         Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
     ] = None,
     clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of an image model of timm's that sees for the Frechet distance.")
+    ] = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
     plot: Plot = True,
@@ -77,7 +80,7 @@ def images(
         device=device,
         compile=compile,
     )
-    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, prompts, reader, clip)
+    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, prompts, reader, clip, features)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:

@@ -11,9 +11,9 @@ from mmspec import Pipeline
 from mmspec.benchmarks.drawing.canvas_run import Painted, check, paint_all, timed
 from mmspec.benchmarks.drawing.measures import frechet
 from mmspec.benchmarks.drawing.plots import contact_sheet, sheet_rows
-from mmspec.benchmarks.drawing.quality import Drawn, Quality, facts_of, marks, of_real, real_pictures
+from mmspec.benchmarks.drawing.quality import Drawn, Quality, eyes, facts_of, marks, of_real, real_pictures
 from mmspec.benchmarks.drawing.report import JUDGED_HEAD, about_reader, heading, judged_cells
-from mmspec.benchmarks.drawing.run import ImageSettings, judge_of
+from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings, judge_of
 from mmspec.benchmarks.figures import OURS, decode_cost, interval, mean_emitted, ratio, seconds_per_token, time_split
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.records import Sample
@@ -62,7 +62,7 @@ class CanvasReport:
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         settings = asdict(self.settings)
-        settings |= {name: value and str(value) for name, value in settings.items() if name in ("prompts", "reader")}
+        settings |= {name: value and str(value) for name, value in settings.items() if name in FOLDERS}
         return {
             "settings": settings,
             **conditions(),
@@ -134,17 +134,17 @@ def quality_block(found: Sequence[Quality]) -> str:
     return f"quality: {found[-1].pictures} captions\n{aligned(rows)}"
 
 
-def qualities(pipe: Pipeline, settings: ImageSettings, painted: Painted, lossless: dict[str, bool], judge: Any) -> Any:
-    """The figures of every row, above them those of the real pictures if there is a judge; and what is shown."""
+def qualities(pipe: Pipeline, painted: Painted, lossless: dict[str, bool], judge: Any, see: Any) -> Any:
+    """The figures of every row, above them, with `eyes` that see, those of the real pictures; and what is shown."""
     drawn = Drawn(painted.asked, {}, painted.pictures)
-    real, found = real_pictures(settings, drawn, judge), []
+    real, found = real_pictures(drawn, see), []
     kept = facts_of(judge, drawn.asked, drawn.pictures.get(OURS))
     for name, pictures in drawn.pictures.items():
         told: dict[str, Any] = marks(judge, drawn.asked, pictures, kept)
         if real is not None:
-            told["frechet"] = frechet(judge.features(pictures), real)
+            told["frechet"] = frechet(see(pictures), real)
         found.append(Quality(row=name, lossless=lossless[name], pictures=len(pictures), **told))
-    return ([] if real is None else of_real(pipe, settings, drawn, judge, real)) + found, drawn
+    return ([] if real is None else of_real(pipe, drawn, judge, see, real)) + found, drawn
 
 
 def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasReport:
@@ -155,6 +155,7 @@ def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasR
     check(pipe, settings)
     length = pipe.target.budget
     judge = judge_of(pipe, settings)
+    see = eyes(settings, judge)
     samples = {size: timed(pipe, settings, size, folder / f"batch-{size}") for size in settings.batches}
     painted = paint_all(pipe, settings, folder / "pictures")
     speeds = {
@@ -162,6 +163,6 @@ def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasR
         for size, found in samples.items()
     }
     lossless = {each.method: each.lossless for each in next(iter(speeds.values()))}
-    quality, drawn = qualities(pipe, settings, painted, lossless, judge)
+    quality, drawn = qualities(pipe, painted, lossless, judge, see)
     reader = None if judge is None else judge.own_figures
     return CanvasReport(settings, length, speeds, quality, reader, drawn)

@@ -19,6 +19,7 @@ from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distance, position_divergence
 from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
+from mmspec.benchmarks.features import Features
 from mmspec.benchmarks.figures import OURS
 from mmspec.benchmarks.rows import row
 from mmspec.errors import InputError
@@ -36,9 +37,9 @@ class Quality:
     fidelity: share of captions of which everything holds. change: that minus the fidelity of autoregressive decoding on
     the same captions, with its 95 % interval. manners: fidelity to those captions that tell in one manner where things
     are (`mmspec.image_ar.pretrain.captions.KINDS`). facts: mean share of stated facts that hold. shuffled: fidelity to
-    other captions. frechet: distance to real pictures in the reader's features. marginal, divergence: of the codes from
-    those of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under the
-    target's guided law. clip: mean CLIP score.
+    other captions. frechet: distance to real pictures in the features of `eyes`. marginal, divergence: of the codes
+    from those of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under
+    the target's guided law. clip: mean CLIP score.
     """
 
     row: str
@@ -77,11 +78,12 @@ def decoded(pipe: Pipeline, asked: list[Any], codes: dict[str, list[list[int]]])
     return Drawn(asked, codes, pictures)
 
 
-def qualities(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any) -> list[Quality]:
-    """The figures of every row; above them, with a judge, those of the real pictures."""
+def qualities(
+    pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, see: Any, clip: Clip | None
+) -> list[Quality]:
+    """The figures of every row; above them, with `eyes` that see, those of the real pictures."""
     base = drawn.codes.get(OURS)
-    clip = Clip(settings.clip) if settings.clip else None
-    real, found = real_pictures(settings, drawn, judge), []
+    real, found = real_pictures(drawn, see), []
     kept = facts_of(judge, drawn.asked, drawn.pictures.get(OURS))
     for name, codes in drawn.codes.items():
         pictures = drawn.pictures[name]
@@ -92,13 +94,13 @@ def qualities(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any)
             told["marginal"] = marginal_distance(one, other, pipe.target.vocab_size)
             told["divergence"] = position_divergence(one, other, pipe.target.vocab_size)
         if real is not None:
-            told["frechet"] = frechet(judge.features(pictures), real)
+            told["frechet"] = frechet(see(pictures), real)
         told["surprise"] = surprise(pipe, drawn.captions[:LAWS], codes[:LAWS], settings.temperature, settings.guidance)
         if clip is not None:
             scores = clip.scores(pictures, drawn.captions)
             told["clip"] = sum(scores) / len(scores)
         found.append(Quality(**told))
-    return ([] if real is None else of_real(pipe, settings, drawn, judge, real)) + found
+    return ([] if real is None else of_real(pipe, drawn, judge, see, real)) + found
 
 
 def facts_of(judge: Any, asked: Sequence[Any], pictures: Sequence[Image.Image] | None) -> list[list[bool]] | None:
@@ -132,13 +134,21 @@ def shares(asked: Sequence[Any], whole: Sequence[bool]) -> dict[str, float]:
     return {manner: sum(these) / len(these) for manner, these in found.items()}
 
 
-def real_pictures(settings: ImageSettings, drawn: Drawn, judge: Any) -> Any:
-    """Features of the real pictures of the captions; None without a judge, or where there are none."""
+def eyes(settings: ImageSettings, judge: Any) -> Any:
+    """What sees pictures, [N, F] of N, for the distance: the network that the user names, else the reader of the judge;
+    None without either."""
+    if settings.features is not None:
+        return Features(settings.features)
+    return None if judge is None else judge.features
+
+
+def real_pictures(drawn: Drawn, see: Any) -> Any:
+    """What is seen in the real pictures of the captions; None if nothing sees, or where there are none."""
     pictures = [one.picture for one in drawn.asked]
-    return None if judge is None or None in pictures else judge.features(pictures)
+    return None if see is None or None in pictures else see(pictures)
 
 
-def of_real(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, real: Any) -> list[Quality]:
+def of_real(pipe: Pipeline, drawn: Drawn, judge: Any, see: Any, real: Any) -> list[Quality]:
     """The figures of the real pictures, whose distance is from as many other real ones, and of what the picture
     tokenizer leaves of them."""
     others = judge_kind().captions(len(drawn.asked), None, len(drawn.asked))
@@ -149,7 +159,7 @@ def of_real(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, r
     compared = {REAL: [one.picture for one in others], THROUGH: sets.get(THROUGH, [])}
     return [
         Quality(name, None, len(those), **marks(judge, drawn.asked, those, None),
-                frechet=frechet(judge.features(compared[name]), real))
+                frechet=frechet(see(compared[name]), real))
         for name, those in sets.items()
     ]  # fmt: skip
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
+from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
-from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, qualities
-from mmspec.benchmarks.drawing.run import ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
+from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, eyes, qualities
+from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
 from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
@@ -50,9 +51,7 @@ class ImageReport:
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         settings = asdict(self.settings)
-        settings |= {
-            name: value and str(value) for name, value in settings.items() if name in ("prompts", "reader", "clip")
-        }
+        settings |= {name: value and str(value) for name, value in settings.items() if name in FOLDERS}
         return {
             "settings": settings,
             **conditions(),
@@ -169,6 +168,7 @@ def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageRe
     """
     settings = fitted(pipe, settings)
     judge = judge_of(pipe, settings)
+    see, clip = eyes(settings, judge), Clip(settings.clip) if settings.clip else None
     asked = judge_kind().captions(settings.captions, settings.prompts)
     speeds: dict[int, list[Sample]] = {
         size: run_batch(pipe, settings, size, folder / f"batch-{size}") for size in settings.batches
@@ -181,7 +181,7 @@ def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageRe
         settings,
         settings.speed.max_new_tokens,
         {size: figures(samples) for size, samples in speeds.items()},
-        qualities(pipe, settings, drawn, judge),
+        qualities(pipe, settings, drawn, judge, see, clip),
         mean_top(pipe, requests[:GAUGED]),
         None if judge is None else judge.own_figures,
         drawn,

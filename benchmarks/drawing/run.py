@@ -46,14 +46,18 @@ CURVE = {
 """Every relaxed rule, its knob, and the settings between the exact rule and the loosest one that was published."""
 
 
+FOLDERS = ("prompts", "reader", "clip", "features")
+"""Settings that are paths."""
+
+
 @dataclass(frozen=True)
 class ImageSettings:
     """How an image model is measured. speed: its `drafters` are rows (`mmspec.benchmarks.rows`), its first temperature
     the only one, its `questions` the captions with clocks.
 
     captions: how many are judged. batches: sizes. guidance: None is the model's own. prompts: a file of captions, one a
-    line; held-out ones of the synthetic world by default. reader, clip: folders of the reader of pictures (by default
-    see `mmspec.image_ar.judge`) and of a CLIP model (none by default).
+    line; held-out ones of the synthetic world by default. reader, clip, features: folders of the reader of pictures (by
+    default see `mmspec.image_ar.judge`), of a CLIP model and of a network of timm's (none by default).
     """
 
     speed: SpeedSettings
@@ -63,6 +67,7 @@ class ImageSettings:
     prompts: Path | None = None
     reader: Path | None = None
     clip: Path | None = None
+    features: Path | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("captions", (self.captions,)), ("batch", self.batches or (0,))):
