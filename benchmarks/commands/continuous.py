@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +10,11 @@ from mmspec.benchmarks.commands.options import (
     METHODS,
     Device,
     Dtype,
+    Features,
     Json,
     Model,
     Out,
+    Reader,
     Repeats,
     Seed,
     Temperature,
@@ -33,12 +34,8 @@ def continuous(
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8,32",
     questions: Annotated[int, typer.Option(help="Captions with clocks, of each batch size at least two batches.")] = 8,
     captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
-    reader: Annotated[
-        Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of an image model of timm's that sees for the Frechet distance.")
-    ] = None,
+    reader: Reader = None,
+    features: Features = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
     out: Out = None,

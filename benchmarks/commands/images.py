@@ -12,10 +12,12 @@ from mmspec.benchmarks.commands.options import (
     Compile,
     Device,
     Dtype,
+    Features,
     Json,
     Model,
     Out,
     Plot,
+    Reader,
     Repeats,
     Seed,
     Temperature,
@@ -40,13 +42,9 @@ def images(
     prompts: Annotated[
         Path | None, typer.Option(help="File of captions, one a line. Default: held-out ones of the bundled world.")
     ] = None,
-    reader: Annotated[
-        Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")
-    ] = None,
+    reader: Reader = None,
     clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of an image model of timm's that sees for the Frechet distance.")
-    ] = None,
+    features: Features = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
     plot: Plot = True,

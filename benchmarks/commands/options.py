@@ -75,3 +75,7 @@ Workers = Annotated[
     int, typer.Option(help="Workers on Ray, each with the model. Default: one per GPU, without GPUs two.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of the table.")]
+Reader = Annotated[Path | None, typer.Option(help="Folder of the reader of pictures. Default: the one of the model.")]
+Features = Annotated[
+    Path | None, typer.Option(help="Folder of an image model of timm's that sees for the Frechet distance.")
+]

@@ -12,7 +12,7 @@ from mmspec.benchmarks.drawing.canvas_run import Painted, check, paint_all, time
 from mmspec.benchmarks.drawing.measures import frechet
 from mmspec.benchmarks.drawing.plots import contact_sheet, sheet_rows
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, eyes, facts_of, marks, of_real, real_pictures
-from mmspec.benchmarks.drawing.report import JUDGED_HEAD, about_reader, heading, judged_cells
+from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, about_reader, heading, judged_cells
 from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings, judge_of
 from mmspec.benchmarks.figures import OURS, decode_cost, interval, mean_emitted, ratio, seconds_per_token, time_split
 from mmspec.benchmarks.machine import conditions
@@ -21,13 +21,11 @@ from mmspec.benchmarks.tables import FEW, aligned, number, percent, span
 from mmspec.media import save_image
 
 SPEED_HEAD = ["method", "ms/picture", "NFE", "tokens/NFE", "alpha", "S", "95 %", "draft", "verify", "other"]
-NOTE = """\
+NOTE = f"""\
 NFE: target forwards per picture; one that judges drafted groups reads as many canvases as there are groups and one
 more, except under the rules that judge all of them from one canvas. alpha: drafted tokens that were accepted. S:
 against our plain decoding in the model's own steps, the only one there is; other steps draw from another law (lossy).
-kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
-lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
-captions. Frechet: distance to real pictures."""
+{JUDGED_NOTE}"""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,12 @@ SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", *SPEED]
 MANNERS = ("placed", "related", "counted")
 JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", *MANNERS, "facts", "shuffled", "Frechet"]
 QUALITY_HEAD = [*JUDGED_HEAD, "TV", "KL", "nats", "CLIP"]
-NOTE = """\
+JUDGED_NOTE = """\
 kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
 lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
-captions. Frechet: distance to real pictures. TV, KL: codes against those of our AR loop, pooled and place by place;
+captions. Frechet: distance to real pictures."""
+NOTE = f"""\
+{JUDGED_NOTE} TV, KL: codes against those of our AR loop, pooled and place by place;
 nats: per code under the target's law. What the other seeds of our AR loop show is chance."""
 
 
