@@ -352,6 +352,15 @@ def check_rounds(found: dict) -> None:
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
 
 
+def check_trace(found: dict) -> None:
+    assert found.keys() == {f"{name}, {kind}" for name in MODELS.split(",") for kind in ("plain step", "round")}
+    for record in found.values():
+        assert record["lasts_ms"] > 0
+        assert record["kernels"] > 10
+        assert any("mm" in name for name in record["longest"])  # products lead
+    assert found["speech-0.5b, round"]["kernels"] > found["speech-0.5b, plain step"]["kernels"]
+
+
 def check_real(found: dict) -> None:
     plain, drafted = found.values()
     assert (plain["tau"], plain["drafter"]) == (1.0, "none")
@@ -365,6 +374,7 @@ CHECKS: dict[str, Callable[[dict], None]] = {
     "baselines": check_baselines,
     "sweep": check_sweep,
     "rounds": check_rounds,
+    "trace": check_trace,
     "real": check_real,
 }
 

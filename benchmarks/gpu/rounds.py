@@ -90,6 +90,20 @@ def pipelines(bench: Bench, model: Callable[[], PreTrainedModel]) -> dict[str, P
     return {name: pipeline(model(), compiled=compiled) for name, compiled in kinds.items()}
 
 
+def node_count(bench: Bench) -> int:
+    """Nodes of a draft, node 0 included: as many as ride along for the price of one."""
+    return 8 if bench.small else NODES if bench.settings.rows <= 4 else NODES // 2
+
+
+def drafting(bench: Bench, spec: Spec, pipe: Pipeline, depth: int, law: str) -> Pipeline:
+    """The pipeline with an EAGLE head of true size and synthetic acceptance."""
+    nodes, rows = node_count(bench), bench.settings.rows
+    head = head_like(pipe.target.model, spec.draft_vocabulary)
+    table = TABLES[law](min(PLAYED, depth + 1), depth, rows).to(bench.device)
+    drafter = Eagle1(head, depth=depth, width=8, top_k=8, total=nodes)
+    return sized(pipe, (nodes,)).with_drafter(drafter, "own", Synthetic(table))
+
+
 def plain_ms(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]]) -> dict[str, float]:
     """Milliseconds of a plain step: of our loop, measured here, and of the stage baselines, if it ran."""
     found = {}
@@ -125,19 +139,17 @@ def measured(
     """
     plain = timed()
     rows = bench.settings.rows
-    nodes = 8 if bench.small else NODES if rows <= 4 else NODES // 2
+    nodes = node_count(bench)
     tau = min(PLAYED, depth + 1)
-    pipe = sized(list(pipes().values())[-1], (nodes,))
-    drafter = Eagle1(head_like(pipe.target.model, spec.draft_vocabulary), depth=depth, width=8, top_k=8, total=nodes)
-    table = TABLES[law](tau, depth, rows).to(bench.device)
-    stats = answered(bench, spec, pipe.with_drafter(drafter, "own", Synthetic(table)))
-    split = answered(bench, spec, pipe.with_drafter(Waiting(drafter, bench.device), "own", Synthetic(table)))
+    pipe = drafting(bench, spec, list(pipes().values())[-1], depth, law)
+    stats = answered(bench, spec, pipe)
+    split = answered(bench, spec, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own"))
     rounds, played = len(stats.accept_lengths), len(split.accept_lengths)
     base = min(plain, key=lambda name: plain[name])
     round_ms = 1000 * stats.decode_seconds / rounds
     dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
-    drafting = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
-    floor = step_seconds(dims, nodes, length, bench.card, rows) + drafting
+    drafted = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
+    floor = step_seconds(dims, nodes, length, bench.card, rows) + drafted
     share = plain[base] / round_ms
     limit = cap(dims, nodes, depth, length, bench.card, spec.draft_vocabulary, rows)
     return {

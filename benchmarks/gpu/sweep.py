@@ -45,7 +45,7 @@ def run(bench: Bench) -> None:
 
 def measured(bench: Bench, spec: Spec, model: Callable[[], PreTrainedModel], compiled: bool) -> dict[str, Any]:
     """Milliseconds by number of nodes, and their floors. model: gives it, made when first asked for."""
-    sizes = SMALL_NODES if bench.small else NODES
+    sizes = bench.settings.nodes or (SMALL_NODES if bench.small else NODES)
     target = pipeline(model(), compiled=compiled, sizes=sizes).target
     length = spec.prompt
     rows = bench.settings.rows
