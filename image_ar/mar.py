@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
+from mmspec.finite import check_finite
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
@@ -26,7 +27,7 @@ from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
-from mmspec.targets import CausalTarget, check_finite, unpad
+from mmspec.targets import CausalTarget, unpad
 
 SCHEDULES = ("linear", "constant")
 UNSERVED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "ras_window": 0}

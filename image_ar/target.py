@@ -20,12 +20,13 @@ from mmspec.cache import Past
 from mmspec.contract import Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
+from mmspec.finite import check_finite
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
-from mmspec.targets import CausalState, CausalTarget, check_finite, unpad
+from mmspec.targets import CausalState, CausalTarget, unpad
 
 
 class CodeDecoder(Decoder):

@@ -108,12 +108,20 @@ class Draft:
     q: Tensor | None = None
     valid: Tensor | None = None
     _ancestors: Tensor | None = field(default=None, repr=False)
+    _levels: int | None = field(default=None, repr=False)
 
     @classmethod
     def root(cls, pending: Tensor) -> Draft:
         """The empty draft: only the pending token [B]. Verifying it is a plain autoregressive step."""
         first = pending.new_zeros(len(pending), 1)
-        return cls(pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None])
+        return cls(pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None], _levels=0)
+
+    @property
+    def levels(self) -> int:
+        """A number of levels below node 0 that no row exceeds. Who makes a draft knows it; else the device is asked."""
+        if self._levels is None:
+            self._levels = int(self.depth.max())
+        return self._levels
 
     @property
     def size(self) -> int:
@@ -176,6 +184,8 @@ class State:
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
     room: how many levels below node 0 may still be useful to any row.
     shape: how large this round's draft should be; None leaves it to the drafter.
+    finite: [] bool, whether this round's logits are numbers; the stop rule reads it with all else that it reads of the
+        device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
@@ -192,6 +202,7 @@ class State:
     pending: Tensor | None = None
     room: int = 0
     shape: Shape | None = None
+    finite: Tensor | None = None
     chains: bool = False
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None

@@ -14,6 +14,7 @@ import torch
 
 from mmspec.contract import Accepted, Draft, State
 from mmspec.errors import InputError, shorten
+from mmspec.finite import not_finite
 
 
 class TextStop:
@@ -58,12 +59,19 @@ class TextStop:
         return first
 
     def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Fill the host side of `accepted`; extend `state.ids`; mark rows that end."""
+        """Fill the host side of `accepted`; extend `state.ids`; mark rows that end.
+
+        Raises: NumericalError: the round's logits are no numbers.
+        """
         assert accepted.next is not None
         tokens = draft.tokens.gather(1, accepted.path)
         width = accepted.path.shape[1]
-        # one tensor, so one synchronisation with the device
-        host = torch.cat([accepted.count[:, None], accepted.next[:, None], accepted.path, tokens], 1).tolist()
+        columns = [accepted.count[:, None], accepted.next[:, None], accepted.path, tokens]
+        if state.finite is not None:
+            columns.append(state.finite.expand(len(tokens), 1))
+        host = torch.cat(columns, 1).tolist()  # one tensor, so one synchronisation with the device
+        if state.finite is not None and not host[0].pop():
+            raise not_finite(f"output position {max(map(len, self.outputs))}")
         for row, (count, following, *rest) in enumerate(host):
             accepted.paths.append(rest[:count])
             run = [*rest[width + 1 : width + count], following]

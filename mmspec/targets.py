@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
-from mmspec.errors import InputError, NumericalError, UnsupportedError
+from mmspec.errors import InputError, UnsupportedError
+from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
 from mmspec.head import head_of
 from mmspec.options import MAX_NEW_TOKENS, end_tokens
@@ -243,8 +244,7 @@ class CausalTarget:
         """One forward over the tree, on the committed cache."""
         assert isinstance(state, CausalState)
         heard = self.decoder.extend(state.cache, draft.tokens, draft.depth, draft.ancestors, state.taps)
-        place = max(len(ids) - start for ids, start in zip(state.ids, state.lengths, strict=True))
-        check_finite(heard.logits, f"output position {place}")
+        state.finite = finite(heard.logits)
         return Verified(heard.logits, heard.taps)
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
@@ -269,15 +269,6 @@ def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
     if not all(rows):
         raise InputError("a prompt is empty: give every row at least one token")
     return rows
-
-
-def check_finite(logits: Tensor, where: str) -> None:
-    """Raise NumericalError if some logits [.., V] have no finite maximum: NaN would repeat one token for ever."""
-    if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf win every maximum; -inf everywhere is one, too
-        raise NumericalError(
-            f"the target's logits are not finite at {where}: the weights are damaged or overflow in this dtype "
-            "(try dtype=torch.float32)"
-        )
 
 
 def _one_node(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

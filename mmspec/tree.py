@@ -11,7 +11,7 @@ def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draf
     batch, size = tokens.shape
     depth = torch.arange(size, device=tokens.device).expand(batch, size)
     above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
-    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above)
+    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above, _levels=size - 1)
 
 
 def follow(draft: Draft, choice: Tensor) -> Accepted:

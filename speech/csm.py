@@ -21,12 +21,13 @@ from transformers import CsmForConditionalGeneration, DynamicCache, PreTrainedCo
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
+from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.stopping import TextStop
-from mmspec.targets import check_finite, unpad
+from mmspec.targets import unpad
 
 
 @dataclass

@@ -18,10 +18,11 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import InputError, MismatchError
+from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
-from mmspec.targets import CausalTarget, check_finite, unpad
+from mmspec.targets import CausalTarget, unpad
 
 
 @dataclass

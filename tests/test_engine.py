@@ -24,6 +24,7 @@ import torch
 import toys
 from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
 from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmspec
 from mmspec.acceptance.exact import Exact
@@ -340,7 +341,40 @@ def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int)
                 assert not lanes(made[0])
                 ready = {(kind.method, width) for width in WIDTHS}
                 assert all(found == ready for found in lanes(made[1]))
+                assert any(key[0] == "whole" for slab in made[1].steps.slabs.free for key in slab.recorded)
     assert kept > 0
+
+
+class NoHost(TorchDispatchMode):
+    """Fails where a graph could not be captured: a number is asked of the device, or a new tensor comes from the
+    host."""
+
+    forbidden = ("item", "_local_scalar_dense", "nonzero", "lift_fresh", "is_nonzero", "equal", "one_hot")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in self.forbidden
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(("sampling", "rule"), SETTINGS)
+@pytest.mark.parametrize("kind", [Eagle, Eagle1])
+def test_a_whole_draft_is_recorded_without_the_host(kind: type[Eagle], sampling: Sampling, rule: Any) -> None:
+    """Trees that grow, that are filled and that are drawn; commits, too: what is recorded never waits."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    drafter = kind(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
+    toys.answer(fixed, drafter, inputs, 20, sampling, rule)
+    slabs = *drafter.steps.slabs.free, *fixed.decoder.engine.slabs.free
+    assert {key[0] for slab in slabs for key in slab.recorded} == {"whole", "keep"}
+    for slab in slabs:
+        for recorded in slab.recorded.values():
+            for given in recorded.inputs:
+                given.zero_()  # keeps nothing, so that lengths stay
+            before = slab.lengths.clone()
+            with torch.inference_mode(), NoHost():
+                recorded.graph()
+            assert torch.equal(slab.lengths, before)
 
 
 @pytest.mark.parametrize(("kind", "net"), [(DFlash, BlockNet), (DSpark, SparkNet)])

@@ -30,6 +30,5 @@ def choices(draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> 
     """[B, N] int64: the token that the target emits after each node."""
     if sampler.greedy:
         return scores.argmax(-1)
-    levels = int(draft.depth.max()) + 1  # nodes of one depth share the noise of one position
-    g = sampler.noise_ahead(emitted, levels, scores.shape[-1])
+    g = sampler.noise_ahead(emitted, draft.levels + 1, scores.shape[-1])  # nodes of one depth share that of a position
     return (scores + g.gather(1, draft.depth[..., None].expand_as(scores))).argmax(-1)

@@ -43,7 +43,7 @@ class Ratio:
         law = p[:, 0].clone()
         if draft.q is not None:
             offspring = children(draft)
-            levels, width = int(draft.depth.max()), offspring.shape[-1]
+            levels, width = draft.levels, offspring.shape[-1]
             positions = emitted[:, None] + torch.arange(levels, device=p.device)
             coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, width)  # [B, levels, width]
             for level in range(levels):

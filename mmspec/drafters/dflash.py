@@ -121,8 +121,8 @@ class BlockDrafter(HeadDrafter):
         self.absorb, self.block, self.steps = absorb, block, None
         if self.engine is not None:
             self.steps = (
-                self.engine.steps(absorb, f"{self.method}'s context"),
-                self.engine.steps(block, f"{self.method}'s block", (net.settings["block"],)),
+                self.engine.steps(net, absorb, f"{self.method}'s context"),
+                self.engine.steps(net, block, f"{self.method}'s block", (net.settings["block"],)),
             )
             self.absorb, self.block = self.steps
 

@@ -21,7 +21,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.growing import Choice
 from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.slots import Slots, below
+from mmspec.drafters.whole import Whole
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Eagle(HeadDrafter):
         self.steps = None
         if self.engine is not None:
             net, embed = self.net, target.embed
-            self.steps = self.engine.steps(lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
+            self.steps = self.engine.steps(net, lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
 
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""
@@ -112,9 +113,11 @@ class Eagle(HeadDrafter):
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Unrolling:
         """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
         slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
-        if self.steps is not None:
-            slots.settle(self.steps, max(state.limits))
-        return Unrolling(self, self.choice(sampler, kind), slots)
+        if self.steps is None:
+            return Unrolling(self, self.choice(sampler, kind), slots)
+        slots.settle(self.steps, max(state.limits))
+        choice = self.choice(sampler, kind)
+        return Unrolling(self, choice, slots, whole=Whole(self, self.steps, choice, slots))
 
 
 class Eagle1(Eagle):
@@ -137,16 +140,19 @@ class Hass(Eagle):
 class Unrolling:
     """A head that runs on its own estimates, on one request.
 
-    states: [B, F, H] the estimates at the nodes that got children last.
+    states: [B, F, H] the estimates at the nodes that got children last. whole: drafts in one launch, where it can.
     """
 
     drafter: Eagle
     choice: Choice
     slots: Slots
     states: Tensor | None = None
+    whole: Whole | None = None
 
     def propose(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then draft on estimates."""
+        if self.whole is not None and self.whole.serves(state):
+            return self.whole.propose(state)
         draft = self.drafter.tree(state, self.choice, self._expand)
         self.slots.forget()
         return draft
@@ -157,9 +163,7 @@ class Unrolling:
             self.states = self.slots.read(self._forward)[:, None]
         else:
             assert self.states is not None
-            features = self.states[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
-            positions, mask = self.slots.beyond(level - 1, above, features.dtype)
-            self.states = self._forward(tokens, features, positions, mask, self.slots.cache.hf)
+            self.states = below(self._forward, self.slots.cache, self.states, level, tokens, origin, above)
         return self.drafter.net.logits(self.states, self.drafter.head)
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
@@ -169,4 +173,8 @@ class Unrolling:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the accepted nodes with their true features, whoever drafted them."""
-        self.slots.observe(draft, self.drafter.heard(verified.taps), accepted)
+        heard = self.drafter.heard(verified.taps)
+        if self.whole is None:
+            self.slots.observe(draft, heard, accepted)
+        else:
+            self.whole.observe(draft, heard, accepted)

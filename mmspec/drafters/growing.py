@@ -164,7 +164,9 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
         tokens = token.gather(1, chosen)
         paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
-    return best(found, parents, scores, depth, pending, shape.total, choice.kind)
+    draft = best(found, parents, scores, depth, pending, shape.total, choice.kind)
+    draft._levels = shape.depth
+    return draft
 
 
 def grow_at_once(
@@ -237,7 +239,7 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree:
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))
     parents, depth = layout.expand(batch, -1, -1).unbind(2)
-    draft = Draft(tokens, parents, depth, choice.kind)
+    draft = Draft(tokens, parents, depth, choice.kind, _levels=len(parts))
     if laws:
         draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=pending.device)
         for nodes, law in laws:

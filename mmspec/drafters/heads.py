@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -36,6 +37,23 @@ MOST_PERSONAL = 8
 
 DRAFT_IDS = "draft_ids"
 """The draft vocabulary among the tensors of a saved drafter."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a tree: levels below node 0, nodes expanded per level, nodes, children proposed per node; and whether drawn
+    trees are chains."""
+
+    levels: int
+    width: int
+    total: int
+    top_k: int
+    chains: bool
+
+    @property
+    def shape(self) -> Shape:
+        """Without what only drafters ask for."""
+        return Shape(self.levels, self.width, self.total)
 
 
 class HeadNet(nn.Module):
@@ -183,26 +201,34 @@ class HeadDrafter(ABC):
         parts = [taps[tap] for tap in self.taps(self.target)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
-    def tree(self, state: State, choice: Choice, expand: Expand | Guess) -> Draft:
-        """The draft of a round; `expand` is asked for nothing if there is no room for one."""
-        assert state.pending is not None
+    def sizes(self, state: State) -> Sizes:
+        """Those of this round's tree."""
         width, top_k, total = self.width, self.top_k, self.total
         if state.shape is not None:
             width, top_k, total = state.shape.width, state.shape.width, state.shape.total
-        levels = min(state.levels(self.depth), self.most, total - 1)
-        if levels < 1:
+        return Sizes(min(state.levels(self.depth), self.most, total - 1), width, total, top_k, state.chains)
+
+    def tree(self, state: State, choice: Choice, expand: Expand | Guess) -> Draft:
+        """The draft of a round; `expand` is asked for nothing if there is no room for one."""
+        assert state.pending is not None
+        sizes = self.sizes(state)
+        if sizes.levels < 1:
             return state.undrafted()
         if isinstance(expand, Guess):
             if not (self.static or choice.personal):
-                shape = Shape(levels, width, total)
-                return grow_at_once([ids[-1] for ids in state.ids], state.emitted, choice, expand, shape, top_k)
+                pending = [ids[-1] for ids in state.ids]
+                return grow_at_once(pending, state.emitted, choice, expand, sizes.shape, sizes.top_k)
             if not choice.draws:
-                levels = min(levels, MOST_PERSONAL)
-            expand = expand.level_by_level(levels)
+                sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
+            expand = expand.level_by_level(sizes.levels)
+        return self.grown(state.pending, state.emitted, choice, expand, sizes)
+
+    def grown(self, pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, sizes: Sizes) -> Draft:
+        """A tree that is asked for level by level, at least one level deep; pending, emitted: [B]."""
         if self.static or choice.draws:
-            nodes = best_tree(self.shares, total, levels, 1 if state.chains else top_k)
-            return fill(state.pending, state.emitted, choice, expand, nodes)
-        return grow(state.pending, state.emitted, choice, expand, Shape(levels, width, total), top_k)
+            nodes = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
+            return fill(pending, emitted, choice, expand, nodes)
+        return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:

@@ -56,7 +56,8 @@ def plant(trees: Sequence[HostTree], device: torch.device, kind: Kind = "point")
         for tree, gap in zip(trees, gaps, strict=True)
     ]
     tokens, parents, depth, real = torch.tensor(fields, device=device).unbind(1)  # four times [B, N]
-    return Draft(tokens, parents, depth, kind, valid=real.bool() if any(gaps) else None)
+    levels = max(max(tree.depth) for tree in trees)
+    return Draft(tokens, parents, depth, kind, valid=real.bool() if any(gaps) else None, _levels=max(levels, any(gaps)))
 
 
 def likeliest(pending: int, runs: Sequence[Sequence[int]], total: int, share: float = 0.0) -> HostTree:

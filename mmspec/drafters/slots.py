@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mmspec.cache import RowCache
+from mmspec.cache import Past, RowCache
 from mmspec.contract import Accepted, Draft, State
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ class Slots:
         rows = torch.arange(accepted.path.shape[0], device=accepted.path.device)
         counts = [len(path) if run else 0 for path, run in zip(accepted.paths, accepted.emitted, strict=True)]
         path = accepted.path[:, : max(counts)]
-        tokens = draft.tokens.gather(1, path).roll(-1, 1)
-        ends = (accepted.count - 1).clamp(max=path.shape[1] - 1)  # a row that is done may have a longer path
-        tokens[rows, ends] = accepted.next
+        tokens = following(draft.tokens, path, accepted.count, accepted.next)
         pairs = len(heard) // len(rows)
         every = torch.arange(len(heard), device=rows.device)[:, None]
         self.waiting.append((tokens.repeat(pairs, 1), heard[every, path.repeat(pairs, 1)], counts * pairs))
@@ -87,12 +85,8 @@ class Slots:
 
     def _keep(self, forward: Forward, tokens: Tensor, features: Tensor, counts: list[int]) -> Tensor:
         """Forward slots [B, M] behind the true ones, the first `counts` of which become true; returns [B, M, H]."""
-        batch, width = tokens.shape
-        depth = torch.arange(width, device=tokens.device).expand(batch, width)
-        causal = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril().expand(batch, width, width)
-        positions = self.cache.positions() + self.cache.shift + depth
-        out = forward(tokens, features, positions, self.cache.mask(causal, depth, features.dtype), self.cache.hf)
-        self.cache.commit(width, [list(range(count)) for count in counts])
+        out = causal(forward, self.cache, tokens, features)
+        self.cache.commit(tokens.shape[1], [list(range(count)) for count in counts])
         return out
 
     def settle(self, steps: Steps, budget: int) -> None:
@@ -109,16 +103,49 @@ class Slots:
         self.waiting = [(tokens[rows, last][:, None], heard[rows, last][:, None], [1] * len(counts))]
 
     def beyond(self, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Positions [B, F] and mask of nodes in the slot that follows the true ones, or `offset` behind it.
-
-        Args: seen: [B, F, M] bool, which of the M nodes forwarded since then each of them sees; they are the last F.
-        """
-        positions = (self.cache.positions() + self.cache.shift + offset).expand(seen.shape[:2])
-        return positions, self.cache.mask(seen, positions, dtype)
+        """See `beyond`."""
+        return beyond(self.cache, offset, seen, dtype)
 
     def forget(self) -> None:
         """Drop everything that was forwarded after the true slots."""
         self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * len(self.cache.lengths))
+
+
+def following(tokens: Tensor, path: Tensor, count: Tensor, pending: Tensor) -> Tensor:
+    """[B, A] the token after each node of accepted paths: tokens [B, N] of the draft, path [B, A], count [B], and the
+    new pending token [B] after the last."""
+    after = tokens.gather(1, path).roll(-1, 1)
+    rows = torch.arange(len(path), device=path.device)
+    after[rows, (count - 1).clamp(max=path.shape[1] - 1)] = pending  # a row that is done may have a longer path
+    return after
+
+
+def causal(forward: Forward, past: Past, tokens: Tensor, features: Tensor) -> Tensor:
+    """[B, M, H] the output at slots [B, M] that stand behind the true ones, one after the other."""
+    batch, width = tokens.shape
+    depth = torch.arange(width, device=tokens.device).expand(batch, width)
+    seen = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril().expand(batch, width, width)
+    positions = past.positions() + past.shift + depth
+    return forward(tokens, features, positions, past.mask(seen, depth, features.dtype), past.hf)
+
+
+def beyond(past: Past, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Positions [B, F] and mask of nodes in the slot that follows the true ones, or `offset` behind it.
+
+    Args: seen: [B, F, M] bool, which of the M nodes forwarded since then each of them sees; they are the last F.
+    """
+    positions = (past.positions() + past.shift + offset).expand(seen.shape[:2])
+    return positions, past.mask(seen, positions, dtype)
+
+
+def below(
+    forward: Forward, past: Past, states: Tensor, level: int, tokens: Tensor, origin: Tensor, above: Tensor
+) -> Tensor:
+    """The outputs [B, F, H] at nodes of a level from 1 on, whose features are the outputs `states` [B, P, H] at those
+    of the level before. tokens, origin, above: see `mmspec.drafters.growing.Expand`."""
+    features = states[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
+    positions, mask = beyond(past, level - 1, above, features.dtype)
+    return forward(tokens, features, positions, mask, past.hf)
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""Attention along the branches of a tree, over a static buffer: registered with transformers under the name
-"mmspec_tree", so that unmodified models call it.
+"""Attention along the branches of a tree, over a static buffer: registered with transformers under the names
+"mmspec_tree" and "mmspec_masked", so that unmodified models call it.
 
 A forward that gets `tree=TreeSlots(..)` hands it down to every layer; keys and values are then the whole buffer.
 Without a tree (prefill, a vision tower) it is transformers' own sdpa, masks included. On a CUDA device the Triton
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -23,7 +24,9 @@ from mmspec.errors import UnsupportedError
 if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
     from mmspec.engine import kernel
 
-NAME = "mmspec_tree"
+NAME, MASKED = "mmspec_tree", "mmspec_masked"
+FEW = 64
+"""Most queries for which scores of a whole buffer are written down."""
 BEYOND = ("s_aux", "position_bias")
 """What some models add to their scores (sinks, biases) and neither the kernel nor its twin knows."""
 
@@ -107,5 +110,48 @@ def attend(
     return out.reshape(batch, heads, nodes, size).transpose(1, 2)
 
 
-ALL_ATTENTION_FUNCTIONS.register(NAME, tree_attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+def masked_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The same for a drafter's few nodes under a mask of their own: two products and what a compiler fuses between.
+
+    Library kernels do not split keys for so few queries, and leave most of a GPU idle. Arguments as for
+    `tree_attention`; attention_mask: additive [B, 1, N, S], and without one (or for long queries) it is sdpa.
+    """
+    batch, heads, nodes, size = query.shape
+    if attention_mask is None or nodes > FEW:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+        return out, None
+    grouped = query.reshape(batch, key.shape[1], -1, size)  # rows = heads of a group x nodes
+    scores = (grouped @ key.transpose(-1, -2)).float() * (size**-0.5 if scaling is None else scaling)
+    scores = scores.unflatten(2, (-1, nodes)) + attention_mask[:, :, None]
+    out = scores.softmax(-1).to(value.dtype).flatten(2, 3) @ value
+    return out.reshape(batch, heads, nodes, size).transpose(1, 2), None
+
+
+def use_tree_attention(model: PreTrainedModel) -> None:
+    """Let the decoder of a model that runs sdpa call `tree_attention` instead, where the device has the kernel."""
+    text = model.config.get_text_config(decoder=True)
+    if model.device.type != "cuda" or text._attn_implementation != "sdpa":
+        return
+    model.set_attn_implementation(NAME if text is model.config else {"text_config": NAME})
+
+
+def use_masked_attention(net: nn.Module) -> None:
+    """The same for the layers of a drafter and `masked_attention`."""
+    for module in net.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "_attn_implementation", None) == "sdpa" and next(net.parameters()).is_cuda:
+            config._attn_implementation = MASKED
+
+
+for name, function in ((NAME, tree_attention), (MASKED, masked_attention)):
+    ALL_ATTENTION_FUNCTIONS.register(name, function)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

@@ -20,6 +20,8 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.cache import RowCache, additive, visible
+from mmspec.engine.graphs import Place, Recorded
+from mmspec.engine.sizes import padded
 from mmspec.errors import UnsupportedError
 
 FRONT = 64
@@ -28,6 +30,8 @@ AHEAD = 4096
 """Most tokens for which a cache is made in advance; a longer answer makes it grow."""
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
+KEPT = (1, 8, 16)
+"""Lengths of paths for which a commit is recorded; others follow as powers of two."""
 
 
 class TreeLayer(CacheLayerMixin):
@@ -107,6 +111,7 @@ class Slab:
 
     kv: [L, 2, B, Hkv, front + room, D]. lengths: [B] int64 committed tokens. shift: see `RowCache`.
     lanes: what an engine keeps beside it, by number of nodes; steps of a drafter by their name, too.
+    recorded: functions of tensors that read or write here. place: where they are captured.
     """
 
     beside = None
@@ -120,6 +125,8 @@ class Slab:
         self.lengths = torch.zeros(form.rows, dtype=torch.long, **place)
         self.shift = torch.zeros(form.rows, 1, dtype=torch.long, **place)
         self.lanes: dict[Any, Any] = {}
+        self.recorded: dict[Any, Recorded] = {}
+        self.place = Place(form.device)
         self.start = torch.zeros(1, dtype=torch.long, **place)
         self.hf: Cache = TreeCache(self, [TreeLayer(keys, values, self.start) for keys, values in self.kv])
 
@@ -145,9 +152,32 @@ class Slab:
         gap = tree.new_zeros(()).expand(*tree.shape[:2], self.front - nodes)
         return additive(torch.cat([tree, gap, past], -1), dtype)
 
+    def keep(self, path: Tensor, count: Tensor) -> None:
+        """Commit the first count [B] of the nodes path [B, A] of each row: on the device alone.
+
+        What stands behind the count is not read, and a row that keeps nothing stays as it is.
+        """
+        place = torch.arange(path.shape[1], device=path.device)
+        kept = place < count[:, None]
+        goal = torch.where(kept, self.front + self.positions() + place, 0)  # the others: node 0 onto itself
+        source = torch.where(kept, path, 0)
+        rows = torch.arange(len(path), device=path.device)[:, None]
+        self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]
+        self.lengths.add_(count)
+
+    def keep_listed(self, paths: list[list[int]]) -> None:
+        """The same for lists: one copy to the device, and where there is CUDA one launch."""
+        width = padded(max(map(len, paths)), KEPT)
+        table = torch.tensor([[len(path), *path, *[0] * (width - len(path))] for path in paths])
+        key = "keep", width
+        if key not in self.recorded:
+            self.recorded[key] = Recorded(lambda table: self.keep(table[:, 1:], table[:, 0]), [table], self.place)
+        self.recorded[key](table)
+
     def drop(self) -> None:
         """Let go of what points back here, so that the memory is free at once and not when Python looks for cycles."""
         self.lanes.clear()
+        self.recorded.clear()
         self.hf = Cache(layers=[])
 
     def clear(self) -> None:
@@ -259,15 +289,11 @@ class StaticRows(RowCache):
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
         if max(self.lengths) > self.slab.room:
             self.grow(self.slab.front, max(self.lengths))
-        slab = self.slab
-        padded = torch.tensor([[len(path), *path, *[0] * (most - len(path))] for path in paths])
-        padded = padded.to(self.device, non_blocking=True)
-        count, source = padded[:, :1], padded[:, 1:]
-        place = torch.arange(most, device=self.device)
-        goal = torch.where(place < count, slab.front + slab.positions() + place, 0)  # padding: node 0 onto itself
-        rows = torch.arange(len(paths), device=self.device)[:, None]
-        slab.kv[:, :, rows, :, goal] = slab.kv[:, :, rows, :, source]
-        slab.lengths += count[:, 0]
+        self.slab.keep_listed(paths)
+
+    def note(self, counts: list[int]) -> None:
+        """Take over lengths that grew by so many on the device."""
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
 
     def grow(self, front: int, room: int) -> None:
         """Move to a buffer with these sizes, what was forwarded last included."""

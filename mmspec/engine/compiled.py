@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,20 +29,24 @@ class Compiled:
         Raises: UnsupportedError: the function cannot be compiled.
         """
         if self.backend is not None:
-            self._compile(arguments)
-        place = self._places.get(device) or self._places.setdefault(device, Place(device))
-        return Graph(lambda: self.function(*arguments), place)
+            self(*arguments)
+        return Graph(lambda: self.function(*arguments), self.place(device))
 
-    def _compile(self, arguments: tuple[Any, ...]) -> None:
+    def place(self, device: torch.device) -> Place:
+        """Where its graphs, and those of functions that call it, are captured."""
+        return self._places.get(device) or self._places.setdefault(device, Place(device))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function gives, by a call that is not captured; compiled now, if it has to be.
+
+        Raises: UnsupportedError: the function cannot be compiled.
+        """
+        if self.backend is None:
+            return self.function(*arguments)
         try:
             with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
-                self.function(*arguments)
+                return self.function(*arguments)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise UnsupportedError(
                 f"{self.name} cannot be compiled ({one_line(error)}): load the target with compile=False"
             ) from error
-
-
-def padded(nodes: int, sizes: Sequence[int]) -> int:
-    """The size at which that many nodes are forwarded: the least of the ascending `sizes`, or else a power of two."""
-    return next((size for size in sizes if size >= nodes), 1 << (nodes - 1).bit_length())

@@ -14,14 +14,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.cache import RowCache
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
+from mmspec.engine.attention import use_masked_attention, use_tree_attention
 from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows
-from mmspec.engine.compiled import Compiled, padded
+from mmspec.engine.compiled import Compiled
 from mmspec.engine.graphs import Graph
+from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
 
@@ -71,10 +73,14 @@ class Engine:
         self.decoder, self.sizes = decoder, sizes
         self.slabs = Slabs()
         self.backend = backend
+        use_tree_attention(decoder.model)
         self.compiled = Compiled(self._step, backend, type(decoder.model).__name__)
 
-    def steps(self, forward: Callable[..., Tensor], name: str, widths: tuple[int, ...] = WIDTHS) -> Steps:
-        """The same for a drafter's own layers. Arguments as for `Steps`."""
+    def steps(
+        self, net: nn.Module, forward: Callable[..., Tensor], name: str, widths: tuple[int, ...] = WIDTHS
+    ) -> Steps:
+        """The same for a drafter's own layers, those of `net`. Arguments as for `Steps`."""
+        use_masked_attention(net)
         return Steps(forward, self.backend, name, widths)
 
     def settle(self, cache: RowCache, budget: int, taps: Taps = ()) -> StaticRows:

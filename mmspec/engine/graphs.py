@@ -5,11 +5,12 @@ Without CUDA it is called as it is, so that everything around it is the same eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 WARM = 3
@@ -61,3 +62,25 @@ class Graph:
         with self.place.lock:
             self.captured.replay()
             return tree_map_only(torch.Tensor, torch.clone, self.results)
+
+
+class Recorded:
+    """A function of tensors with inputs at addresses of its own: whatever is given is copied there.
+
+    Args: function: see `Graph`; it is first run on zeros, and then must change nothing that counts. inputs: tensors of
+        the largest shapes that will come; those that are given may have fewer columns (dimension 1), the others keep
+        what they held.
+    """
+
+    @torch.inference_mode(False)  # they outlive a request
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[Tensor], place: Place) -> None:
+        self.inputs = [torch.zeros(given.shape, dtype=given.dtype, device=place.device) for given in inputs]
+        with torch.inference_mode():
+            self.graph = Graph(lambda: function(*self.inputs), place)
+
+    def __call__(self, *given: Tensor) -> Any:
+        """What the function gives for these. Tensors may lie on the host."""
+        for static, new in zip(self.inputs, given, strict=True):
+            into = static if new.shape == static.shape else static[:, : new.shape[1]]
+            into.copy_(new, non_blocking=True)
+        return self.graph()

@@ -7,7 +7,7 @@ level it is, is data. The prompt is read by plain calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows, TreeCache
-from mmspec.engine.compiled import Compiled, padded
-from mmspec.engine.graphs import Graph
+from mmspec.engine.compiled import Compiled
+from mmspec.engine.graphs import Graph, Recorded
+from mmspec.engine.sizes import padded
 
 WIDTHS = (1, 4, 8)
 """Numbers of nodes that are made ready; others follow as powers of two. None is more than double of what it serves, so
@@ -86,11 +87,25 @@ class Steps:
             self._graph(self._lane(rows.slab, width, features), rows.slab)
         return rows
 
+    def uncaptured(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: TreeCache) -> Tensor:
+        """The same on a static cache by a compiled call, for functions that are captured as a whole."""
+        lane = self._lane(cache.slab, self.padded(tokens.shape[1]), features)
+        lane.load(tokens, features, positions, mask)
+        return self.compiled(lane.tokens, lane.features, lane.positions, lane.mask, cache)[:, : tokens.shape[1]]
+
+    def padded(self, nodes: int) -> int:
+        """The width at which that many nodes are forwarded."""
+        return padded(nodes, self.widths)
+
+    def recorded(self, function: Callable[..., Any], inputs: Sequence[Tensor], device: torch.device) -> Recorded:
+        """A function that calls these steps, `uncaptured`, among others. Arguments as for `Recorded`."""
+        return Recorded(function, inputs, self.compiled.place(device))
+
     def __call__(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         """[B, N, H] of nodes; compiled on a static cache, by a plain call on another."""
         if not isinstance(cache, TreeCache):
             return self.forward(tokens, features, positions, mask, cache)
-        lane = self._lane(cache.slab, padded(tokens.shape[1], self.widths), features)
+        lane = self._lane(cache.slab, self.padded(tokens.shape[1]), features)
         lane.load(tokens, features, positions, mask)
         return self._graph(lane, cache.slab)()[:, : tokens.shape[1]]
 

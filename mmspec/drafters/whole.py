@@ -1,0 +1,141 @@
+"""A whole draft as one function of tensors: the last round's slots are read, then the tree is grown level by level.
+
+Where steps are compiled, the function is recorded for every size of tree, on CUDA in a graph: a draft costs the host
+one launch instead of hundreds. It reads what the last round left, as it comes from the rule; which slots are true is
+decided on the device. Drafts are those of the plain calls, which serve whenever more than one round waits to be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft, State
+from mmspec.drafters.growing import Choice
+from mmspec.drafters.heads import Sizes
+from mmspec.drafters.slots import Slots, below, causal, following
+from mmspec.engine.steps import WIDTHS
+
+if TYPE_CHECKING:
+    from mmspec.drafters.eagle import Eagle
+    from mmspec.engine.cache import Slab, StaticRows
+    from mmspec.engine.graphs import Recorded
+    from mmspec.engine.steps import Steps
+
+MOST_READ = WIDTHS[-1]
+"""Most tokens that a round may have emitted for its slots to be read here."""
+
+
+@dataclass
+class Whole:
+    """On one request.
+
+    slots: of the request, in a static cache. left: what the last round left: its draft, what was heard of the target at
+    every node [B, N, T], and what was accepted.
+    """
+
+    drafter: Eagle
+    steps: Steps
+    choice: Choice
+    slots: Slots
+    left: tuple[Draft, Tensor, Accepted] | None = None
+
+    def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
+        """Remember a round; the one before it, if nobody read it, waits among the slots."""
+        self.hand_over()
+        self.left = draft, heard, accepted
+
+    def hand_over(self) -> None:
+        """Let plain calls read what the last round left."""
+        if self.left is not None:
+            self.slots.observe(*self.left)
+            self.left = None
+
+    def serves(self, state: State) -> bool:
+        """Whether this round can be drafted here; else its slots are handed over."""
+        cache: StaticRows = self.slots.cache  # type: ignore[assignment]
+        levels = self.drafter.depth if state.shape is None else state.shape.depth
+        sizes = self.drafter.sizes(state)
+        forwarded = max(sizes.levels * self.steps.padded(sizes.width), 2 * sizes.total)  # at most, padding included
+        fits = (
+            self.left is not None
+            and not self.slots.waiting
+            and not self.choice.sampler.remembers
+            and 1 <= levels <= state.room
+            and max(self.left[0].size, forwarded) <= cache.slab.front
+            and max(map(len, self.left[2].paths)) <= MOST_READ
+            and max(cache.lengths) + MOST_READ <= cache.slab.room
+        )
+        if not fits:
+            self.hand_over()
+        return fits
+
+    def propose(self, state: State) -> Draft:
+        """The round's draft."""
+        assert self.left is not None
+        left, heard, accepted = self.left
+        assert accepted.next is not None
+        self.left = None
+        cache: StaticRows = self.slots.cache  # type: ignore[assignment]
+        counts = [len(path) if run else 0 for path, run in zip(accepted.paths, accepted.emitted, strict=True)]
+        given = left.tokens, heard, accepted.path[:, :MOST_READ], torch.tensor(counts), accepted.next
+        sizes = self.drafter.sizes(state)
+        recorded = self._recorded(cache.slab, sizes, heard)
+        tokens, parents, depth, above, q = recorded(*given, state.emitted, self.choice.sampler.seeds)
+        cache.note(counts)
+        return Draft(tokens, parents, depth, self.choice.kind, q, _ancestors=above, _levels=sizes.levels)
+
+    def _recorded(self, slab: Slab, sizes: Sizes, heard: Tensor) -> Recorded:
+        """What drafts trees of that size on these addresses; made if it is not there yet."""
+        choice = self.choice
+        law = replace(choice.sampler.sampling, seed=0)
+        key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness
+        if key not in slab.recorded:
+            number = torch.zeros(len(heard), dtype=torch.long)
+            nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, MOST_READ)
+            features = heard[:, :1].expand(-1, slab.front, -1)
+            inputs = nodes, features, path, number, number, number, number
+            choice = replace(choice, sampler=choice.sampler.seeded(choice.sampler.seeds))
+            function = partial(grown, self.drafter, self.steps, choice, sizes, slab)
+            slab.recorded[key] = self.steps.recorded(function, inputs, heard.device)
+        return slab.recorded[key]
+
+
+def grown(
+    drafter: Eagle,
+    steps: Steps,
+    choice: Choice,
+    sizes: Sizes,
+    slab: Slab,
+    tokens: Tensor,
+    heard: Tensor,
+    path: Tensor,
+    count: Tensor,
+    pending: Tensor,
+    emitted: Tensor,
+    seeds: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Tokens, parents, depth, ancestors and law of a draft. Nothing in here asks the device for a number.
+
+    Args: tokens [B, N], heard [B, N, T]: of the nodes of the last round. path [B, A], count [B]: which of them were
+        accepted, none in rows that are done. pending, emitted, seeds: [B].
+    """
+    rows = torch.arange(len(path), device=path.device)
+    read = following(tokens, path, count, pending)
+    out = causal(steps.uncaptured, slab, read, drafter.net.fuse(heard[rows[:, None], path]))
+    slab.keep(torch.arange(path.shape[1], device=path.device).expand(path.shape), count)
+    states = out[rows, count - 1][:, None]
+
+    def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+        nonlocal states
+        if level > 0:
+            states = below(steps.uncaptured, slab, states, level, tokens, origin, above)
+        return drafter.net.logits(states, drafter.head)
+
+    law = replace(choice, sampler=choice.sampler.seeded(seeds))
+    draft = drafter.grown(pending, emitted, law, expand, sizes)
+    return draft.tokens, draft.parents, draft.depth, draft.ancestors, draft.q
