@@ -8,7 +8,6 @@ off here). All arithmetic is float32.
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,11 +94,9 @@ class Sampler:
         """Whether laws depend on the tokens before them."""
         return self.seen is not None or self.sampling.ras_window > 0
 
-    def seeded(self, seeds: Tensor) -> Sampler:
-        """The same with other seeds [B], and with noise of its own; for samplers that do not remember."""
-        other = copy(self)
-        other.seeds, other._ahead = seeds, None
-        return other
+    def restart(self, seeds: Tensor) -> None:
+        """Draw with other seeds [B] from now on; for samplers that do not remember."""
+        self.seeds, self._ahead = seeds, None
 
     def see(self, ids: list[list[int]], vocab_size: int, prompt: bool = False) -> None:
         """Note tokens of every row that later laws depend on: the prompt's (with `prompt`), or emitted ones."""

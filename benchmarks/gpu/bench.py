@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class Settings:
     """small: shrunken models and counts. dtype: of the weights. compile: whether the static engine is measured, too.
 
-    repeats: measurements of a figure. tokens: new ones of an answer. rows: of a batch. nodes: those of the sweep; none
-    for the stage's own.
+    repeats: measurements of a figure. tokens: new ones of an answer. rows: of a batch. depths, nodes: those of rounds
+    and of the sweep; none for the stage's own.
     """
 
     small: bool = False
@@ -39,6 +39,7 @@ class Settings:
     repeats: int = 5
     tokens: int = 256
     rows: int = 1
+    depths: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
 
 

@@ -13,7 +13,7 @@ import typer
 from mmspec.benchmarks.commands.reading import words
 from mmspec.errors import Error, InputError, unknown_name
 
-STAGES = ("ceilings", "attention", "baselines", "sweep", "rounds", "trace", "real")
+STAGES = ("ceilings", "attention", "baselines", "sweep", "equality", "rounds", "real")
 SMALL_REPEATS, SMALL_TOKENS = 2, 8
 
 
@@ -38,6 +38,9 @@ def gpu(
     repeats: Annotated[int, typer.Option(help="Measurements of a figure.")] = 5,
     tokens: Annotated[int, typer.Option(help="New tokens of an answer.")] = 256,
     rows: Annotated[int, typer.Option(help="Rows of a batch, in baselines, sweep, rounds and trace.")] = 1,
+    depths: Annotated[
+        str, typer.Option(help="Depths of the drafts of rounds, separated by commas. Default: 3,5,7.")
+    ] = "",
     nodes: Annotated[
         str, typer.Option(help="Numbers of nodes of the sweep, separated by commas; each is compiled. Default: seven.")
     ] = "",
@@ -59,12 +62,6 @@ def gpu(
         raise InputError(f"dtype={dtype} is not valid: {', '.join(DTYPES[:-1])}")
     if repeats < 1 or tokens < 2 or rows < 1:
         raise InputError(f"repeats={repeats}, tokens={tokens}, rows={rows} are not valid: at least 1, 2, 1 are needed")
-    try:
-        sweep = tuple(map(int, words(nodes)))
-    except ValueError as error:
-        raise InputError(f"nodes={nodes!r} is not valid: whole numbers separated by commas are needed") from error
-    if min(sweep, default=1) < 1:
-        raise InputError(f"nodes={nodes!r} is not valid: at least 1 is needed")
     settings = Settings(
         small=small,
         device=device or ("cpu" if small else "cuda"),
@@ -73,7 +70,8 @@ def gpu(
         repeats=min(repeats, SMALL_REPEATS) if small else repeats,
         tokens=min(tokens, SMALL_TOKENS) if small else tokens,
         rows=rows,
-        nodes=tuple(sorted(set(sweep))),
+        depths=numbers("depths", depths),
+        nodes=numbers("nodes", nodes),
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     logging.getLogger("mmspec.benchmarks.gpu").setLevel(logging.INFO)
@@ -89,6 +87,17 @@ def gpu(
             break
         finally:
             print(bench.book.text())
+
+
+def numbers(name: str, told: str) -> tuple[int, ...]:
+    """Whole numbers from 1 on, separated by commas, in ascending order. Raises InputError: something else."""
+    try:
+        found = sorted({int(word) for word in words(told)})
+    except ValueError:
+        found = [0]
+    if min(found, default=1) < 1:
+        raise InputError(f"{name}={told!r} is not valid: whole numbers from 1 on, separated by commas, are needed")
+    return tuple(found)
 
 
 def main() -> None:

@@ -3,10 +3,8 @@
 The draft is that of an EAGLE head of true size; its tree is a static one, because random weights have no confidence and
 dynamic trees would stay flat. Scores, acceptance and commit are the real ones; only how many tokens are accepted is
 made up (`synthetic.py`). A round hardly takes longer or shorter for it, so one measurement gives S for every tau. Every
-line is synthetic: text and quality mean nothing.
-
-Before that, on a cut of the model's last two layers in float32, tokens are compared with those of plain decoding: once
-with a drafter that is the target itself (everything is accepted), once with one of random weights (hardly anything).
+line is synthetic: text and quality mean nothing. At the end the profiler looks at a plain step and at rounds
+(`trace.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel
 
 from mmspec import Pipeline
+from mmspec.benchmarks.gpu import trace
 from mmspec.benchmarks.gpu.baselines import COMPILED, OWN
 from mmspec.benchmarks.gpu.bench import Bench, pipeline, sized
 from mmspec.benchmarks.gpu.book import Row
@@ -26,9 +25,9 @@ from mmspec.benchmarks.gpu.clock import settle
 from mmspec.benchmarks.gpu.floors import cap, draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
 from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic
+from mmspec.benchmarks.gpu.trace import traced
 from mmspec.benchmarks.gpu.waiting import Waiting
 from mmspec.drafters.eagle import Eagle1, EagleHead
-from mmspec.drafters.independent import Independent
 from mmspec.safe_files import read_json
 
 INTRO = (
@@ -45,23 +44,30 @@ PLAYED = 3.0
 
 
 def run(bench: Bench) -> None:
-    """A record per model, depth and law; and one check of equality per model."""
+    """A record per model, depth and law; and what a plain step and the last of these rounds did."""
     settle(bench.device)
-    depths = (3,) if bench.small else DEPTHS
+    depths = bench.settings.depths or ((3,) if bench.small else DEPTHS)
     for spec in bench.specs:
         keys = {f"synthetic: {spec.name}, depth {depth}, {law}": (depth, law) for depth in depths for law in TABLES}
-        check = f"equality: {spec.name}"
-        if bench.missing(check):
-            with bench.freed():
-                bench.record(check, partial(equal, bench, spec))
-        if bench.missing(*keys):
-            with bench.freed():
-                model = cache(partial(build, spec, bench.device, bench.dtype))
-                pipes = cache(partial(pipelines, bench, model))
-                plain = cache(partial(plain_ms, bench, spec, pipes))
-                for key, (depth, law) in keys.items():
-                    bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
-                del model, pipes, plain
+        looks = {f"trace: {spec.name}, {kind}": kind != "plain step" for kind in ("plain step", f"depth {depths[-1]}")}
+        if not bench.missing(*keys, *looks):
+            continue
+        with bench.freed():
+            pipes = cache(partial(pipelines, bench, cache(partial(build, spec, bench.device, bench.dtype))))
+            plain = cache(partial(plain_ms, bench, spec, pipes))
+            for key, (depth, law) in keys.items():
+                bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
+            for key, drafts in looks.items():
+                bench.record(key, partial(seen, bench, spec, pipes, depths[-1] if drafts else 0))
+            del pipes, plain
+
+
+def seen(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]], depth: int) -> dict[str, Any]:
+    """What a round of that depth does, or with none a plain step."""
+    pipe = list(pipes().values())[-1]
+    if depth:
+        return traced(bench, spec, drafting(bench, spec, pipe, depth, "even"))
+    return traced(bench, spec, sized(pipe, (1,)))
 
 
 def head_like(model: PreTrainedModel, words: int | None = None) -> EagleHead:
@@ -179,27 +185,10 @@ def measured(
     }
 
 
-def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
-    """Whether drafting changes a token, on two layers in float32; tau tells how much was accepted."""
-    model = build(spec, bench.device, torch.float32, layers=2)
-    ids = prompt_of(spec, min(spec.prompt, 512), bench.device)
-    tokens = min(bench.settings.tokens, 64)
-    found: dict[str, Any] = {"tau": {}, "equal": {}}
-    drafters = {"the target itself": Independent(model), "random weights": Eagle1(head_like(model), total=8)}
-    pipes = pipelines(bench, lambda: model)
-    plain = pipes[OWN].generate(input_ids=ids, max_new_tokens=tokens)
-    for name, drafter in drafters.items():
-        pipe = sized(list(pipes.values())[-1], (8,)).with_drafter(drafter)
-        out = pipe.generate(input_ids=ids, max_new_tokens=tokens)
-        same = [mine == other for mine, other in zip(out.token_ids, plain.token_ids, strict=True)]
-        found["tau"][name], found["equal"][name] = out.stats.tau, same.index(False) if not all(same) else True
-    return found
-
-
 def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
-    """Rounds and their parts; S by tau; the checks."""
+    """Rounds and their parts; S by tau; what the profiler saw."""
     lines = {key: record for key, record in records.items() if record.get("synthetic")}
-    checks = {key: record for key, record in records.items() if "equal" in record}
+    traces = {key: record for key, record in records.items() if "longest" in record}
     found: list[tuple[str, list[Row]]] = []
     if lines:
         fields = ("base_ms", "round_ms", "draft_ms", "verify_ms", "other_ms", "floor_ms", "tau_reached", "tokens_s")
@@ -212,12 +201,6 @@ def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
         rows = [["synthetic", *(f"S at tau {tau}" for tau in TAUS)]]
         rows += [[key, *(record["speedup"].get(str(tau)) for tau in TAUS)] for key, record in lines.items()]
         found.append(("Speed-up (synthetic)", rows))
-    if checks:
-        rows = [["two layers, float32", "drafter", "tau", "tokens equal (or place of the first other one)"]]
-        rows += [
-            [key, name, record["tau"][name], same]
-            for key, record in checks.items()
-            for name, same in record["equal"].items()
-        ]
-        found.append(("Equality with plain decoding", rows))
+    if traces:
+        found += trace.tables(traces)
     return found

@@ -1,62 +1,39 @@
-"""Stage trace: where a plain step and a round spend their time, as torch's profiler sees it.
+"""Where a plain step and a round spend their time, as torch's profiler sees it.
 
 Kernels are those of the device; launches and waits are what the host does for a round, whatever it costs. A graph is
-one launch, its kernels are counted all the same. What a round lasts beyond its kernels, the device was idle.
+one launch, its kernels are counted all the same. What a round lasts beyond its kernels, the device was idle. The
+profiler makes the host slower than it is. Without a GPU the operators of the CPU stand in the place of kernels.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from mmspec import Pipeline
 from mmspec.benchmarks.gpu.bench import Bench
 from mmspec.benchmarks.gpu.book import Row
-from mmspec.benchmarks.gpu.clock import settle, wait
-from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
-from mmspec.benchmarks.gpu.rounds import drafting, pipelines
+from mmspec.benchmarks.gpu.clock import wait
+from mmspec.benchmarks.gpu.models import Spec, prompt_of
 from mmspec.decode import decode
 from mmspec.sampling import Sampling
 
-INTRO = (
-    "Per round (of a plain step: per token), random weights and synthetic acceptance. Kernels are milliseconds on the "
-    "device, the longest first; the profiler makes the host slower than it is, so compare lasting times with the stage "
-    "rounds. Without a GPU the operators of the CPU stand in the place of kernels."
-)
 WARM, SEEN, TOP = 6, 8, 16
-DEPTH, LAW = 5, "even"
+LONGEST = 8
+"""Most tokens that a round may emit here."""
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 COPIES = ("cudaMemcpyAsync", "cudaMemsetAsync")
 
 
-def run(bench: Bench) -> None:
-    """Two records per model: a plain step and a round, compiled where that is measured."""
-    settle(bench.device)
-    for spec in bench.specs:
-        keys = [f"{spec.name}, {kind}" for kind in ("plain step", "round")]
-        if not bench.missing(*keys):
-            continue
-        with bench.freed():
-            pipes = cache(partial(pipelines, bench, cache(partial(build, spec, bench.device, bench.dtype))))
-            for key, drafts in zip(keys, (False, True), strict=True):
-                bench.record(key, partial(measured, bench, spec, pipes, drafts))
-            del pipes
-
-
-def measured(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]], drafts: bool) -> dict[str, Any]:
-    """What `SEEN` rounds did, after `WARM` others. drafts: with a drafter, or plain steps."""
-    pipe = list(pipes().values())[-1]
-    pipe = drafting(bench, spec, pipe, DEPTH, LAW) if drafts else pipe.with_drafter("none", "own")
+def traced(bench: Bench, spec: Spec, pipe: Pipeline) -> dict[str, Any]:
+    """What `SEEN` rounds did, after `WARM` others."""
     target, rows = pipe.target, bench.settings.rows
     ids = prompt_of(spec, spec.prompt, bench.device, rows)
-    tokens = (WARM + SEEN + 1) * (DEPTH + 1)
+    tokens = (WARM + SEEN + 2) * LONGEST
     sampler, stop = target.sampler(Sampling(), rows), target.stopping(tokens, (), str)
     rounds = decode(target, pipe.drafter, pipe.rule, {"input_ids": ids, "max_new_tokens": tokens}, sampler, stop)
     for _ in range(WARM + 1):
@@ -90,15 +67,15 @@ def measured(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]],
 
 
 def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
-    """The counts; then the longest kernels of each."""
-    if not records:
-        return []
+    """The counts per round; then the longest kernels of each."""
     fields = ("lasts_ms", "kernels_ms", "kernels", "launches", "waits", "copies")
-    found: list[tuple[str, list[Row]]] = [
-        ("Per round", [["model", *fields], *([key, *(each[name] for name in fields)] for key, each in records.items())])
+    rows: list[Row] = [
+        ["per round", *fields],
+        *([key, *(each[name] for name in fields)] for key, each in records.items()),
     ]
+    found: list[tuple[str, list[Row]]] = [("Where the time goes", rows)]
     for key, record in records.items():
-        rows: list[Row] = [["kernel", "ms", "times"]]
+        rows = [["kernel", "ms per round", "times"]]
         rows += [[name[:90].replace("|", "/"), *taken] for name, taken in record["longest"].items()]
         found.append((key, rows))
     return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
@@ -25,6 +26,9 @@ from mmspec.drafters.static import Node
 from mmspec.placeholders import forbid
 from mmspec.sampling import Sampler
 from mmspec.tree import best
+
+MANY, PART = 8192, 128
+"""From which vocabulary on it is searched in parts, and of how many words."""
 
 Expand = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """expand(level, tokens, origin, above) -> logits [B, F, V] of what follows F nodes at this level.
@@ -129,9 +133,22 @@ class Choice:
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
-    confidence, token = raced.log_softmax(-1).topk(min(k, raced.shape[-1]), dim=-1)
+    confidence, token = best_of_many(raced.log_softmax(-1), min(k, raced.shape[-1]))
     # sorting puts NaN first, and a node must not stand before its parent
     return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
+
+
+def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(k)` of [.., V]: of a large vocabulary only the parts with the k highest maxima are searched, which
+    takes a GPU a few small launches instead of many."""
+    size = scores.shape[-1]
+    if size < MANY or k * PART > size:
+        return scores.topk(k, dim=-1)
+    parts = F.pad(scores, (0, -size % PART), value=-torch.inf).unflatten(-1, (-1, PART))
+    highest = parts.amax(-1).topk(k, dim=-1).indices  # [.., k]
+    values, place = parts.gather(-2, highest[..., None].expand(*highest.shape, PART)).flatten(-2).topk(k, dim=-1)
+    index = highest.gather(-1, place // PART) * PART + place % PART
+    return values, index.clamp(max=size - 1)  # a padded place can win only where fewer than k scores are numbers
 
 
 def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
@@ -199,10 +216,14 @@ class Level:
     most: int
 
 
+Plan = tuple[list[Level], Tensor]
+"""The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]."""
+
+
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Tensor]:
-    """The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]. Copied to a device once."""
+def planned(tree: tuple[Node, ...], device: torch.device) -> Plan:
+    """A static tree (see `mmspec.drafters.static.best_tree`), copied to a device once."""
 
     def listed(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -221,13 +242,10 @@ def levels(tree: Sequence[Node], device: torch.device) -> tuple[list[Level], Ten
     return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
 
 
-def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, tree: Sequence[Node]) -> Draft:
-    """A static tree: the same nodes for every row and round, whatever the confidence.
-
-    Args: pending, emitted: [B]. tree: see `mmspec.drafters.static.best_tree`.
-    """
+def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan: Plan) -> Draft:
+    """A static tree: the same nodes for every row and round, whatever the confidence. pending, emitted: [B]."""
     batch, tokens, paths = len(pending), pending[:, None], pending[:, None, None]
-    parts, layout = levels(tuple(tree), pending.device)
+    parts, layout = plan
     laws: list[tuple[Tensor, Tensor]] = []
     for level, part in enumerate(parts):
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)

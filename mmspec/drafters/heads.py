@@ -22,7 +22,7 @@ from mmspec.checkpoints import WEIGHTS
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import TREES
 from mmspec.drafters import eight_bits
-from mmspec.drafters.growing import Choice, Expand, Guess, fill, grow, grow_at_once
+from mmspec.drafters.growing import Choice, Expand, Guess, Plan, fill, grow, grow_at_once, planned
 from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
@@ -221,14 +221,17 @@ class HeadDrafter(ABC):
             if not choice.draws:
                 sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
             expand = expand.level_by_level(sizes.levels)
-        return self.grown(state.pending, state.emitted, choice, expand, sizes)
+        plan = self.plan(choice, sizes, state.pending.device)
+        if plan is None:
+            return grow(state.pending, state.emitted, choice, expand, sizes.shape, sizes.top_k)
+        return fill(state.pending, state.emitted, choice, expand, plan)
 
-    def grown(self, pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, sizes: Sizes) -> Draft:
-        """A tree that is asked for level by level, at least one level deep; pending, emitted: [B]."""
-        if self.static or choice.draws:
-            nodes = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
-            return fill(pending, emitted, choice, expand, nodes)
-        return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
+    def plan(self, choice: Choice, sizes: Sizes, device: torch.device) -> Plan | None:
+        """The shape of trees that have the same in every round; None for those that grow with their confidence."""
+        if not (self.static or choice.draws):
+            return None
+        nodes = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
+        return planned(nodes, device)
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:

@@ -7,6 +7,7 @@ decided on the device. Drafts are those of the plain calls, which serve whenever
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, State
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.growing import Choice, Plan, fill, grow
 from mmspec.drafters.heads import Sizes
-from mmspec.drafters.slots import Slots, below, causal, following
+from mmspec.drafters.slots import Forward, Slots, below, causal, following
 from mmspec.engine.steps import WIDTHS
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 MOST_READ = WIDTHS[-1]
 """Most tokens that a round may have emitted for its slots to be read here."""
+
+
+MOST_KEPT = 8
+"""Recordings of different sizes and laws on the same addresses."""
 
 
 @dataclass
@@ -84,13 +89,14 @@ class Whole:
         counts = [len(path) if run else 0 for path, run in zip(accepted.paths, accepted.emitted, strict=True)]
         given = left.tokens, heard, accepted.path[:, :MOST_READ], torch.tensor(counts), accepted.next
         sizes = self.drafter.sizes(state)
-        recorded = self._recorded(cache.slab, sizes, heard)
+        recorded = self._recorded(cache.slab, sizes, heard, state.shape is None and self.choice.sampler.greedy)
         tokens, parents, depth, above, q = recorded(*given, state.emitted, self.choice.sampler.seeds)
         cache.note(counts)
         return Draft(tokens, parents, depth, self.choice.kind, q, _ancestors=above, _levels=sizes.levels)
 
-    def _recorded(self, slab: Slab, sizes: Sizes, heard: Tensor) -> Recorded:
-        """What drafts trees of that size on these addresses; made if it is not there yet."""
+    def _recorded(self, slab: Slab, sizes: Sizes, heard: Tensor, often: bool) -> Recorded:
+        """What drafts trees of that size on these addresses; made if it is not there yet, and compiled as a whole if it
+        will be used `often`: not for each of the sizes that are tried, or for every temperature."""
         choice = self.choice
         law = replace(choice.sampler.sampling, seed=0)
         key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness
@@ -99,17 +105,23 @@ class Whole:
             nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, MOST_READ)
             features = heard[:, :1].expand(-1, slab.front, -1)
             inputs = nodes, features, path, number, number, number, number
-            choice = replace(choice, sampler=choice.sampler.seeded(choice.sampler.seeds))
-            function = partial(grown, self.drafter, self.steps, choice, sizes, slab)
-            slab.recorded[key] = self.steps.recorded(function, inputs, heard.device)
+            choice = replace(choice, sampler=copy(choice.sampler))
+            plan = self.drafter.plan(choice, sizes, heard.device)
+            forward = self.steps.forward if often else self.steps.uncaptured
+            function = partial(grown, self.drafter, forward, choice, sizes, plan, slab)
+            kept = [old for old in slab.recorded if old[0] == "whole"]
+            for old in kept[: len(kept) + 1 - MOST_KEPT]:
+                del slab.recorded[old]
+            slab.recorded[key] = self.steps.recorded(function, inputs, heard.device, compiled=often)
         return slab.recorded[key]
 
 
 def grown(
     drafter: Eagle,
-    steps: Steps,
+    forward: Forward,
     choice: Choice,
     sizes: Sizes,
+    plan: Plan | None,
     slab: Slab,
     tokens: Tensor,
     heard: Tensor,
@@ -126,16 +138,19 @@ def grown(
     """
     rows = torch.arange(len(path), device=path.device)
     read = following(tokens, path, count, pending)
-    out = causal(steps.uncaptured, slab, read, drafter.net.fuse(heard[rows[:, None], path]))
+    out = causal(forward, slab, read, drafter.net.fuse(heard[rows[:, None], path]))
     slab.keep(torch.arange(path.shape[1], device=path.device).expand(path.shape), count)
     states = out[rows, count - 1][:, None]
 
     def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
         nonlocal states
         if level > 0:
-            states = below(steps.uncaptured, slab, states, level, tokens, origin, above)
+            states = below(forward, slab, states, level, tokens, origin, above)
         return drafter.net.logits(states, drafter.head)
 
-    law = replace(choice, sampler=choice.sampler.seeded(seeds))
-    draft = drafter.grown(pending, emitted, law, expand, sizes)
+    choice.sampler.restart(seeds)
+    if plan is None:
+        draft = grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
+    else:
+        draft = fill(pending, emitted, choice, expand, plan)
     return draft.tokens, draft.parents, draft.depth, draft.ancestors, draft.q

@@ -97,9 +97,13 @@ class Steps:
         """The width at which that many nodes are forwarded."""
         return padded(nodes, self.widths)
 
-    def recorded(self, function: Callable[..., Any], inputs: Sequence[Tensor], device: torch.device) -> Recorded:
-        """A function that calls these steps, `uncaptured`, among others. Arguments as for `Recorded`."""
-        return Recorded(function, inputs, self.compiled.place(device))
+    def recorded(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], device: torch.device, compiled: bool
+    ) -> Recorded:
+        """A function that calls this step among others: compiled as a whole, when it calls `forward`, or as it is, when
+        it calls `uncaptured`. Arguments as for `Recorded`."""
+        run = Compiled(function, self.compiled.backend, f"drafting of {self.name}") if compiled else function
+        return Recorded(run, inputs, self.compiled.place(device))
 
     def __call__(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         """[B, N, H] of nodes; compiled on a static cache, by a plain call on another."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import TREES
-from mmspec.drafters.growing import Choice, fill, grow
+from mmspec.drafters.growing import Choice, fill, grow, planned
 from mmspec.drafters.independent import Speaking
 from mmspec.drafters.static import TYPICAL, best_tree
 from mmspec.errors import InputError
@@ -76,7 +76,7 @@ class Branching(Speaking):
         self.depth = torch.zeros(len(state.ids), 0, dtype=torch.long, device=self.cache.device)
         if choice.draws:
             nodes = best_tree(TYPICAL, total, levels, 1 if state.chains else width)
-            draft = fill(state.pending, state.emitted, choice, self._expand, nodes)
+            draft = fill(state.pending, state.emitted, choice, self._expand, planned(nodes, state.pending.device))
         else:
             shape = Shape(levels, width, total)
             draft = grow(state.pending, state.emitted, choice, self._expand, shape, width)
