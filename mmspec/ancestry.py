@@ -1,5 +1,7 @@
 """Which node of a tree stands above which."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -13,3 +15,11 @@ def ancestors(parents: Tensor) -> Tensor:
     while reach < size - 1:  # every squaring doubles how far up a node sees
         above, reach = ((above @ above) > 0).float(), 2 * reach
     return above > 0
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # serves requests and trainings
+def alone(rows: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Parents and depth [B, 1] and ancestors [B, 1, 1] of single nodes: always the same, so made once."""
+    depth = torch.zeros(rows, 1, dtype=torch.long, device=device)
+    return depth - 1, depth, (depth == 0)[..., None]

@@ -113,8 +113,10 @@ class Draft:
     @classmethod
     def root(cls, pending: Tensor) -> Draft:
         """The empty draft: only the pending token [B]. Verifying it is a plain autoregressive step."""
-        first = pending.new_zeros(len(pending), 1)
-        return cls(pending[:, None], first - 1, first, _ancestors=(first == 0)[..., None], _levels=0)
+        from mmspec.ancestry import alone
+
+        parents, depth, above = alone(len(pending), pending.device)
+        return cls(pending[:, None], parents, depth, _ancestors=above, _levels=0)
 
     @property
     def levels(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
@@ -114,6 +114,11 @@ class Decoder:
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.model.device
+
+    def language(self) -> nn.Module:
+        """The model without what sees or hears: the part that has the decoder's configuration."""
+        parts = (part for part in self.model.modules() if getattr(part, "config", None) is self.config)
+        return next(parts, self.model)
 
     def read(
         self, pieces: Sequence[dict[str, Any]], lengths: list[int], taps: tuple[int, ...] = (), attention: bool = False

@@ -55,6 +55,7 @@ def measured(bench: Bench, spec: Spec) -> dict[str, Any]:
             ready[name] = way
         except Exception as error:  # noqa: BLE001  compilers and backends have errors of their own
             found["refused"][name] = one_line(error)
+    bench.turn()
     times: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(bench.settings.repeats):
         for name, way in ready.items():

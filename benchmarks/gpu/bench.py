@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -46,7 +47,7 @@ class Settings:
 class Bench:
     """One stage at work.
 
-    Args: stage: its name. folder: for results. models: names; none for all. deadline: when to stop.
+    Args: stage: its name. folder: for results. models: names; none for all. deadline: when to stop. gate: see `turn`.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Bench:
         deadline: Deadline,
         intro: str,
         tables: Tables,
+        gate: Path | None = None,
     ) -> None:
-        self.settings, self.deadline = settings, deadline
+        self.settings, self.deadline, self.gate = settings, deadline, gate
         try:
             self.device = torch.device(settings.device)
         except RuntimeError as error:
@@ -97,6 +99,20 @@ class Bench:
         if self.device.type == "cuda":
             made["peak_gb"] = torch.cuda.max_memory_allocated(self.device) / 1e9
         self.book.add(key, made)
+
+    def turn(self) -> None:
+        """Called when all is compiled and nothing is timed yet. With a gate: says so in a file beside it, and waits for
+        the gate, so that several runs compile side by side and are timed one after the other.
+
+        Raises: OutOfTime.
+        """
+        if self.gate is None:
+            return
+        wait(self.device)
+        self.gate.with_name(f"{self.gate.name}.ready").touch()
+        while not self.gate.exists():
+            self.deadline.check()
+            time.sleep(0.2)
 
     def missing(self, *keys: str) -> bool:
         """Whether any of these is still to be made: otherwise its model need not be built."""

@@ -41,6 +41,13 @@ def gpu(
     depths: Annotated[
         str, typer.Option(help="Depths of the drafts of rounds, separated by commas. Default: 3,5,7.")
     ] = "",
+    gate: Annotated[
+        Path | None,
+        typer.Option(
+            help="In rounds and baselines: compile, make GATE.ready, and measure when GATE is there. So several runs "
+            "compile side by side and are timed one after the other."
+        ),
+    ] = None,
     nodes: Annotated[
         str, typer.Option(help="Numbers of nodes of the sweep, separated by commas; each is compiled. Default: seven.")
     ] = "",
@@ -79,7 +86,7 @@ def gpu(
     wanted = words(models)
     for name in chosen:
         module = import_module(f"mmspec.benchmarks.gpu.{name}")
-        bench = Bench(name, settings, out, wanted, deadline, module.INTRO, module.tables)
+        bench = Bench(name, settings, out, wanted, deadline, module.INTRO, module.tables, gate)
         try:
             module.run(bench)
         except OutOfTime:

@@ -24,16 +24,20 @@ from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.clock import settle
 from mmspec.benchmarks.gpu.floors import cap, draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
+from mmspec.benchmarks.gpu.sweep import verify_ms
 from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic
 from mmspec.benchmarks.gpu.trace import traced
 from mmspec.benchmarks.gpu.waiting import Waiting
+from mmspec.contract import Needs
 from mmspec.drafters.eagle import Eagle1, EagleHead
 from mmspec.safe_files import read_json
 
 INTRO = (
     "SYNTHETIC acceptance on random weights of true size: no line says anything about a trained drafter. S(tau) is tau "
     "times the time of a plain step over that of a round; the cap is what verification and draft steps at their floors "
-    "would leave of tau. The parts of a round are those of another run, in which the host waits for each. The plain "
+    "would leave of tau. c_v is the "
+    "time of a verification of a draft over that of one node. The parts of a round are those of another run, in which "
+    "the host waits after drafting: what the host does meanwhile is in `other`. The plain "
     "step is the fastest of our loop's and, if the stage baselines ran in the same folder, of all its ways."
 )
 NODES = 32
@@ -55,11 +59,24 @@ def run(bench: Bench) -> None:
         with bench.freed():
             pipes = cache(partial(pipelines, bench, cache(partial(build, spec, bench.device, bench.dtype))))
             plain = cache(partial(plain_ms, bench, spec, pipes))
+            if bench.gate is not None:
+                prepare(bench, spec, pipes(), depths)
+                bench.turn()
             for key, (depth, law) in keys.items():
                 bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
             for key, drafts in looks.items():
                 bench.record(key, partial(seen, bench, spec, pipes, depths[-1] if drafts else 0))
             del pipes, plain
+
+
+def prepare(bench: Bench, spec: Spec, pipes: dict[str, Pipeline], depths: tuple[int, ...]) -> None:
+    """Let everything be compiled that the records will run."""
+    ids = prompt_of(spec, spec.prompt, bench.device, bench.settings.rows)
+    for pipe in pipes.values():
+        sized(pipe, (1,)).generate(input_ids=ids, max_new_tokens=8)
+    for depth in depths:
+        pipe = drafting(bench, spec, list(pipes.values())[-1], depth, "even")
+        pipe.generate(input_ids=ids, max_new_tokens=bench.settings.tokens)
 
 
 def seen(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]], depth: int) -> dict[str, Any]:
@@ -149,6 +166,11 @@ def measured(
     tau = min(PLAYED, depth + 1)
     pipe = drafting(bench, spec, list(pipes().values())[-1], depth, law)
     stats = answered(bench, spec, pipe)
+    verify = {
+        count: verify_ms(bench, spec, sized(pipe, (count,)).target, count, needs)[1]
+        for count, needs in ((1, Needs()), (nodes, pipe.drafter.needs))
+    }
+    pipe = sized(pipe, (nodes,))
     split = answered(bench, spec, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own"))
     rounds, played = len(stats.accept_lengths), len(split.accept_lengths)
     base = min(plain, key=lambda name: plain[name])
@@ -171,6 +193,8 @@ def measured(
         "base": base,
         "base_ms": plain[base],
         "round_ms": round_ms,
+        "verify_alone_ms": verify[nodes],
+        "c_v": verify[nodes] / verify[1],
         "draft_ms": 1000 * split.draft_seconds / played,
         "verify_ms": 1000 * split.verify_seconds / played,
         "other_ms": 1000 * split.other_seconds / played,
@@ -191,7 +215,7 @@ def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
     traces = {key: record for key, record in records.items() if "longest" in record}
     found: list[tuple[str, list[Row]]] = []
     if lines:
-        fields = ("base_ms", "round_ms", "draft_ms", "verify_ms", "other_ms", "floor_ms", "tau_reached", "tokens_s")
+        fields = ("base_ms", "round_ms", "draft_ms", "verify_ms", "other_ms", "floor_ms", "c_v", "tokens_s")
         rows: list[Row] = [["synthetic", *fields, "floor %", "S/tau", "cap", "of the cap"]]
         for key, record in lines.items():
             share = 100 * record["floor_ms"] / record["round_ms"]

@@ -21,7 +21,7 @@ from mmspec.benchmarks.gpu.models import Spec, prompt_of
 from mmspec.decode import decode
 from mmspec.sampling import Sampling
 
-WARM, SEEN, TOP = 6, 8, 16
+WARM, SEEN, TOP = 6, 8, 32
 LONGEST = 8
 """Most tokens that a round may emit here."""
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")

@@ -30,6 +30,9 @@ AHEAD = 4096
 """Most tokens for which a cache is made in advance; a longer answer makes it grow."""
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
+FEW = 4
+"""Up to so many layers a commit goes layer by layer, as a compiled draft does: where it also saw the whole buffer, of
+which its layers are views, it would be compiled to copies of all of it."""
 KEPT = (1, 8, 16)
 """Lengths of paths for which a commit is recorded; others follow as powers of two."""
 
@@ -162,7 +165,11 @@ class Slab:
         goal = torch.where(kept, self.front + self.positions() + place, 0)  # the others: node 0 onto itself
         source = torch.where(kept, path, 0)
         rows = torch.arange(len(path), device=path.device)[:, None]
-        self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]
+        if len(self.kv) > FEW:
+            self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]
+        else:
+            for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
+                states[rows, :, goal] = states[rows, :, source]
         self.lengths.add_(count)
 
     def keep_listed(self, paths: list[list[int]]) -> None:

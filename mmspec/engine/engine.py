@@ -22,6 +22,7 @@ from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.attention import use_masked_attention, use_tree_attention
 from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
+from mmspec.engine.fusing import fuse
 from mmspec.engine.graphs import Graph
 from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
@@ -56,6 +57,12 @@ class Lane:
     def load(self, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> None:
         """Take over a draft of n nodes; those behind them see only what is committed, and no node sees them."""
         gap = self.tokens.shape[1] - tokens.shape[1]
+        if not gap:
+            self.tokens.copy_(tokens)
+            if tokens.shape[1] > 1:  # a single node always stands at depth 0 and sees itself
+                self.depth.copy_(depth)
+                self.ancestors.copy_(ancestors)
+            return
         for static, given in ((self.tokens, tokens), (self.depth, depth)):
             static.copy_(F.pad(given, (0, gap)))
         self.ancestors.copy_(F.pad(ancestors, (0, gap, 0, gap)))
@@ -74,6 +81,8 @@ class Engine:
         self.slabs = Slabs()
         self.backend = backend
         use_tree_attention(decoder.model)
+        if backend is not None:
+            fuse(decoder.language())
         self.compiled = Compiled(self._step, backend, type(decoder.model).__name__)
 
     def steps(
@@ -81,6 +90,8 @@ class Engine:
     ) -> Steps:
         """The same for a drafter's own layers, those of `net`. Arguments as for `Steps`."""
         use_masked_attention(net)
+        if self.backend is not None:
+            fuse(net)
         return Steps(forward, self.backend, name, widths)
 
     def settle(self, cache: RowCache, budget: int, taps: Taps = ()) -> StaticRows:

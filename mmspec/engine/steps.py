@@ -38,6 +38,11 @@ class StepLane:
     mask: Tensor
     graph: Graph | None = None
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All of them, as a step takes them."""
+        return self.tokens, self.features, self.positions, self.mask
+
     @classmethod
     @torch.inference_mode(False)  # see `Slab`
     def of(cls, slab: Slab, width: int, features: Tensor) -> StepLane:
@@ -50,6 +55,10 @@ class StepLane:
     def load(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> None:
         """Take over n nodes; those behind them are computed and never seen."""
         gap = self.tokens.shape[1] - tokens.shape[1]
+        if not gap:
+            for static, given in zip(self.inputs, (tokens, features, positions, mask), strict=True):
+                static.copy_(given)
+            return
         self.tokens.copy_(F.pad(tokens, (0, gap)))
         self.features.copy_(F.pad(features, (0, 0, 0, gap)))
         self.positions.copy_(F.pad(positions, (0, gap)))
@@ -91,7 +100,7 @@ class Steps:
         """The same on a static cache by a compiled call, for functions that are captured as a whole."""
         lane = self._lane(cache.slab, self.padded(tokens.shape[1]), features)
         lane.load(tokens, features, positions, mask)
-        return self.compiled(lane.tokens, lane.features, lane.positions, lane.mask, cache)[:, : tokens.shape[1]]
+        return self.compiled(*lane.inputs, cache)[:, : tokens.shape[1]]
 
     def padded(self, nodes: int) -> int:
         """The width at which that many nodes are forwarded."""
@@ -122,6 +131,5 @@ class Steps:
 
     def _graph(self, lane: StepLane, slab: Slab) -> Graph:
         if lane.graph is None:
-            inputs = lane.tokens, lane.features, lane.positions, lane.mask
-            lane.graph = self.compiled.graph(slab.form.device, *inputs, slab.hf)
+            lane.graph = self.compiled.graph(slab.form.device, *lane.inputs, slab.hf)
         return lane.graph
