@@ -19,7 +19,7 @@ from mmspec.benchmarks.gpu import sweep
 from mmspec.benchmarks.gpu.bench import Bench, Settings, ceilings_of
 from mmspec.benchmarks.gpu.book import Book, markdown
 from mmspec.benchmarks.gpu.cli import STAGES, gpu
-from mmspec.benchmarks.gpu.clock import Deadline
+from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime
 from mmspec.benchmarks.gpu.floors import H200, cap, draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import build, names, spec_of
 from mmspec.benchmarks.gpu.rounds import head_like
@@ -263,6 +263,18 @@ def test_floors_use_what_the_stage_ceilings_found(tmp_path: Path) -> None:
     assert (found.bandwidth, found.flops) == (4e12, 7e14)
 
 
+def test_a_run_with_a_gate_waits_for_it(tmp_path: Path) -> None:
+    """It says when all is compiled, and does not wait for ever."""
+    where = Settings(small=True, device="cpu"), tmp_path, ("llava-7b",)
+    gate = tmp_path / "turn"
+    with pytest.raises(OutOfTime):
+        Bench("stage", *where, Deadline(0), "", lambda _: [], gate).turn()
+    assert (tmp_path / "turn.ready").exists()
+    gate.touch()
+    Bench("stage", *where, Deadline(0), "", lambda _: [], gate).turn()
+    Bench("stage", *where, Deadline(0), "", lambda _: []).turn()
+
+
 def test_what_fails_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
     def run(bench: Bench) -> None:
         def short() -> dict:
@@ -427,6 +439,10 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         gpu(stage="ceilings", small=True, out=tmp_path, dtype="int8")
     with pytest.raises(InputError, match="tokens=1"):
         gpu(stage="ceilings", small=True, out=tmp_path, tokens=1)
+    with pytest.raises(InputError, match="nodes='1,x' is not valid: whole numbers from 1 on"):
+        gpu(stage="sweep", small=True, out=tmp_path, nodes="1,x")
+    with pytest.raises(InputError, match="depths='0' is not valid"):
+        gpu(stage="rounds", small=True, out=tmp_path, depths="0")
     with pytest.raises(InputError, match="device='gpu' is not valid"):
         gpu(stage="ceilings", small=True, out=tmp_path, device="gpu")
 

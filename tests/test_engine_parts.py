@@ -1,0 +1,169 @@
+"""The parts of the engine by themselves: shared products, attention that is chosen by device, recorded functions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_families
+import torch
+import toys
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from mmspec.decoder import Decoder
+from mmspec.drafters.growing import MANY, PART, best_of_many
+from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
+from mmspec.engine.fusing import Part, fuse
+from mmspec.engine.graphs import Place, Recorded
+
+IDS = torch.tensor([[5, 6, 7], [8, 9, 5]])
+
+
+# Shared products ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [toys.llama, toys.qwen2])
+def test_layers_that_read_the_same_input_share_a_product(make: Any, tmp_path: Path) -> None:
+    """In compiled graphs alone: seven products per layer become four. Names, values and outputs stay as they are."""
+    model = make()
+    for name, bias in model.named_parameters():
+        if name.endswith("bias"):  # of Qwen2's q, k and v; zero in a new model
+            nn.init.normal_(bias)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    products = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        products.append(sum(node.target is torch._C._nn.linear for node in graph.graph.nodes))
+        return graph.forward
+
+    def compiled() -> Any:
+        torch._dynamo.reset()
+        return torch.compile(lambda ids: model(ids, use_cache=False).logits, fullgraph=True, backend=counting)
+
+    with torch.inference_mode():
+        want = model(IDS, use_cache=False).logits
+        compiled()(IDS)
+        fuse(model)
+        fuse(model)  # a second time nothing is left to do
+        assert torch.equal(model(IDS, use_cache=False).logits, want)
+        run = compiled()
+        for _ in range(2):
+            assert torch.allclose(run(IDS), want, atol=1e-9)
+    layers = model.config.num_hidden_layers
+    assert products == [7 * layers + 1, 4 * layers + 1]
+    shared = [module.shared for module in model.modules() if isinstance(module, Part)]
+    assert len(shared) == 5 * layers
+    assert all(each.given is None and each.made is None for each in shared)
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    attention = model.model.layers[0].self_attn
+    ends = attention.q_proj.weight.data_ptr() + attention.q_proj.weight.nbytes
+    assert attention.k_proj.weight.data_ptr() == ends  # one buffer, not a copy beside it
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    with torch.inference_mode():
+        assert torch.equal(again(IDS, use_cache=False).logits, want)
+
+
+def test_layers_of_another_kind_are_left_alone() -> None:
+    class Rounded(nn.Linear):
+        pass
+
+    model = toys.llama()
+    attention = model.model.layers[0].self_attn
+    attention.k_proj = Rounded(attention.k_proj.in_features, attention.k_proj.out_features, bias=False)
+    fuse(model)
+    assert not isinstance(attention.q_proj, Part)
+    assert isinstance(model.model.layers[0].mlp.up_proj, Part)
+    assert isinstance(model.model.layers[1].self_attn.q_proj, Part)
+
+
+def test_only_the_language_model_is_fused() -> None:
+    model, _ = tiny_families.smolvlm(0)
+    fuse(Decoder(model).language())
+    parts = [name for name, module in model.named_modules() if isinstance(module, Part)]
+    assert parts
+    assert not [name for name in parts if "vision" in name]
+
+
+# Attention ---------------------------------------------------------------------------------------------------------
+
+
+def test_attention_is_chosen_where_the_device_has_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder's alone; nothing on a CPU, and nothing for a model that was loaded with another attention."""
+    seeing, _ = tiny_families.smolvlm(0)
+    model, eager = toys.llama(), toys.llama()
+    eager.set_attn_implementation("eager")
+    for each in (seeing, model, eager):
+        use_tree_attention(each)
+    assert model.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(PreTrainedModel, "device", property(lambda _: torch.device("cuda")))
+    for each in (seeing, model, eager):
+        use_tree_attention(each)
+    assert model.config._attn_implementation == NAME
+    assert eager.config._attn_implementation == "eager"
+    assert seeing.config.text_config._attn_implementation == NAME
+    assert seeing.config.vision_config._attn_implementation == "sdpa"
+    net = toys.eagle_head(model)
+    use_masked_attention(net)
+    assert net.config._attn_implementation == "sdpa"  # its weights lie on a CPU
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True), raising=False)
+    use_masked_attention(net)
+    assert {module.config._attn_implementation for module in net.modules() if hasattr(module, "config")} == {MASKED}
+
+
+@pytest.mark.parametrize("scaling", [None, 0.7])
+def test_masked_attention_is_sdpa(scaling: float | None) -> None:
+    module = nn.Module()
+    module.num_key_value_groups, module.is_causal = 3, True
+    draw = torch.Generator().manual_seed(1)
+    query = torch.randn(2, 6, 5, 8, generator=draw)
+    key, value = torch.randn(2, 2, 2, 40, 8, generator=draw)
+    mask = torch.where(torch.rand(2, 1, 5, 40, generator=draw) < 0.5, torch.finfo(torch.float32).min, 0.0)
+    mask[..., 0] = 0
+    for given in (mask, None):
+        out, none = masked_attention(module, query, key, value, given, scaling=scaling)
+        want, _ = sdpa_attention_forward(module, query, key, value, given, scaling=scaling)
+        assert none is None
+        assert torch.allclose(out, want, atol=1e-5)
+
+
+# Recorded functions ------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_function_reads_what_it_is_given() -> None:
+    """Fewer columns, too: those behind them keep what they held. It is first run on zeros."""
+    seen: list[Tensor] = []
+
+    def run(table: Tensor, count: Tensor) -> Tensor:
+        seen.append(table.clone())
+        return table[:, 0] + count
+
+    recorded = Recorded(run, (torch.ones(2, 3, dtype=torch.long), torch.ones(2, dtype=torch.long)), Place(IDS.device))
+    assert not any(given.any() for given in recorded.inputs)
+    assert recorded(IDS, torch.tensor([1, 2])).tolist() == [6, 10]
+    assert recorded(torch.tensor([[1], [2]]), torch.tensor([3, 4])).tolist() == [4, 6]
+    assert seen[-1].tolist() == [[1, 6, 7], [2, 9, 5]]
+
+
+# The best of a large vocabulary ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [50, MANY - 1, MANY, MANY + 1, 3 * MANY + PART // 2])
+@pytest.mark.parametrize("k", [1, 8, 50])
+def test_a_search_in_parts_finds_the_best(size: int, k: int) -> None:
+    """Values as of topk, at different places that hold them; a part may hold all of them."""
+    draw = torch.Generator().manual_seed(size + k)
+    scores = torch.randn(2, 3, size, generator=draw)
+    scores[0, 0, -k:] += 100  # all in the last part
+    scores[1, 1] = scores[1, 1].round()  # many are equal
+    scores[1, 2, 3 if k < 4 else k :] = -torch.inf
+    values, index = best_of_many(scores, k)
+    assert torch.equal(values, scores.topk(k).values)
+    real = values > -torch.inf
+    assert torch.equal(scores.gather(-1, index)[real], values[real])
+    assert all(len(set(row[kept].tolist())) == int(kept.sum()) for row, kept in zip(
+        index.flatten(0, 1), real.flatten(0, 1), strict=True))  # fmt: skip
+    assert int(index.max()) < size
