@@ -61,6 +61,13 @@ def test_layers_that_read_the_same_input_share_a_product(make: Any, tmp_path: Pa
     attention = model.model.layers[0].self_attn
     ends = attention.q_proj.weight.data_ptr() + attention.q_proj.weight.nbytes
     assert attention.k_proj.weight.data_ptr() == ends  # one buffer, not a copy beside it
+    model.float().double()  # weights that move take the shared one along
+    assert attention.k_proj.weight.data_ptr() == attention.q_proj.weight.data_ptr() + attention.q_proj.weight.nbytes
+    assert attention.q_proj.weight.data_ptr() == attention.q_proj.shared.weight.data_ptr()
+    assert attention.q_proj.shared.weight.dtype == torch.float64
+    model.load_state_dict(before)
+    with torch.inference_mode():
+        assert torch.allclose(compiled()(IDS), want, atol=1e-9)
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     with torch.inference_mode():

@@ -147,7 +147,7 @@ def use_tree_attention(model: PreTrainedModel) -> None:
 def use_masked_attention(net: nn.Module) -> None:
     """The same for the layers of a drafter and `masked_attention`."""
     for module in net.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) == "sdpa" and next(net.parameters()).is_cuda:
             config._attn_implementation = MASKED
 

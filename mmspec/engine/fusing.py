@@ -8,6 +8,7 @@ graphs every layer is what it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,9 +48,20 @@ class Part(nn.Linear):
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.shared, self.start = shared, start
-        rows = shared.weight[start : start + self.out_features]
-        self.weight = nn.Parameter(rows, requires_grad=layer.weight.requires_grad)
+        self.weight = nn.Parameter(self._rows(), requires_grad=layer.weight.requires_grad)
         self.bias = layer.bias
+
+    def _rows(self) -> Tensor:
+        return self.shared.weight[self.start : self.start + self.out_features]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
+        """What `to`, `float` and others do to the weight, the shared one goes along with."""
+        super()._apply(fn, recurse)
+        whole = self.shared.weight
+        if (whole.device, whole.dtype) != (self.weight.device, self.weight.dtype):  # the first of the group
+            self.shared.weight = fn(whole)
+        self.weight.data = self._rows()
+        return self
 
     def forward(self, input: Tensor) -> Tensor:
         """[.., out] of [.., in]."""
@@ -63,11 +75,13 @@ def fuse(net: nn.Module) -> None:
     """Let the groups of all layers share their products, where their layers are plain ones."""
     for module in net.modules():
         for names in GROUPS:
-            layers = [getattr(module, name, None) for name in names]
-            if all(type(layer) is nn.Linear for layer in layers) and len({layer.weight.dtype for layer in layers}) == 1:
+            found = [getattr(module, name, None) for name in names]
+            layers = [layer for layer in found if type(layer) is nn.Linear]
+            if len(layers) == len(names) and len({layer.weight.dtype for layer in layers}) == 1:
                 _fuse(module, names, layers)
 
 
+@torch.inference_mode(False)  # weights that could not be trained or loaded anew would be left behind
 @torch.no_grad()
 def _fuse(module: nn.Module, names: tuple[str, ...], layers: list[nn.Linear]) -> None:
     shared = Shared(torch.cat([layer.weight for layer in layers]), len(layers))
