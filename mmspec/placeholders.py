@@ -13,16 +13,19 @@ from torch import Tensor
 
 def forbid(logits: Tensor, placeholders: Collection[int]) -> Tensor:
     """A drafter's logits [.., V] with the placeholders ruled out, before any law is made of them."""
-    if not placeholders:
-        return logits
-    return logits.index_fill(-1, _ids(tuple(placeholders), logits.device), -torch.inf)
+    return rule_out(logits, listed(tuple(placeholders), logits.device))
+
+
+def rule_out(logits: Tensor, ids: Tensor | None) -> Tensor:
+    """The same with the ids on the device, as `listed` gives them."""
+    return logits if ids is None else logits.index_fill(-1, ids, -torch.inf)
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # serves requests and trainings
-def _ids(placeholders: tuple[int, ...], device: torch.device) -> Tensor:
-    """They are copied to a device once, not in every level of every draft."""
-    return torch.tensor(placeholders, device=device)
+def listed(placeholders: tuple[int, ...], device: torch.device) -> Tensor | None:
+    """Their ids, copied to a device once, not in every level of every draft; None if there are none."""
+    return torch.tensor(placeholders, device=device) if placeholders else None
 
 
 def before(run: list[int], placeholders: Collection[int]) -> list[int]:

@@ -6,6 +6,7 @@ torch.compile with a backend that builds the graph and does not optimise it.
 
 import gc
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.kangaroo import Adapter, Kangaroo
 from mmspec.drafters.layer import block_config
 from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.whole import MOST_KEPT
 from mmspec.engine import attention
 from mmspec.engine.engine import Engine
 from mmspec.engine.graphs import Graph, Place
@@ -343,6 +345,53 @@ def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int)
                 assert all(found == ready for found in lanes(made[1]))
                 assert any(key[0] == "whole" for slab in made[1].steps.slabs.free for key in slab.recorded)
     assert kept > 0
+
+
+@pytest.mark.parametrize(("kind", "net"), [(DFlash, BlockNet), (DSpark, SparkNet)])
+def test_a_compiled_block_drafter_makes_the_same_drafts(kind: type[BlockDrafter], net: type[BlockNet]) -> None:
+    """Its context takes keys and values of layers whose queries only its block asks for."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model), backend="eager")
+    torch.manual_seed(6)
+    block = net(block_config(plain, 2), (0, 2), 5).to(model.dtype)
+    torch.nn.init.normal_(block.mask)
+    made = tuple(kind(copy, depth=4, width=3, top_k=3, total=16) for copy in (deepcopy(block), block))
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    assert drafted_alike((plain, fixed), made, inputs, 0, *SETTINGS[0]) > 0
+
+
+def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
+    """The newest are kept; a size that comes again is recorded again."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    inputs = toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0)
+    drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
+    drafter.bind(fixed)
+    drafter.bind = lambda target: None  # type: ignore[method-assign]  # one buffer for all requests
+    want = toys.answer(plain, NoDrafter(), inputs, 20).rows
+    kept: list[int] = []
+    for total in (*range(4, 4 + MOST_KEPT + 1), 4):
+        drafter.total = total
+        assert toys.answer(fixed, drafter, inputs, 20).rows == want
+        kept = [*kept, total][-MOST_KEPT:]
+        (slab,) = drafter.steps.slabs.free
+        assert [key[1].total for key in slab.recorded if key[0] == "whole"] == kept
+
+
+def test_a_whole_draft_never_reads_what_earlier_rounds_left() -> None:
+    """Behind the accepted path stand places of older rounds; what was heard there may be no number."""
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
+    toys.answer(fixed, drafter, toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0), 20)
+    (slab,) = drafter.steps.slabs.free
+    (whole,) = (recorded for key, recorded in slab.recorded.items() if key[0] == "whole")
+    _, heard, path, count, *_ = whole.inputs
+    heard[:, :5], heard[:, 5:] = 0.1, torch.nan
+    path[:, 0], path[:, 1:], count[:] = 0, 5, 1
+    with torch.inference_mode():
+        whole.graph()
+    assert not slab.kv.isnan().any()
 
 
 class NoHost(TorchDispatchMode):

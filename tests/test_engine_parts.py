@@ -1,5 +1,6 @@
 """The parts of the engine by themselves: shared products, attention that is chosen by device, recorded functions."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from mmspec.decoder import Decoder
 from mmspec.drafters.growing import MANY, PART, best_of_many
+from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
 from mmspec.engine.fusing import Part, fuse
 from mmspec.engine.graphs import Place, Recorded
@@ -52,7 +54,8 @@ def test_layers_that_read_the_same_input_share_a_product(make: Any, tmp_path: Pa
             assert torch.allclose(run(IDS), want, atol=1e-9)
     layers = model.config.num_hidden_layers
     assert products == [7 * layers + 1, 4 * layers + 1]
-    shared = [module.shared for module in model.modules() if isinstance(module, Part)]
+    parts = [module for module in model.modules() if isinstance(module, Part)]
+    shared = [part.shared for part in parts]
     assert len(shared) == 5 * layers
     assert all(each.given is None and each.made is None for each in shared)
     after = model.state_dict()
@@ -74,17 +77,58 @@ def test_layers_that_read_the_same_input_share_a_product(make: Any, tmp_path: Pa
         assert torch.equal(again(IDS, use_cache=False).logits, want)
 
 
+def test_a_group_that_is_asked_in_part_keeps_nothing() -> None:
+    """As when a block drafter takes keys and values of a context, and never a query."""
+    attention = toys.llama().model.layers[0].self_attn
+    fuse(attention)
+    run = torch.compile(lambda x: (attention.k_proj(x), attention.v_proj(x)), fullgraph=True, backend="eager")
+    x = torch.randn(1, 3, attention.q_proj.in_features, dtype=torch.float64)
+    with torch.inference_mode():
+        for _ in range(2):
+            x += 1  # the same tensor with other numbers
+            assert torch.equal(run(x)[0], attention.k_proj(x))
+    assert attention.k_proj.shared.given is None
+
+
+def test_a_copy_shares_nothing_and_lost_views_are_laid_anew() -> None:
+    model = toys.qwen2()
+    fuse(model)
+    attention = model.model.layers[0].self_attn
+    copied = deepcopy(model)
+    assert not [module for module in copied.modules() if isinstance(module, Part)]
+    with torch.inference_mode():
+        assert torch.equal(copied(IDS).logits, model(IDS).logits)
+    assert attention.q_proj.intact()
+    attention.q_proj.weight.data = attention.q_proj.weight.data + 1
+    assert not attention.q_proj.intact()
+    fuse(model)
+    assert attention.q_proj.intact()
+    with torch.inference_mode():
+        run = torch.compile(lambda x: attention.q_proj(x), fullgraph=True, backend="eager")
+        x = torch.ones(1, 1, attention.q_proj.in_features, dtype=torch.float64)
+        assert torch.allclose(run(x), attention.q_proj(x))
+
+
 def test_layers_of_another_kind_are_left_alone() -> None:
     class Rounded(nn.Linear):
         pass
 
     model = toys.llama()
-    attention = model.model.layers[0].self_attn
+    attention, watched = model.model.layers[0].self_attn, model.model.layers[1].self_attn
     attention.k_proj = Rounded(attention.k_proj.in_features, attention.k_proj.out_features, bias=False)
+    watched.v_proj.register_forward_hook(lambda *_: None)
     fuse(model)
     assert not isinstance(attention.q_proj, Part)
+    assert not isinstance(watched.q_proj, Part)
     assert isinstance(model.model.layers[0].mlp.up_proj, Part)
-    assert isinstance(model.model.layers[1].self_attn.q_proj, Part)
+
+
+def test_drafters_are_rounded_whole_on_a_compiled_target() -> None:
+    net = toys.eagle_head(toys.llama()).float()
+    linear = sum(type(module) is nn.Linear for module in net.modules())
+    fuse(net)
+    assert convert(net, torch.int8) == linear
+    assert not [module for module in net.modules() if isinstance(module, nn.Linear)]
 
 
 def test_only_the_language_model_is_fused() -> None:

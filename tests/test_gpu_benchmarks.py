@@ -158,7 +158,9 @@ def test_geometric_rows_differ_and_repeat() -> None:
     assert torch.equal(table, geometric_table(3.0, 5, 2))
     law = torch.tensor(geometric(3.0, 5))
     found = torch.bincount(table[0], minlength=6) / 1024
-    assert (found - law).abs().max() <= 1 / 1024
+    assert (found - law).abs().max() <= 4 / 1024
+    for start in range(0, 1000, 24):  # also over as few rounds as an answer has
+        assert table[0, start : start + 24].double().mean() == pytest.approx(2, abs=0.25)
 
 
 @pytest.mark.parametrize("tau", [0.5, 7.0, math.nan])
@@ -368,7 +370,7 @@ def check_rounds(found: dict) -> None:
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
     for record in traces.values():
         assert record["lasts_ms"] > 0
-        assert any("mm" in name for name in record["longest"])  # products lead
+        assert any("mm" in name for name in list(record["longest"])[:5])  # products lead
     plain, drafted = (found[f"trace: speech-0.5b, {kind}"]["kernels"] for kind in ("plain step", "depth 3"))
     assert drafted > plain > 10
 

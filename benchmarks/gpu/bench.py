@@ -16,7 +16,7 @@ import torch
 import mmspec
 from mmspec import Pipeline
 from mmspec.benchmarks.gpu.book import Book, Tables
-from mmspec.benchmarks.gpu.clock import Deadline, wait
+from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime, wait
 from mmspec.benchmarks.gpu.floors import H200, Card
 from mmspec.benchmarks.gpu.models import Spec, names, spec_of
 from mmspec.errors import InputError, one_line
@@ -93,6 +93,8 @@ class Bench:
             torch.cuda.reset_peak_memory_stats(self.device)
         try:
             made = make()
+        except OutOfTime:
+            raise
         except Exception as error:  # noqa: BLE001  compilers and backends have errors of their own; they are findings
             made = {"error": f"{type(error).__name__}: {one_line(error)}"}
             logger.warning("%s: %s", key, made["error"])
@@ -109,6 +111,7 @@ class Bench:
         if self.gate is None:
             return
         wait(self.device)
+        self.gate.parent.mkdir(parents=True, exist_ok=True)
         self.gate.with_name(f"{self.gate.name}.ready").touch()
         while not self.gate.exists():
             self.deadline.check()

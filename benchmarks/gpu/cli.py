@@ -37,7 +37,7 @@ def gpu(
     ] = None,
     repeats: Annotated[int, typer.Option(help="Measurements of a figure.")] = 5,
     tokens: Annotated[int, typer.Option(help="New tokens of an answer.")] = 256,
-    rows: Annotated[int, typer.Option(help="Rows of a batch, in baselines, sweep, rounds and trace.")] = 1,
+    rows: Annotated[int, typer.Option(help="Rows of a batch, in baselines, sweep, equality and rounds.")] = 1,
     depths: Annotated[
         str, typer.Option(help="Depths of the drafts of rounds, separated by commas. Default: 3,5,7.")
     ] = "",

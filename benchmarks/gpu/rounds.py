@@ -57,11 +57,8 @@ def run(bench: Bench) -> None:
         if not bench.missing(*keys, *looks):
             continue
         with bench.freed():
-            pipes = cache(partial(pipelines, bench, cache(partial(build, spec, bench.device, bench.dtype))))
+            pipes = cache(partial(prepared, bench, spec, depths))
             plain = cache(partial(plain_ms, bench, spec, pipes))
-            if bench.gate is not None:
-                prepare(bench, spec, pipes(), depths)
-                bench.turn()
             for key, (depth, law) in keys.items():
                 bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
             for key, drafts in looks.items():
@@ -69,22 +66,27 @@ def run(bench: Bench) -> None:
             del pipes, plain
 
 
-def prepare(bench: Bench, spec: Spec, pipes: dict[str, Pipeline], depths: tuple[int, ...]) -> None:
-    """Let everything be compiled that the records will run."""
+def prepared(bench: Bench, spec: Spec, depths: tuple[int, ...]) -> dict[str, Pipeline]:
+    """The pipelines of a model. With a gate, all that the records will run is compiled, and the turn has come."""
+    pipes = pipelines(bench, partial(build, spec, bench.device, bench.dtype))
+    if bench.gate is None:
+        return pipes
     ids = prompt_of(spec, spec.prompt, bench.device, bench.settings.rows)
     for pipe in pipes.values():
         sized(pipe, (1,)).generate(input_ids=ids, max_new_tokens=8)
     for depth in depths:
         pipe = drafting(bench, spec, list(pipes.values())[-1], depth, "even")
         pipe.generate(input_ids=ids, max_new_tokens=bench.settings.tokens)
+    bench.turn()
+    return pipes
 
 
 def seen(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]], depth: int) -> dict[str, Any]:
     """What a round of that depth does, or with none a plain step."""
     pipe = list(pipes().values())[-1]
     if depth:
-        return traced(bench, spec, drafting(bench, spec, pipe, depth, "even"))
-    return traced(bench, spec, sized(pipe, (1,)))
+        return traced(bench, spec, drafting(bench, spec, pipe, depth, "even"), depth)
+    return traced(bench, spec, sized(pipe, (1,)), 0)
 
 
 def head_like(model: PreTrainedModel, words: int | None = None) -> EagleHead:
@@ -107,10 +109,12 @@ def head_like(model: PreTrainedModel, words: int | None = None) -> EagleHead:
     return net
 
 
-def pipelines(bench: Bench, model: Callable[[], PreTrainedModel]) -> dict[str, Pipeline]:
-    """Our loop, plain and compiled; one of each serves all records of a model, so that nothing is compiled twice."""
+def pipelines(bench: Bench, build: Callable[[], PreTrainedModel]) -> dict[str, Pipeline]:
+    """Our loop, plain and compiled, on one model; one of each serves all its records, so that nothing is compiled
+    twice."""
     kinds = {OWN: False, COMPILED: True} if bench.settings.compile else {OWN: False}
-    return {name: pipeline(model(), compiled=compiled) for name, compiled in kinds.items()}
+    model = build()
+    return {name: pipeline(model, compiled=compiled) for name, compiled in kinds.items()}
 
 
 def node_count(bench: Bench) -> int:
@@ -216,7 +220,17 @@ def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
     traces = {key: record for key, record in records.items() if "longest" in record}
     found: list[tuple[str, list[Row]]] = []
     if lines:
-        fields = ("base_ms", "round_ms", "draft_ms", "verify_ms", "other_ms", "floor_ms", "c_v", "tokens_s")
+        fields = (
+            "base_ms",
+            "round_ms",
+            "draft_ms",
+            "verify_ms",
+            "other_ms",
+            "floor_ms",
+            "c_v",
+            "tau_reached",
+            "tokens_s",
+        )
         rows: list[Row] = [["synthetic", *fields, "plain floor %", "floor %", "S/tau", "cap", "of the cap"]]
         for key, record in lines.items():
             shares = [100 * record["plain_floor_ms"] / record["base_ms"], 100 * record["floor_ms"] / record["round_ms"]]

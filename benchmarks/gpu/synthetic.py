@@ -4,7 +4,7 @@ The rule inside does all its work; then the path becomes that of the first node 
 round, on the device. What is emitted means nothing, and every figure made with it is labelled synthetic. Two laws, both
 with an exact mean of tau - 1 over the table:
 
-- `geometric`: truncated geometric over 0 .. depth, each value in its due share, in a shuffled order;
+- `geometric`: truncated geometric over 0 .. depth, each value in its due share, in any stretch of rounds;
 - `even`: the lowest variance that the mean allows: its floor, or one more, evenly spread.
 """
 
@@ -23,6 +23,7 @@ from mmspec.sampling import Sampler
 from mmspec.tree import path_to
 
 ROUNDS = 1024
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def geometric(tau: float, depth: int) -> list[float]:
@@ -39,13 +40,12 @@ def geometric(tau: float, depth: int) -> list[float]:
     return [*(p**level * (1 - p) for level in range(depth)), p**depth]
 
 
-def geometric_table(tau: float, depth: int, rows: int, rounds: int = ROUNDS, seed: int = 0) -> Tensor:
-    """[rows, rounds] int64: accepted tokens; every row has each count in its share, in an order of its own."""
+def geometric_table(tau: float, depth: int, rows: int, rounds: int = ROUNDS) -> Tensor:
+    """[rows, rounds] int64: accepted tokens; each count in its share, in few rounds, too: places in the law go on by
+    the golden ratio, every row from another one."""
     edges = torch.tensor(geometric(tau, depth), dtype=torch.float64).cumsum(0)
-    places = (torch.arange(rounds, dtype=torch.float64) + 0.5) / rounds
-    counts = torch.bucketize(places, edges[:-1], right=True)
-    draw = torch.Generator().manual_seed(seed)
-    return torch.stack([counts[torch.randperm(rounds, generator=draw)] for _ in range(rows)])
+    places = (torch.arange(rounds, dtype=torch.float64) * GOLDEN + torch.arange(rows)[:, None] / rows) % 1
+    return torch.bucketize(places, edges[:-1], right=True)
 
 
 def even_table(tau: float, depth: int, rows: int, rounds: int = ROUNDS) -> Tensor:

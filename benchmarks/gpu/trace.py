@@ -22,18 +22,16 @@ from mmspec.decode import decode
 from mmspec.sampling import Sampling
 
 WARM, SEEN, TOP = 6, 8, 32
-LONGEST = 8
-"""Most tokens that a round may emit here."""
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 COPIES = ("cudaMemcpyAsync", "cudaMemsetAsync")
 
 
-def traced(bench: Bench, spec: Spec, pipe: Pipeline) -> dict[str, Any]:
-    """What `SEEN` rounds did, after `WARM` others."""
+def traced(bench: Bench, spec: Spec, pipe: Pipeline, depth: int) -> dict[str, Any]:
+    """What `SEEN` rounds did, after `WARM` others; none emits more than depth + 1 tokens."""
     target, rows = pipe.target, bench.settings.rows
     ids = prompt_of(spec, spec.prompt, bench.device, rows)
-    tokens = (WARM + SEEN + 2) * LONGEST
+    tokens = (WARM + SEEN + 2) * (depth + 1)
     sampler, stop = target.sampler(Sampling(), rows), target.stopping(tokens, (), str)
     rounds = decode(target, pipe.drafter, pipe.rule, {"input_ids": ids, "max_new_tokens": tokens}, sampler, stop)
     for _ in range(WARM + 1):

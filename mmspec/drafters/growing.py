@@ -13,7 +13,7 @@ together. Which children they get depends on the kind of proposal:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from mmspec.contract import Draft, Kind, Shape
 from mmspec.drafters.host import plant, surest
 from mmspec.drafters.static import Node
-from mmspec.placeholders import forbid
+from mmspec.placeholders import listed, rule_out
 from mmspec.sampling import Sampler
 from mmspec.tree import best
 
@@ -59,7 +59,7 @@ class Choice:
     """How children are chosen on one request.
 
     placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise.
-    sharpness: exponent of the confidence, coupled or greedy.
+    sharpness: exponent of the confidence, coupled or greedy. barred: the placeholders on the sampler's device.
     """
 
     sampler: Sampler
@@ -67,6 +67,10 @@ class Choice:
     placeholders: Collection[int] = ()
     trust: float = 1.0
     sharpness: float = 1.0
+    barred: Tensor | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "barred", listed(tuple(self.placeholders), self.sampler.device))
 
     @property
     def draws(self) -> bool:
@@ -90,7 +94,7 @@ class Choice:
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
         """
-        scores = self._scores(forbid(logits, self.placeholders), paths)
+        scores = self._scores(rule_out(logits, self.barred), paths)
         if self.draws:
             raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
         elif self.races:
@@ -103,7 +107,7 @@ class Choice:
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
         [B, levels, k]. Not for a `personal` choice."""
-        scores = self.sampler.shape(forbid(logits, self.placeholders))
+        scores = self.sampler.shape(rule_out(logits, self.barred))
         if not self.races:
             return _first(self._sharpened(scores), k)
         levels = scores.shape[1]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from mmspec.drafters.vocabulary import WordRows
+from mmspec.engine.fusing import Part
 from mmspec.errors import InputError, MismatchError, shorten
 
 FORMATS = {
@@ -116,7 +117,7 @@ def convert(net: nn.Module, dtype: torch.dtype, theirs: Collection[int] = ()) ->
     """
     made: dict[nn.Module, nn.Module] = {}
     for name, layer in list(net.named_modules(remove_duplicate=False)):  # some have one layer in two places
-        if type(layer) not in (nn.Linear, WordRows) or layer.get_parameter("weight").data_ptr() in theirs:
+        if type(layer) not in (nn.Linear, WordRows, Part) or layer.get_parameter("weight").data_ptr() in theirs:
             continue
         if layer not in made:
             made[layer] = converted(layer, dtype)

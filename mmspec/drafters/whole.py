@@ -99,7 +99,7 @@ class Whole:
         will be used `often`: not for each of the sizes that are tried, or for every temperature."""
         choice = self.choice
         law = replace(choice.sampler.sampling, seed=0)
-        key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness
+        key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness, often
         if key not in slab.recorded:
             number = torch.zeros(len(heard), dtype=torch.long)
             nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, MOST_READ)
@@ -110,7 +110,7 @@ class Whole:
             forward = self.steps.forward if often else self.steps.uncaptured
             function = partial(grown, self.drafter, forward, choice, sizes, plan, slab)
             kept = [old for old in slab.recorded if old[0] == "whole"]
-            for old in kept[: len(kept) + 1 - MOST_KEPT]:
+            for old in kept[: max(0, len(kept) + 1 - MOST_KEPT)]:
                 del slab.recorded[old]
             slab.recorded[key] = self.steps.recorded(function, inputs, heard.device, compiled=often)
         return slab.recorded[key]
@@ -137,9 +137,11 @@ def grown(
         accepted, none in rows that are done. pending, emitted, seeds: [B].
     """
     rows = torch.arange(len(path), device=path.device)
+    place = torch.arange(path.shape[1], device=path.device)
+    path = torch.where(place < count[:, None], path, 0)  # behind the count stands what earlier rounds left
     read = following(tokens, path, count, pending)
     out = causal(forward, slab, read, drafter.net.fuse(heard[rows[:, None], path]))
-    slab.keep(torch.arange(path.shape[1], device=path.device).expand(path.shape), count)
+    slab.keep(place.expand(path.shape), count)
     states = out[rows, count - 1][:, None]
 
     def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:

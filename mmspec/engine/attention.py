@@ -120,7 +120,7 @@ def masked_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The same for a drafter's few nodes under a mask of their own: two products and what a compiler fuses between.
+    """Attention of a drafter's few nodes under a mask of their own: two products and what a compiler fuses between.
 
     Library kernels do not split keys for so few queries, and leave most of a GPU idle. Arguments as for
     `tree_attention`; attention_mask: additive [B, 1, N, S], and without one (or for long queries) it is sdpa.
@@ -129,8 +129,10 @@ def masked_attention(
     if attention_mask is None or nodes > FEW:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return out, None
-    grouped = query.reshape(batch, key.shape[1], -1, size)  # rows = heads of a group x nodes
-    scores = (grouped @ key.transpose(-1, -2)).float() * (size**-0.5 if scaling is None else scaling)
+    scaling = size**-0.5 if scaling is None else scaling
+    query = query * scaling  # before the product, which half precision might not hold
+    scores = query.reshape(batch, key.shape[1], -1, size) @ key.transpose(-1, -2)  # rows = heads of a group x nodes
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     scores = scores.unflatten(2, (-1, nodes)) + attention_mask[:, :, None]
     out = scores.softmax(-1).to(value.dtype).flatten(2, 3) @ value
     return out.reshape(batch, heads, nodes, size).transpose(1, 2), None

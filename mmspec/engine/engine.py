@@ -2,8 +2,8 @@
 
 A draft is padded to the next size with nodes that nobody sees. For every size, number of rows and size of the cache the
 forward is compiled once (`torch.compile`, whole graph, no dynamic shapes) and, on CUDA, captured in a graph; all sizes
-of a request are made ready with its prompt, so that no round waits. The prompt itself is read by plain calls: its
-length is never the same.
+of a request are made ready with its prompt. Commits and whole drafts are recorded when the first of their size comes.
+The prompt itself is read by plain calls: its length is never the same.
 """
 
 from __future__ import annotations

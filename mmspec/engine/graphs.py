@@ -52,7 +52,8 @@ class Graph:
                 self.run()
         here.wait_stream(place.stream)
         self.captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.captured, pool=place.pool, stream=place.stream):
+        # other threads may allocate meanwhile
+        with torch.cuda.graph(self.captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"):
             self.results = self.run()
 
     def __call__(self) -> Any:
