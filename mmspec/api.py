@@ -85,8 +85,9 @@ def load(
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
         compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); the tokens are the same. The
-            first requests of each batch size and length take minutes with large models. On CUDA forwards and whole
-            drafts are captured in graphs, too, and attention is a Triton kernel (benchmarks/gpu/results).
+            first requests of each batch size and length take minutes with large models. On CUDA forwards and
+            EAGLE's drafts are captured in graphs, too, and attention is a Triton kernel (benchmarks/gpu/results). The
+            model is changed in place: layers that read the same input share a product, on CUDA attention is another.
         drafter_dtype: of the drafter's own linear layers: "int8" (weights alone, a scale per row), "bfloat16",
             "float16" or "float32"; None is the target's. Outputs stay the same, drafts are kept a little less often.
     Raises: Error: a subclass that says what does not fit.
