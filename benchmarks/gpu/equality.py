@@ -42,8 +42,8 @@ def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
     rows, width, tokens = bench.settings.rows, min(spec.prompt, 512), min(bench.settings.tokens, 64)
     ids = prompt_of(spec, width, bench.device, rows)
     shorter = torch.arange(rows, device=bench.device)[:, None]  # tokens that a row's prompt lacks, padded on the left
-    inputs = {"input_ids": ids, "attention_mask": (torch.arange(width, device=bench.device) >= shorter).long()}
-    inputs |= {"max_new_tokens": tokens}
+    there = torch.arange(width, device=bench.device) >= shorter
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": there.long(), "max_new_tokens": tokens}
     found: dict[str, Any] = {"tau": {}, "equal": {}}
     pipes = pipelines(bench, lambda: model)
     drafters = {"the target itself": Independent(model), "random weights": Eagle(head_like(model), total=8)}
@@ -52,8 +52,8 @@ def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
         for name, drafter in drafters.items():
             pipe = sized(list(pipes.values())[-1], (8,)).with_drafter(drafter)
             out = answers(pipe, {**inputs, **options})
-            ids = zip(*([token for row in each for token in row.token_ids] for each in (out, plain)), strict=True)
-            same = [mine == other for mine, other in ids]
+            drafted, right = ([token for row in each for token in row.token_ids] for each in (out, plain))
+            same = [mine == other for mine, other in zip(drafted, right, strict=True)]
             key = f"{name}, {asked}"
             found["tau"][key], found["equal"][key] = out[0].stats.tau, same.index(False) if not all(same) else True
     return found
