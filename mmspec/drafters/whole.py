@@ -17,12 +17,11 @@ from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, State
 from mmspec.drafters.growing import Choice, Plan, fill, grow
-from mmspec.drafters.heads import Sizes
+from mmspec.drafters.heads import HeadDrafter, Sizes
 from mmspec.drafters.slots import Forward, Slots, below, causal, following
 from mmspec.engine.steps import WIDTHS
 
 if TYPE_CHECKING:
-    from mmspec.drafters.eagle import Eagle
     from mmspec.engine.cache import Slab, StaticRows
     from mmspec.engine.graphs import Recorded
     from mmspec.engine.steps import Steps
@@ -43,7 +42,7 @@ class Whole:
     every node [B, N, T], and what was accepted.
     """
 
-    drafter: Eagle
+    drafter: HeadDrafter
     steps: Steps
     choice: Choice
     slots: Slots
@@ -117,7 +116,7 @@ class Whole:
 
 
 def grown(
-    drafter: Eagle,
+    drafter: HeadDrafter,
     forward: Forward,
     choice: Choice,
     sizes: Sizes,
