@@ -151,8 +151,10 @@ class Unrolling:
 
     def propose(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then draft on estimates."""
-        if self.whole is not None and self.whole.serves(state):
-            return self.whole.propose(state)
+        if self.whole is not None:
+            if self.whole.serves(state):
+                return self.whole.propose(state)
+            self.whole.hand_over()
         draft = self.drafter.tree(state, self.choice, self._expand)
         self.slots.forget()
         return draft

@@ -222,9 +222,7 @@ class HeadDrafter(ABC):
                 sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
             expand = expand.level_by_level(sizes.levels)
         plan = self.plan(choice, sizes, state.pending.device)
-        if plan is None:
-            return grow(state.pending, state.emitted, choice, expand, sizes.shape, sizes.top_k)
-        return fill(state.pending, state.emitted, choice, expand, plan)
+        return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan)
 
     def plan(self, choice: Choice, sizes: Sizes, device: torch.device) -> Plan | None:
         """The shape of trees that have the same in every round; None for those that grow with their confidence."""
@@ -232,6 +230,15 @@ class HeadDrafter(ABC):
             return None
         nodes = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
         return planned(nodes, device)
+
+
+def level_by_level(
+    pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, sizes: Sizes, plan: Plan | None
+) -> Draft:
+    """A tree of that plan, or without one a tree that grows; pending, emitted: [B]."""
+    if plan is None:
+        return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
+    return fill(pending, emitted, choice, expand, plan)
 
 
 def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, State
-from mmspec.drafters.growing import Choice, Plan, fill, grow
-from mmspec.drafters.heads import HeadDrafter, Sizes
+from mmspec.drafters.growing import Choice, Plan
+from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, below, causal, following
 from mmspec.engine.steps import WIDTHS
 
@@ -60,12 +60,12 @@ class Whole:
             self.left = None
 
     def serves(self, state: State) -> bool:
-        """Whether this round can be drafted here; else its slots are handed over."""
+        """Whether this round can be drafted here; else its slots must be handed over."""
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
         levels = self.drafter.depth if state.shape is None else state.shape.depth
         sizes = self.drafter.sizes(state)
         forwarded = max(sizes.levels * self.steps.padded(sizes.width), 2 * sizes.total)  # at most, padding included
-        fits = (
+        return (
             self.left is not None
             and not self.slots.waiting
             and not self.choice.sampler.remembers
@@ -74,9 +74,6 @@ class Whole:
             and max(map(len, self.left[2].paths)) <= MOST_READ
             and max(cache.lengths) + MOST_READ <= cache.slab.room
         )
-        if not fits:
-            self.hand_over()
-        return fits
 
     def propose(self, state: State) -> Draft:
         """The round's draft."""
@@ -150,8 +147,5 @@ def grown(
         return drafter.net.logits(states, drafter.head)
 
     choice.sampler.restart(seeds)
-    if plan is None:
-        draft = grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
-    else:
-        draft = fill(pending, emitted, choice, expand, plan)
+    draft = level_by_level(pending, emitted, choice, expand, sizes, plan)
     return draft.tokens, draft.parents, draft.depth, draft.ancestors, draft.q
