@@ -191,14 +191,17 @@ class CanvasStop(TextStop):
         self.finish = [""] * len(state.ids)
         return [[] for _ in state.ids]
 
-    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Fill the host side of `accepted`; mark rows that are full."""
+    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
+        """How many tokens were accepted, how many of them as drafted, which they are, their places."""
         assert isinstance(draft, Proposal)
         assert isinstance(accepted, Revealed)
         places = draft.places.gather(1, accepted.path)
-        size = places.shape[1]
-        host: Any = torch.cat([accepted.count[:, None], accepted.kept[:, None], accepted.path, places], 1).tolist()
-        for row, (count, kept, *rest) in enumerate(host):
+        return torch.cat([accepted.count[:, None], accepted.kept[:, None], accepted.path, places], 1)
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[Any]) -> None:
+        """Fill the host side of `accepted`; mark rows that are full."""
+        size = accepted.path.shape[1]
+        for row, (count, kept, *rest) in enumerate(known):
             accepted.paths.append(rest[:count])
             accepted.emitted.append(rest[size : size + count])
             accepted.drafted.append(kept)

@@ -20,7 +20,7 @@ from mmspec.cache import Past
 from mmspec.contract import Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
-from mmspec.finite import check_finite
+from mmspec.finite import check_finite, finite
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
@@ -213,7 +213,7 @@ class ImageTarget(CausalTarget):
             cache=cache,
             taps=needs.taps,
             sampler=sampler,
-            lengths=[0] * batch,
+            early=self.decoder.early and not sampler.remembers,
             scale=scale,
             layout=layout,
             lasts={tap: states[every, lasts] for tap, states in heard.taps.items()},
@@ -226,7 +226,7 @@ class ImageTarget(CausalTarget):
         tokens, depth, ancestors = draft.tokens.repeat(pairs, 1), draft.depth.repeat(pairs, 1), draft.ancestors
         heard = self.decoder.extend(state.cache, tokens, depth, ancestors.repeat(pairs, 1, 1), state.taps)
         logits = state.guided(heard.logits, draft.depth)
-        check_finite(logits, f"output position {max(map(len, state.ids))}")
+        state.finite = finite(logits)
         return GuidedVerified(logits, {tap: states[:batch] for tap, states in heard.taps.items()}, heard.taps)
 
     def guidance(self, asked: Any = None) -> float:

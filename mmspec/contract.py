@@ -165,6 +165,7 @@ class Accepted:
     paths, emitted, drafted: what the host knows of each row, filled once per round by the stop rule: node indices,
         emitted ids, and how many of these were drafted. A row that is already done, or is cut short by a stop, emits
         fewer tokens than `count` says.
+    running: rows that had not ended when the round was started, as far as the host knew; none stands for all.
     """
 
     path: Tensor
@@ -174,6 +175,18 @@ class Accepted:
     paths: list[list[int]] = field(default_factory=list)
     emitted: list[list[int]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    running: list[bool] = field(default_factory=list)
+
+    @property
+    def committed(self) -> Tensor:
+        """[B] int64 how many nodes a cache keeps: `count`, and none of rows that had ended before."""
+        if all(self.running):
+            return self.count
+        return self.count * self.count.new_tensor(self.running)
+
+    def most_committed(self, draft: Draft) -> int:
+        """A number that no row's `committed` exceeds: the largest, once the host has read it."""
+        return max(map(len, self.paths), default=draft.levels + 1)
 
 
 @dataclass
@@ -189,6 +202,7 @@ class State:
     finite: [] bool, whether this round's logits are numbers; the stop rule reads it with all else that it reads of the
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
+    early: whether the target commits a round before the host has read it, so that the next one can be started.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
@@ -206,6 +220,7 @@ class State:
     shape: Shape | None = None
     finite: Tensor | None = None
     chains: bool = False
+    early: bool = False
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
     prompt_attention: Tensor | None = None
@@ -280,7 +295,11 @@ class TextTarget(Target, Protocol):
 
 
 class Drafting(Protocol):
-    """A drafter at work on one request."""
+    """A drafter at work on one request.
+
+    One that observes a round before the host side of `Accepted` is filled says `early = True`, and offers
+    `ahead(state)`: whether it can propose the next draft, of `State.shape`, before that, too.
+    """
 
     def propose(self, state: State) -> Draft:
         """The next draft; node 0 is the pending token."""

@@ -16,6 +16,7 @@ drafter's own settings hold.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -106,20 +107,21 @@ class Choosing:
     """`Auto` on one request.
 
     resting: drafting does not pay. quiet: rounds without a draft since the last probe; patience: how many there are to
-    be before the next one.
+    be before the next one. played: the shapes of rounds that taught nothing yet, and how much room they had.
     """
 
     def __init__(self, shapes: Sequence[Shape], memory: Memory) -> None:
         self.shapes, self.memory = shapes, memory
         self.resting = False
         self.quiet, self.patience = 0, PROBE
-        self.played, self.room = NO_DRAFT, 0
+        self.played: deque[tuple[Shape, int]] = deque()
 
     def choose(self, room: int) -> Shape:
         """See `Plan`."""
         with self.memory.lock:
-            self.played, self.room = self._pick(room), room
-        return self.played
+            shape = self._pick(room)
+        self.played.append((shape, room))
+        return shape
 
     def _pick(self, room: int) -> Shape:
         memory = self.memory
@@ -173,14 +175,14 @@ class Choosing:
             self._learn(draft, accepted, done)
 
     def _learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
-        memory = self.memory
-        if self.played == NO_DRAFT or draft.size == 1:
+        memory, (played, room) = self.memory, self.played.popleft()
+        if played == NO_DRAFT or draft.size == 1:
             memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
             return
         kept = [len(path) - 1 for path, run in zip(accepted.paths, accepted.emitted, strict=True) if run]
-        if self.played.depth <= self.room or draft.size == self.played.total:  # else the budget cut it short
-            memory.costs.learn(self.played, done.draft_s + done.verify_s + done.other_s)
-        memory.rates.learn(self.played.width, min(self.played.depth, self.room), kept)
+        if played.depth <= room or draft.size == played.total:  # else the budget cut it short
+            memory.costs.learn(played, done.draft_s + done.verify_s + done.other_s)
+        memory.rates.learn(played.width, min(played.depth, room), kept)
         if self.resting and any(kept):  # after a probe that succeeds comes another at once
             self.patience = PROBE // 2
         elif self.resting:

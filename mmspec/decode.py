@@ -3,30 +3,64 @@
 draft    = what may come next, a tree of tokens
 verified = what the target says after every node, in one forward
 accepted = the path that the rule keeps, and the token that follows it
+
+A round ends when the host has read what was accepted. Where target and drafter need not know it, the next round starts
+before (`early` of `State` and of `Drafting`): then a GPU never waits for the host. The last such round may be in vain.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target
+from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target, Verified
 from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
+from mmspec.reading import Reading
 from mmspec.sampling import Sampler
 
 
 class Stop(Protocol):
-    """Decides where each row ends; fills the host side of `accepted`, with one copy from the device."""
+    """Decides where each row ends; fills the host side of `accepted`, from one copy from the device."""
 
     def start(self, state: State) -> list[list[int]]:
         """Take over the first tokens; returns what each row has emitted so far."""
 
-    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Truncate what a row emits at its first stop, mark rows that are done."""
+    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
+        """What `cut` must know, [B, ..] int64 on the device."""
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[Any]) -> None:
+        """Truncate what a row emits at its first stop, mark rows that are done. known: the values of `ask`."""
+
+
+@dataclass
+class Started:
+    """A round of which the host has not read what was accepted. draft_s, verify_s, other_s: as in `Round`, so far."""
+
+    draft: Draft
+    verified: Verified
+    accepted: Accepted
+    read: Reading
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+    def done(self) -> Round:
+        """The round, now that the host side of `accepted` is filled."""
+        return Round(
+            self.accepted.emitted,
+            self.accepted.drafted,
+            proposed=self.draft.size - (self.accepted.next is not None),
+            draft_s=self.draft_s,
+            verify_s=self.verify_s,
+            other_s=self.other_s,
+        )
 
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
@@ -61,40 +95,60 @@ def decode(
     """
     clock = time.perf_counter
     kind = choose_kind(rule, drafter)
-    started = clock()
+    entered = clock()
     state = target.prefill(inputs, drafter.needs, sampler)
     state.chains = getattr(rule, "chains", False) and not sampler.greedy
     prefilled = clock()
     first = stop.start(state)
-    drafting = drafter.begin(state, sampler, kind)
+    drafting: Any = drafter.begin(state, sampler, kind)
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
-    yield Round(first, [0] * len(first), verify_s=prefilled - started, other_s=clock() - prefilled, prefill=True)
+    early = state.early and getattr(drafting, "early", False)
+    yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
 
+    def keep(one: Started) -> None:
+        """Tell target and drafter what was accepted."""
+        begun = clock()
+        target.commit(state, one.draft, one.accepted)
+        committed = clock()
+        drafting.observe(state, one.draft, one.verified, one.accepted)
+        one.other_s += committed - begun
+        one.draft_s += clock() - committed
+
+    def finish(one: Started) -> Round:
+        """Read what was accepted."""
+        begun = clock()
+        stop.cut(state, one.draft, one.accepted, one.read.values())
+        one.other_s += clock() - begun
+        if not early:
+            keep(one)
+        done = one.done()
+        plan.learn(one.draft, one.accepted, done)
+        return done
+
+    started: deque[Started] = deque()
     while not all(state.done):
         begun = clock()
-        state.shape = plan.choose(state.room)
+        state.shape = plan.choose(state.room - len(started))
+        if started and not (state.room > 0 and drafting.ahead(state)):  # with less room it is the last one
+            yield finish(started.popleft())
+            if all(state.done):
+                return
+            begun = clock()
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
         verified = target.verify(state, draft)
         checked = clock()
         scores = sampler.warp(draft, verified.logits)
         accepted = rule(draft, scores, sampler, state.emitted)
-        stop.cut(state, draft, accepted)
-        target.commit(state, draft, accepted)
-        decided = clock()
-        drafting.observe(state, draft, verified, accepted)
-        ended = clock()
-        done = Round(
-            accepted.emitted,
-            accepted.drafted,
-            proposed=draft.size - (accepted.next is not None),
-            draft_s=drafted - begun + ended - decided,
-            verify_s=checked - drafted,
-            other_s=decided - checked,
-        )
-        plan.learn(draft, accepted, done)
-        yield done
+        accepted.running = [not done for done in state.done]
+        read = Reading(stop.ask(state, draft, accepted))
+        spent = drafted - begun, checked - drafted, clock() - checked
+        started.append(Started(draft, verified, accepted, read, *spent))
+        if early:
+            keep(started[-1])
+        if not early or len(started) > 1:
+            yield finish(started.popleft())
 
 
 def within_memory(rounds: Iterator[Round], target: Any, inputs: dict[str, Any]) -> Iterator[Round]:

@@ -39,7 +39,12 @@ class Heard:
 
 
 class Runner(Protocol):
-    """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own."""
+    """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own.
+
+    early: whether its caches should be told what was accepted before the host has read it.
+    """
+
+    early: bool
 
     def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
         """See `Decoder.settle`."""
@@ -114,6 +119,11 @@ class Decoder:
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.model.device
+
+    @property
+    def early(self) -> bool:
+        """Whether a round is committed before the host has read it."""
+        return self.engine is not None and self.engine.early
 
     def language(self) -> nn.Module:
         """The model without what sees or hears: the part that has the decoder's configuration."""

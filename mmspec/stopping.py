@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from os.path import commonprefix
 
 import torch
+from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, State
 from mmspec.errors import InputError, shorten
@@ -58,26 +59,30 @@ class TextStop:
         state.emitted = torch.ones_like(state.pending)
         return first
 
-    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Fill the host side of `accepted`; extend `state.ids`; mark rows that end.
+    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
+        """Whether logits are numbers, how many nodes were accepted, what follows them, which they are, their tokens."""
+        assert accepted.next is not None
+        numbers = accepted.count.new_ones(()) if state.finite is None else state.finite
+        tokens = draft.tokens.gather(1, accepted.path)
+        columns = numbers.expand(len(tokens), 1), accepted.count[:, None], accepted.next[:, None], accepted.path, tokens
+        return torch.cat(columns, 1)
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[list[int]]) -> None:
+        """Fill the host side of `accepted`; extend `state.ids`; mark rows that end; say how much room is left.
 
         Raises: NumericalError: the round's logits are no numbers.
         """
-        assert accepted.next is not None
-        tokens = draft.tokens.gather(1, accepted.path)
         width = accepted.path.shape[1]
-        columns = [accepted.count[:, None], accepted.next[:, None], accepted.path, tokens]
-        if state.finite is not None:
-            columns.append(state.finite.expand(len(tokens), 1))
-        host = torch.cat(columns, 1).tolist()  # one tensor, so one synchronisation with the device
-        if state.finite is not None and not host[0].pop():
-            raise not_finite(f"output position {max(map(len, self.outputs))}")
-        for row, (count, following, *rest) in enumerate(host):
+        for row, (numbers, count, following, *rest) in enumerate(known):
+            if not numbers:
+                raise not_finite(f"output position {max(map(len, self.outputs))}")
             accepted.paths.append(rest[:count])
             run = [*rest[width + 1 : width + count], following]
             kept = [] if state.done[row] else self._emit(state, row, run)
             accepted.emitted.append(kept)
             accepted.drafted.append(min(len(kept), count - 1))
+        rows = zip(self.outputs, state.limits, state.done, strict=True)
+        state.room = max((limit - len(output) for output, limit, done in rows if not done), default=0) - 1
 
     def _emit(self, state: State, row: int, run: list[int]) -> list[int]:
         """Append the part of `run` up to the row's first stop; returns it."""

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
+from mmspec.engine.cache import StaticRows
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
@@ -34,12 +35,11 @@ PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 
 @dataclass
 class CausalState(State):
-    """A request in a causal target: the cache, the taps in use, the sampling, the prompts' lengths."""
+    """A request in a causal target: the cache, the taps in use, the sampling."""
 
     cache: RowCache = field(kw_only=True)
     taps: tuple[int, ...] = field(kw_only=True)
     sampler: Sampler = field(kw_only=True)
-    lengths: list[int] = field(kw_only=True)
 
 
 class CausalTarget:
@@ -194,7 +194,7 @@ class CausalTarget:
             cache=cache,
             taps=needs.taps,
             sampler=sampler,
-            lengths=lengths,
+            early=self.decoder.early and not sampler.remembers,
         )
 
     def read(
@@ -250,13 +250,15 @@ class CausalTarget:
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Move the accepted nodes into place, forget the rest, take over the new pending tokens."""
         assert isinstance(state, CausalState)
-        paths = [[] if done else path for path, done in zip(accepted.paths, state.done, strict=True)]
-        state.cache.commit(draft.size, paths * (len(state.cache.lengths) // len(paths)))  # guided rows come in pairs
+        if accepted.paths:
+            paths = [[] if done else path for path, done in zip(accepted.paths, state.done, strict=True)]
+            state.cache.commit(draft.size, paths * (len(state.cache.lengths) // len(paths)))  # guided rows are pairs
+            state.sampler.see(accepted.emitted, self.vocab_size)
+        else:  # the host has not read it yet
+            assert isinstance(state.cache, StaticRows)
+            state.cache.commit_early(draft, accepted)
         state.pending = accepted.next
         state.emitted = state.emitted + accepted.count
-        state.sampler.see(accepted.emitted, self.vocab_size)
-        rows = zip(state.ids, state.lengths, state.limits, state.done, strict=True)
-        state.room = max((start + limit - len(ids) for ids, start, limit, done in rows if not done), default=0) - 1
 
 
 def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:

@@ -218,13 +218,17 @@ class ColumnStop(TextStop):
         state.emitted = torch.ones_like(state.emitted)
         return first
 
-    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
-        """Fill the host side of `accepted`; mark rows that end."""
+    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
+        """How many columns were accepted, the one that follows them, all drafted ones."""
         assert accepted.next is not None
         batch = len(accepted.count)
-        whole = torch.cat([accepted.count[:, None], accepted.next, draft.tokens.reshape(batch, -1)], 1).tolist()
+        return torch.cat([accepted.count[:, None], accepted.next, draft.tokens.reshape(batch, -1)], 1)
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[list[int]]) -> None:
+        """Fill the host side of `accepted`; mark rows that end."""
+        assert accepted.next is not None
         width = accepted.next.shape[1]
-        for row, (count, *rest) in enumerate(whole):
+        for row, (count, *rest) in enumerate(known):
             columns = [rest[start : start + width] for start in range(0, len(rest), width)]
             accepted.paths.append(list(range(count)))
             run = _columns([*columns[2 : 1 + count], columns[0]])

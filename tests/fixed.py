@@ -1,7 +1,8 @@
 """Targets with static caches wherever they are made: what `pytest --engine static` switches on for all tests, and
 `test_engine_matrix.py` for some of them in the usual run.
 
-The engine makes plain calls: caches of fixed size, padded drafts, masks by slot, but nothing is compiled.
+The engine makes plain calls: caches of fixed size, padded drafts, masks by slot, rounds that start before the last one
+is read; but nothing is compiled.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ class WithEngine:
     def __set__(self, target: CausalTarget, decoder: Any) -> None:
         target.__dict__["decoder"] = decoder
         if target.compiles:
-            decoder.engine = Engine(decoder, None, SIZES)
+            decoder.engine = Engine(decoder, None, SIZES, early=True)
 
     def __get__(self, target: CausalTarget, kind: Any = None) -> Any:
         return target.__dict__["decoder"]

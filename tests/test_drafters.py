@@ -61,6 +61,16 @@ def parents_in(draft: Draft) -> list[int]:
     return sorted(set(draft.parents[0, 1:].tolist()))
 
 
+def paths_of(draft: Draft) -> list[list[tuple[int, ...]]]:
+    """The trees, whatever the order of their nodes: of each row, the tokens on the path to every node, sorted."""
+    found = []
+    for row, tokens in enumerate(draft.tokens.tolist()):
+        real = range(draft.size) if draft.valid is None else draft.valid[row].nonzero()[:, 0].tolist()
+        above = [draft.ancestors[row, node].nonzero()[:, 0].tolist() for node in real]
+        found.append(sorted(tuple(tokens[node] for node in path) for path in above))
+    return found
+
+
 def law_of(sampler: Sampler, target: CausalTarget, logits: Tensor) -> Tensor:
     """The warped law over everything but placeholders."""
     logits = logits.clone()

@@ -302,13 +302,13 @@ def lanes(drafter: Any) -> list[set[Any]]:
 def drafted_alike(
     targets: tuple[Any, Any], drafters: tuple[Any, Any], inputs: Any, resting: int, sampling: Sampling, rule: Any
 ) -> int:
-    """Checks that two drafters, each with its target, draft the same tokens; returns how many were accepted."""
+    """Checks that two drafters, each with its target, draft the same trees; returns how many tokens were accepted."""
     seen: list[list[Any]] = [[], []]
     answers = []
     for target, drafter, drafts in zip(targets, drafters, seen, strict=True):
 
         def note(state: Any, draft: Any, drafts: Any = drafts) -> None:
-            drafts.append(draft.tokens.tolist())
+            drafts.append(test_drafters.paths_of(draft))
 
         watched = test_drafters.Watched(drafter, note)
         control = Resting(resting) if resting else OWN

@@ -30,7 +30,7 @@ def feed(stop: TextStop, runs: list[list[int]], prompt: list[int], limit: int = 
             continue
         draft = chain(torch.tensor([[0, *run[:-1]]]))
         accepted = path_to(draft, torch.tensor([len(run) - 1]), torch.tensor([run[-1]]))
-        stop.cut(state, draft, accepted)
+        stop.cut(state, draft, accepted, stop.ask(state, draft, accepted).tolist())
         assert accepted.paths == [list(range(len(run)))]
         emitted += accepted.emitted[0]
         drafted += accepted.drafted

@@ -283,14 +283,18 @@ class Filled:
     def start(self, state: State) -> list[list[int]]:
         return [[] for _ in state.ids]
 
-    def cut(self, state: State, draft: Draft, accepted: Accepted) -> None:
+    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
         assert isinstance(state, Canvas)
-        for row, (known, revealed) in enumerate(zip(state.known.tolist(), accepted.count.tolist(), strict=True)):
-            revealed = min(revealed, PLACES - known)
+        return torch.stack([state.known, accepted.count], 1)
+
+    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[list[int]]) -> None:
+        assert isinstance(state, Canvas)
+        for row, (before, revealed) in enumerate(known):
+            revealed = min(revealed, PLACES - before)
             accepted.paths.append(list(range(revealed)))
-            accepted.emitted.append(state.order[row, known : known + revealed].tolist())
+            accepted.emitted.append(state.order[row, before : before + revealed].tolist())
             accepted.drafted[row] = min(accepted.drafted[row], revealed)
-            state.done[row] = known + revealed == PLACES
+            state.done[row] = before + revealed == PLACES
 
 
 class Unwarped(Sampler):

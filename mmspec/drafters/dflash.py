@@ -13,7 +13,8 @@ dropped again. Slots are drawn independently of each other; a tree is built best
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,10 +28,14 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
+from mmspec.cache import Past
 from mmspec.contract import Accepted, Draft, Kind, Shape, State, Verified
 from mmspec.drafters.growing import Choice, Expand, Guess
-from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.slots import Forward, Slots
+from mmspec.drafters.heads import HeadNet, Sizes
+from mmspec.drafters.slots import Forward, Slots, beyond
+from mmspec.drafters.whole import Unrolled, Whole
+from mmspec.engine.sizes import padded
+from mmspec.engine.steps import WIDTHS
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -95,7 +100,7 @@ class BlockNet(HeadNet):
         return self.norm(inputs)
 
 
-class BlockDrafter(HeadDrafter):
+class BlockDrafter(Unrolled):
     """What drafters have in common that guess the slots of a block: context and block, compiled as the target is."""
 
     net_class: ClassVar[type[HeadNet]] = BlockNet
@@ -131,9 +136,46 @@ class BlockDrafter(HeadDrafter):
         """One level per slot but the first."""
         return self.net.settings["block"] - 1
 
+    @property
+    def most_read(self) -> int:  # type: ignore[override]
+        """As many as a block can emit."""
+        return padded(self.net.settings["block"], WIDTHS)
+
     def taps(self, target: Any) -> tuple[int, ...]:
         """Those that the block drafter was trained on."""
         return tuple(self.net.settings["taps"])
+
+    def forwarded(self, sizes: Sizes) -> int:
+        """What was accepted, then the block."""
+        return max(2 * self.most_read, self.net.settings["block"])
+
+    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand | Guess:
+        """The context has been read; what is left is the block."""
+        return self.laws(lambda: self.hidden(forwards[1], past, pending))
+
+    @abstractmethod
+    def laws(self, hidden: Callable[[], Tensor]) -> Expand | Guess:
+        """What follows the nodes of a tree; hidden: gives what enters the output head for all slots but the first,
+        [B, block - 1, H], and is asked for nothing if there is no room for a tree."""
+
+    def hidden(self, block: Forward, past: Past, pending: Tensor) -> Tensor:
+        """What enters the output head for all slots but the first, [B, block - 1, H].
+
+        Args: block: makes it, `BlockDrafter.block`. past: the cache with all of the context. pending: [B].
+        """
+        inputs = self.net.blocks(self.target.embed(pending))
+        batch, size = inputs.shape[:2]
+        everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
+        first, mask = beyond(past, 0, everyone, inputs.dtype)
+        positions = first + torch.arange(size, device=inputs.device)
+        tokens = pending[:, None].expand(-1, size)
+        return block(tokens, inputs, positions, mask, past.hf)[:, 1:]
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
+        """Queue the prompt's context; it is absorbed with the first proposal, or, for compiled steps, at once."""
+        slots, choice = self.prompt_slots(state), self.choice(sampler, kind)
+        whole = None if self.steps is None else Whole(self, self.steps, choice, slots)
+        return Flashing(self, choice, slots, whole)
 
     def prompt_slots(self, state: State) -> Slots:
         """The prompt's context, waiting, or, for compiled steps, absorbed."""
@@ -165,44 +207,52 @@ class DFlash(BlockDrafter):
             Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
         )
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
-        """Queue the prompt's context; it is absorbed with the first proposal."""
-        return Flashing(self, self.choice(sampler, kind), self.prompt_slots(state))
+    def laws(self, hidden: Callable[[], Tensor]) -> Guess:
+        """Each slot has a law of its own, whatever stands before it."""
+        return Guess(lambda levels: self.head(hidden()[:, :levels]))
 
 
 @dataclass
 class Flashing:
-    """A block drafter on one request."""
+    """A block drafter on one request. whole: drafts in one launch, where it can."""
 
     drafter: BlockDrafter
     choice: Choice
     slots: Slots
+    whole: Whole | None = None
+
+    @property
+    def early(self) -> bool:
+        """Plain calls ask what was accepted."""
+        return self.whole is not None
+
+    def ahead(self, state: State) -> bool:
+        """See `Drafting`."""
+        return self.whole is not None and self.whole.serves(state)
 
     def propose(self, state: State) -> Draft:
         """One pass, then a tree over its slots."""
         assert state.pending is not None
-        draft = self.drafter.tree(state, self.choice, self.expand(state.pending))
+        draft = None if self.whole is None else self.whole.propose(state)
+        if draft is not None:
+            return draft
+        pending = state.pending
+
+        def hidden() -> Tensor:
+            self.slots.read(self.drafter.absorb)
+            return self.drafter.hidden(self.drafter.block, self.slots.cache, pending)
+
+        draft = self.drafter.tree(state, self.choice, self.drafter.laws(hidden))
         self.slots.forget()
         return draft
 
-    def expand(self, pending: Tensor) -> Expand | Guess:
-        """What follows the nodes of a tree."""
-        return Guess(lambda levels: self.drafter.head(self.hidden(pending)[:, :levels]))
-
-    def hidden(self, pending: Tensor) -> Tensor:
-        """What enters the output head for all slots but the first, [B, block - 1, H]; pending: [B]."""
-        self.slots.read(self.drafter.absorb)
-        inputs = self.drafter.net.blocks(self.drafter.target.embed(pending))
-        batch, size = inputs.shape[:2]
-        everyone = torch.ones(batch, size, size, dtype=torch.bool, device=inputs.device)
-        first, mask = self.slots.beyond(0, everyone, inputs.dtype)
-        positions = first + torch.arange(size, device=inputs.device)
-        tokens = pending[:, None].expand(-1, size)
-        return self.drafter.block(tokens, inputs, positions, mask, self.slots.cache.hf)[:, 1:]
-
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the context of the accepted nodes, whoever drafted them."""
-        self.slots.observe(draft, self.drafter.heard(verified.taps), accepted)
+        heard = self.drafter.heard(verified.taps)
+        if self.whole is None:
+            self.slots.observe(draft, heard, accepted)
+        else:
+            self.whole.observe(draft, heard, accepted)
 
 
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:

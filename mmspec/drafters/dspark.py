@@ -12,19 +12,16 @@ two matrices as long as the vocabulary. The paper's confidence head is left out:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
-from mmspec.contract import Kind, State
-from mmspec.drafters.dflash import BlockDrafter, BlockNet, Flashing
+from mmspec.drafters.dflash import BlockDrafter, BlockNet
 from mmspec.drafters.growing import Expand
 from mmspec.drafters.heads import HeadNet
-from mmspec.sampling import Sampler
 
 
 class SparkNet(BlockNet):
@@ -55,23 +52,14 @@ class DSpark(BlockDrafter):
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Sparking:
-        """Queue the prompt's context; it is absorbed with the first proposal."""
-        return Sparking(self, self.choice(sampler, kind), self.prompt_slots(state))
-
-
-@dataclass
-class Sparking(Flashing):
-    """DSpark on one request."""
-
-    def expand(self, pending: Tensor) -> Expand:
-        """One pass for all slots; then, level by level, the sequential head."""
+    def laws(self, hidden: Callable[[], Tensor]) -> Expand:
+        """The sequential head tells each slot what its node's own token is."""
         slots: list[Tensor] = []
 
         def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
             if level == 0:
-                slots[:] = [self.hidden(pending)]
+                slots[:] = [hidden()]
             here = slots[0][:, level, None].expand(-1, tokens.shape[1], -1)
-            return self.drafter.head(self.drafter.net.told(here, self.drafter.target.embed(tokens)))
+            return self.head(self.net.told(here, self.target.embed(tokens)))
 
         return expand

@@ -10,6 +10,7 @@ EAGLE and grows with the drafter's confidence in the others, and in training.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from mmspec.cache import Past
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice
-from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.slots import Slots, below
-from mmspec.drafters.whole import Whole
+from mmspec.drafters.growing import Choice, Expand
+from mmspec.drafters.heads import HeadNet, Sizes
+from mmspec.drafters.slots import Forward, Slots, below
+from mmspec.drafters.whole import Unrolled, Whole
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class EagleHead(OneLayer):
         return self.estimate(self.fc(torch.cat([embeddings, features], -1)), positions, mask, cache)
 
 
-class Eagle(HeadDrafter):
+class Eagle(Unrolled):
     """Drafts a dynamic tree with an `EagleHead`."""
 
     method = "eagle2"
@@ -117,7 +119,24 @@ class Eagle(HeadDrafter):
             return Unrolling(self, self.choice(sampler, kind), slots)
         slots.settle(self.steps, max(state.limits))
         choice = self.choice(sampler, kind)
-        return Unrolling(self, choice, slots, whole=Whole(self, self.steps, choice, slots))
+        return Unrolling(self, choice, slots, whole=Whole(self, (self.steps,), choice, slots))
+
+    def forwarded(self, sizes: Sizes) -> int:
+        """Padding included."""
+        assert self.steps is not None
+        return max(sizes.levels * self.steps.padded(sizes.width), 2 * sizes.total)
+
+    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand:
+        """Estimates upon estimates."""
+        states, (forward,) = state[:, None], forwards
+
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+            nonlocal states
+            if level > 0:
+                states = below(forward, past, states, level, tokens, origin, above)
+            return self.net.logits(states, self.head)
+
+        return expand
 
 
 class Eagle1(Eagle):
@@ -149,12 +168,20 @@ class Unrolling:
     states: Tensor | None = None
     whole: Whole | None = None
 
+    @property
+    def early(self) -> bool:
+        """Plain calls ask what was accepted."""
+        return self.whole is not None
+
+    def ahead(self, state: State) -> bool:
+        """See `Drafting`."""
+        return self.whole is not None and self.whole.serves(state)
+
     def propose(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then draft on estimates."""
-        if self.whole is not None:
-            if self.whole.serves(state):
-                return self.whole.propose(state)
-            self.whole.hand_over()
+        draft = None if self.whole is None else self.whole.propose(state)
+        if draft is not None:
+            return draft
         draft = self.drafter.tree(state, self.choice, self._expand)
         self.slots.forget()
         return draft

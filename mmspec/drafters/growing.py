@@ -155,12 +155,20 @@ def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, index.clamp(max=size - 1)  # a padded place can win only where fewer than k scores are numbers
 
 
-def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape: Shape, top_k: int) -> Draft:
+def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, shape: Shape, top_k: int) -> Draft:
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node.
+
+    Of a guess nothing is asked node by node, so it costs nothing to keep all nodes that may be among the best.
     """
-    batch, device = len(pending), pending.device
+    batch, device, width = len(pending), pending.device, shape.width
+    guessed: tuple[Tensor, Tensor] | None = None
+    if isinstance(expand, Guess) and choice.personal:
+        expand = expand.level_by_level(shape.depth)
+    elif isinstance(expand, Guess):
+        guessed = choice.children_of_levels(expand.logits(shape.depth), emitted, top_k)  # [B, levels, k]
+        width = shape.total - 1
     rows = torch.arange(batch, device=device)[:, None]
     tokens, origin = pending[:, None], torch.zeros(batch, 1, dtype=torch.long, device=device)
     parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
@@ -170,13 +178,16 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, shape
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
     count = 0
     for level in range(shape.depth):
-        logits = expand(level, tokens, origin, above)
-        children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
+        if guessed is None:
+            logits = expand(level, tokens, origin, above)  # type: ignore[operator]
+            children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
+        else:
+            children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
         if level + 1 == shape.depth:
             break
-        keep = min(shape.width, token.shape[1])
+        keep = min(width, token.shape[1])
         score, chosen = sums.topk(keep, dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
         count += token.shape[1]

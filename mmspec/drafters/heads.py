@@ -220,7 +220,6 @@ class HeadDrafter(ABC):
                 return grow_at_once(pending, state.emitted, choice, expand, sizes.shape, sizes.top_k)
             if not choice.draws:
                 sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
-            expand = expand.level_by_level(sizes.levels)
         plan = self.plan(choice, sizes, state.pending.device)
         return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan)
 
@@ -233,11 +232,13 @@ class HeadDrafter(ABC):
 
 
 def level_by_level(
-    pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, sizes: Sizes, plan: Plan | None
+    pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, sizes: Sizes, plan: Plan | None
 ) -> Draft:
     """A tree of that plan, or without one a tree that grows; pending, emitted: [B]."""
     if plan is None:
         return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
+    if isinstance(expand, Guess):
+        expand = expand.level_by_level(sizes.levels)
     return fill(pending, emitted, choice, expand, plan)
 
 

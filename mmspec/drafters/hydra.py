@@ -145,6 +145,15 @@ class Telling:
     text: Last | Slots
     paths: Tensor | None = None
 
+    @property
+    def early(self) -> bool:
+        """A cache is told what was accepted, a last feature is chosen on the device."""
+        return isinstance(self.text, Last)
+
+    def ahead(self, state: State) -> bool:
+        """See `mmspec.contract.Drafting`."""
+        return self.early
+
     def propose(self, state: State) -> Draft:
         """The tree, filled level by level."""
         return self.drafter.tree(state, self.choice, self._expand)

@@ -96,6 +96,11 @@ class Guessing:
     drafter: Medusa
     choice: Choice
     last: Last
+    early = True
+
+    def ahead(self, state: State) -> bool:
+        """See `mmspec.contract.Drafting`: all that counts stays on the device."""
+        return True
 
     def propose(self, state: State) -> Draft:
         """The tree, filled from all heads at once."""

@@ -16,6 +16,7 @@ class NoDrafter:
     trained = False
     drafts_columns = True  # none of them
     source = "plain autoregressive decoding"
+    early = True
 
     def bind(self, target: Any) -> None:
         """Fits every target."""
@@ -23,6 +24,10 @@ class NoDrafter:
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> NoDrafter:
         """There is nothing to remember, so the drafter serves all requests itself."""
         return self
+
+    def ahead(self, state: State) -> bool:
+        """There is nothing to wait for."""
+        return True
 
     def propose(self, state: State) -> Draft:
         """The pending token alone."""

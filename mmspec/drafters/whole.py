@@ -1,4 +1,4 @@
-"""A whole draft as one function of tensors: the last round's slots are read, then the tree is grown level by level.
+"""A whole draft as one function of tensors: the last round's slots are read, then the tree is made level by level.
 
 Where steps are compiled, the function is recorded for every size of tree, on CUDA in a graph: a draft costs the host
 one launch instead of hundreds. It reads what the last round left, as it comes from the rule; which slots are true is
@@ -7,6 +7,8 @@ decided on the device. Drafts are those of the plain calls, which serve whenever
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mmspec.cache import Past
 from mmspec.contract import Accepted, Draft, State
-from mmspec.drafters.growing import Choice, Plan
+from mmspec.drafters.growing import Choice, Expand, Guess, Plan
 from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
-from mmspec.drafters.slots import Forward, Slots, below, causal, following
+from mmspec.drafters.slots import Forward, Slots, causal, following
 from mmspec.engine.steps import WIDTHS
 
 if TYPE_CHECKING:
@@ -27,23 +30,41 @@ if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
 
 MOST_READ = WIDTHS[-1]
-"""Most tokens that a round may have emitted for its slots to be read here."""
-
+"""Most tokens that a round may have emitted for its slots to be read here, unless a drafter says another number."""
 
 MOST_KEPT = 8
 """Recordings of different sizes and laws on the same addresses."""
+
+
+class Unrolled(HeadDrafter):
+    """A drafter that reads slots and then makes a tree, by steps that may be compiled."""
+
+    most_read: int = MOST_READ
+    """Most tokens that a round may have emitted for its slots to be read at once."""
+
+    @abstractmethod
+    def forwarded(self, sizes: Sizes) -> int:
+        """How many slots in front of a static cache drafting takes at most."""
+
+    @abstractmethod
+    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand | Guess:
+        """What follows the nodes of a tree.
+
+        Args: forwards: its steps, as functions of tensors; the first one read the slots. past: the cache that holds
+            them. state: [B, H] its output at each row's last slot. pending: [B].
+        """
 
 
 @dataclass
 class Whole:
     """On one request.
 
-    slots: of the request, in a static cache. left: what the last round left: its draft, what was heard of the target at
-    every node [B, N, T], and what was accepted.
+    steps: of the drafter; the first one reads. slots: of the request, in a static cache. left: what the last round
+    left: its draft, what was heard of the target at every node [B, N, T], and what was accepted.
     """
 
-    drafter: HeadDrafter
-    steps: Steps
+    drafter: Unrolled
+    steps: tuple[Steps, ...]
     choice: Choice
     slots: Slots
     left: tuple[Draft, Tensor, Accepted] | None = None
@@ -60,34 +81,35 @@ class Whole:
             self.left = None
 
     def serves(self, state: State) -> bool:
-        """Whether this round can be drafted here; else its slots must be handed over."""
+        """Whether this round can be drafted here."""
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
-        levels = self.drafter.depth if state.shape is None else state.shape.depth
-        sizes = self.drafter.sizes(state)
-        forwarded = max(sizes.levels * self.steps.padded(sizes.width), 2 * sizes.total)  # at most, padding included
+        levels = min(self.drafter.depth if state.shape is None else state.shape.depth, self.drafter.most)
+        forwarded = self.drafter.forwarded(self.drafter.sizes(state))
         return (
             self.left is not None
             and not self.slots.waiting
             and not self.choice.sampler.remembers
             and 1 <= levels <= state.room
             and max(self.left[0].size, forwarded) <= cache.slab.front
-            and max(map(len, self.left[2].paths)) <= MOST_READ
-            and max(cache.lengths) + MOST_READ <= cache.slab.room
+            and self.left[2].most_committed(self.left[0]) <= self.drafter.most_read
+            and cache.most + self.drafter.most_read <= cache.slab.room
         )
 
-    def propose(self, state: State) -> Draft:
-        """The round's draft."""
+    def propose(self, state: State) -> Draft | None:
+        """The round's draft; None where plain calls must make it, to which the slots are handed over."""
+        if not self.serves(state):
+            self.hand_over()
+            return None
         assert self.left is not None
         left, heard, accepted = self.left
         assert accepted.next is not None
         self.left = None
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
-        counts = [len(path) if run else 0 for path, run in zip(accepted.paths, accepted.emitted, strict=True)]
-        given = left.tokens, heard, accepted.path[:, :MOST_READ], torch.tensor(counts), accepted.next
+        given = left.tokens, heard, accepted.path[:, : self.drafter.most_read], accepted.committed, accepted.next
         sizes = self.drafter.sizes(state)
         recorded = self._recorded(cache.slab, sizes, heard, state.shape is None and self.choice.sampler.greedy)
         tokens, parents, depth, above, q = recorded(*given, state.emitted, self.choice.sampler.seeds)
-        cache.note(counts)
+        cache.note(left, accepted)
         return Draft(tokens, parents, depth, self.choice.kind, q, _ancestors=above, _levels=sizes.levels)
 
     def _recorded(self, slab: Slab, sizes: Sizes, heard: Tensor, often: bool) -> Recorded:
@@ -98,23 +120,23 @@ class Whole:
         key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness, often
         if key not in slab.recorded:
             number = torch.zeros(len(heard), dtype=torch.long)
-            nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, MOST_READ)
+            nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, self.drafter.most_read)
             features = heard[:, :1].expand(-1, slab.front, -1)
             inputs = nodes, features, path, number, number, number, number
             choice = replace(choice, sampler=copy(choice.sampler))
             plan = self.drafter.plan(choice, sizes, heard.device)
-            forward = self.steps.forward if often else self.steps.uncaptured
-            function = partial(grown, self.drafter, forward, choice, sizes, plan, slab)
+            forwards = tuple(step.forward if often else step.uncaptured for step in self.steps)
+            function = partial(grown, self.drafter, forwards, choice, sizes, plan, slab)
             kept = [old for old in slab.recorded if old[0] == "whole"]
             for old in kept[: max(0, len(kept) + 1 - MOST_KEPT)]:
                 del slab.recorded[old]
-            slab.recorded[key] = self.steps.recorded(function, inputs, heard.device, compiled=often)
+            slab.recorded[key] = self.steps[0].recorded(function, inputs, heard.device, compiled=often)
         return slab.recorded[key]
 
 
 def grown(
-    drafter: HeadDrafter,
-    forward: Forward,
+    drafter: Unrolled,
+    forwards: Sequence[Forward],
     choice: Choice,
     sizes: Sizes,
     plan: Plan | None,
@@ -136,16 +158,9 @@ def grown(
     place = torch.arange(path.shape[1], device=path.device)
     path = torch.where(place < count[:, None], path, 0)  # behind the count stands what earlier rounds left
     read = following(tokens, path, count, pending)
-    out = causal(forward, slab, read, drafter.net.fuse(heard[rows[:, None], path]))
+    out = causal(forwards[0], slab, read, drafter.net.fuse(heard[rows[:, None], path]))
     slab.keep(place.expand(path.shape), count)
-    states = out[rows, count - 1][:, None]
-
-    def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
-        nonlocal states
-        if level > 0:
-            states = below(forward, slab, states, level, tokens, origin, above)
-        return drafter.net.logits(states, drafter.head)
-
+    expand = drafter.unroll(forwards, slab, out[rows, count - 1], pending)
     choice.sampler.restart(seeds)
     draft = level_by_level(pending, emitted, choice, expand, sizes, plan)
     return draft.tokens, draft.parents, draft.depth, draft.ancestors, draft.q

@@ -10,6 +10,7 @@ hold everything, too; the mask applies the window by position.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.cache import RowCache, additive, visible
+from mmspec.contract import Accepted, Draft
 from mmspec.engine.graphs import Place, Recorded
 from mmspec.engine.sizes import padded
 from mmspec.errors import UnsupportedError
@@ -28,6 +30,8 @@ FRONT = 64
 """Slots for the nodes of a draft."""
 AHEAD = 4096
 """Most tokens for which a cache is made in advance; a longer answer makes it grow."""
+OVER = 32
+"""Tokens beyond the end of a row that rounds may commit which start before the host knows of it."""
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
 FEW = 4
@@ -173,13 +177,19 @@ class Slab:
         self.lengths.add_(count)
 
     def keep_listed(self, paths: list[list[int]]) -> None:
-        """The same for lists: one copy to the device, and where there is CUDA one launch."""
-        width = padded(max(map(len, paths)), KEPT)
-        table = torch.tensor([[len(path), *path, *[0] * (width - len(path))] for path in paths])
+        """The same for lists."""
+        most = max(map(len, paths))
+        table = torch.tensor([[len(path), *path, *[0] * (most - len(path))] for path in paths])
+        self.keep_at_once(table[:, 1:], table[:, 0])
+
+    def keep_at_once(self, path: Tensor, count: Tensor) -> None:
+        """`keep`, where there is CUDA in one launch; path and count may lie on the host."""
+        width = padded(path.shape[1], KEPT)
         key = "keep", width
         if key not in self.recorded:
-            self.recorded[key] = Recorded(lambda table: self.keep(table[:, 1:], table[:, 0]), [table], self.place)
-        self.recorded[key](table)
+            inputs = path[:, :1].expand(-1, width), count
+            self.recorded[key] = Recorded(self.keep, inputs, self.place)
+        self.recorded[key](path, count)
 
     def drop(self) -> None:
         """Let go of what points back here, so that the memory is free at once and not when Python looks for cycles."""
@@ -239,6 +249,8 @@ class StaticRows(RowCache):
 
     def __init__(self, cache: RowCache, slabs: Slabs, room: int, front: int = FRONT) -> None:
         self.slabs, self.device, self.beside = slabs, cache.device, None
+        self._lengths: list[int] = []
+        self._unread: deque[tuple[Accepted, int]] = deque()
         self._hold(slabs.take(Form.of(cache), front, max(room, *cache.lengths)))
         self.shift = cache.shift
         self.fill(cache.lengths)
@@ -249,6 +261,26 @@ class StaticRows(RowCache):
     def _hold(self, slab: Slab) -> None:
         self.slab, self.hf = slab, slab.hf
         self._return = weakref.finalize(self, self.slabs.give, slab)
+
+    @property
+    def lengths(self) -> list[int]:  # type: ignore[override]
+        """See `RowCache`; without what was committed early and the host has not read."""
+        while self._unread and self._unread[0][0].paths:
+            accepted, _ = self._unread.popleft()
+            running = accepted.running or [True] * len(accepted.paths)
+            counts = [len(path) * runs for path, runs in zip(accepted.paths, running, strict=True)]
+            counts *= len(self._lengths) // len(counts)
+            self._lengths = [length + count for length, count in zip(self._lengths, counts, strict=True)]
+        return self._lengths
+
+    @lengths.setter
+    def lengths(self, value: list[int]) -> None:
+        self._lengths = value
+
+    @property
+    def most(self) -> int:
+        """A number of tokens that no row exceeds."""
+        return max(self.lengths) + sum(most for _, most in self._unread)
 
     @property
     def shift(self) -> Tensor:  # type: ignore[override]
@@ -298,9 +330,18 @@ class StaticRows(RowCache):
             self.grow(self.slab.front, max(self.lengths))
         self.slab.keep_listed(paths)
 
-    def note(self, counts: list[int]) -> None:
-        """Take over lengths that grew by so many on the device."""
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+    def commit_early(self, draft: Draft, accepted: Accepted) -> None:
+        """Keep what was accepted of a draft, the last forward, from what the device knows."""
+        self.note(draft, accepted)
+        if self.most > self.slab.room:
+            self.grow(self.slab.front, self.most)
+        pairs = self.slab.form.rows // len(accepted.path)
+        path = accepted.path[:, : accepted.most_committed(draft)]
+        self.slab.keep_at_once(path.repeat(pairs, 1), accepted.committed.repeat(pairs))
+
+    def note(self, draft: Draft, accepted: Accepted) -> None:
+        """Lengths grow on the device by what is kept of a draft: remember it until the host has read how many."""
+        self._unread.append((accepted, accepted.most_committed(draft)))
 
     def grow(self, front: int, room: int) -> None:
         """Move to a buffer with these sizes, what was forwarded last included."""

@@ -20,7 +20,7 @@ from mmspec.cache import RowCache
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.attention import use_masked_attention, use_tree_attention
-from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows
+from mmspec.engine.cache import AHEAD, FRONT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
 from mmspec.engine.graphs import Graph
@@ -73,11 +73,20 @@ class Engine:
 
     Args: decoder: what is compiled. backend: of `torch.compile`; None for plain calls, with static caches all the same.
         sizes: numbers of nodes that are made ready, ascending. Larger drafts are compiled when they come.
+        early: see `mmspec.contract.State`; by default where there is CUDA: elsewhere the round in vain at the end of a
+        request is all that would come of it.
     Raises: UnsupportedError, with the first request: the model's forward is none that can be compiled whole.
     """
 
-    def __init__(self, decoder: Decoder, backend: str | None = "inductor", sizes: tuple[int, ...] = SIZES) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: str | None = "inductor",
+        sizes: tuple[int, ...] = SIZES,
+        early: bool | None = None,
+    ) -> None:
         self.decoder, self.sizes = decoder, sizes
+        self.early = decoder.device.type == "cuda" if early is None else early
         self.slabs = Slabs()
         self.backend = backend
         use_tree_attention(decoder.model)
@@ -96,7 +105,7 @@ class Engine:
 
     def settle(self, cache: RowCache, budget: int, taps: Taps = ()) -> StaticRows:
         """The static cache of a prefilled request. See `mmspec.decoder.Decoder.settle`."""
-        room = min(max(cache.lengths) + min(budget, AHEAD), self.decoder.max_length)
+        room = min(max(cache.lengths) + min(budget, AHEAD), self.decoder.max_length) + OVER * self.early
         rows = StaticRows(cache, self.slabs, room, max(FRONT, self.sizes[-1]))
         for size in self.sizes:
             self._graph(rows.slab, size, taps)

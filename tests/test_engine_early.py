@@ -1,0 +1,292 @@
+"""Rounds that start before the host has read the last one: the same tokens, and nothing is kept of a row that ended."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import test_drafters
+import test_engine
+import test_equality
+import test_families
+import test_image_janus
+import tiny_images
+import torch
+import toys
+from test_engine import SETTINGS, Resting
+from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+
+from mmspec.acceptance.exact import Exact
+from mmspec.contract import Accepted, Draft, Kind, Shape, State, Verified
+from mmspec.control import OWN, Auto
+from mmspec.decode import decode
+from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
+from mmspec.drafters.dspark import DSpark, SparkNet
+from mmspec.drafters.eagle import Eagle, Eagle1
+from mmspec.drafters.hydra import Hydra, HydraHeads
+from mmspec.drafters.layer import block_config
+from mmspec.drafters.medusa import Medusa, MedusaHeads
+from mmspec.drafters.none import NoDrafter
+from mmspec.engine.engine import Engine
+from mmspec.image_ar.janus import Janus
+from mmspec.sampling import Sampler, Sampling
+from mmspec.stopping import TextStop
+from mmspec.targets import CausalTarget
+
+pytestmark = pytest.mark.dynamic("has engines of its own")
+
+
+def early(target: Any) -> Any:
+    """The target with static caches, and rounds that start before the last one is read."""
+    target.decoder.engine = Engine(target.decoder, None, (1, 8, 16), early=True)
+    return target
+
+
+@dataclass
+class Noting:
+    """The drafts of another drafter; writes down what happens when."""
+
+    inner: Any
+    events: list[str] = field(default_factory=list)
+    drafts: list[Any] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> "NotingDrafting":
+        self.state = state
+        return NotingDrafting(self.inner.begin(state, sampler, kind), self.events, self.drafts)
+
+
+@dataclass
+class NotingDrafting:
+    inner: Any
+    events: list[str]
+    drafts: list[Any]
+
+    @property
+    def early(self) -> bool:
+        early: bool = self.inner.early
+        return early
+
+    def ahead(self, state: State) -> bool:
+        ahead: bool = self.inner.ahead(state)
+        return ahead
+
+    def propose(self, state: State) -> Draft:
+        self.events.append("propose")
+        draft: Draft = self.inner.propose(state)
+        self.drafts.append(test_drafters.paths_of(draft))
+        return draft
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        self.events.append("observe read" if accepted.paths else "observe")
+        self.inner.observe(state, draft, verified, accepted)
+
+
+def head(model: Any, amount: float = 0.1) -> Eagle:
+    """A tree that is often accepted, and read in one launch."""
+    return Eagle(toys.copying_head(model, amount), depth=3, width=2, top_k=3, total=8)
+
+
+def places(events: list[str], wanted: str) -> list[int]:
+    return [place for place, event in enumerate(events) if event == wanted]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_say_the_same(name: str) -> None:
+    """Greedy and sampled, alone and in a batch whose rows accept differently; plain steps, trees, and a drafter that
+    needs the host."""
+    pipe = test_engine.family(name)
+    model = early(pipe.target).model
+    for options, want in ({}, test_families.greedy(name)), (SAMPLED, test_families.sampled(name)):
+        for drafter in (NoDrafter(), test_engine.tree_drafter(model), Oracle(want, pipe.target.vocab_size)):
+            for shape in ("own", "auto"):
+                drafting = pipe.with_drafter(drafter, shape)
+                batch = drafting(PICTURES, TEXTS, max_new_tokens=test_families.BUDGET, **options)
+                assert [answer.token_ids for answer in batch] == want
+        alone = pipe.with_drafter(test_engine.tree_drafter(model), "own")(
+            PICTURES[0], TEXTS[0], max_new_tokens=test_families.BUDGET, **options
+        )
+        assert alone.token_ids == want[0]
+
+
+def eagle(kind: type[Eagle]) -> Any:
+    return lambda model: kind(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
+
+
+def medusa(model: Any) -> Medusa:
+    torch.manual_seed(4)
+    return Medusa(MedusaHeads(toys.eagle_head(model).config, levels=3).to(model.dtype), depth=3, width=3, total=8)
+
+
+def hydra(model: Any) -> Hydra:
+    torch.manual_seed(4)
+    return Hydra(HydraHeads(toys.eagle_head(model).config, levels=3).to(model.dtype), depth=3, width=3, total=8)
+
+
+def block(kind: type[BlockDrafter], net: type[BlockNet]) -> Any:
+    def make(model: Any) -> BlockDrafter:
+        torch.manual_seed(6)
+        made = net(block_config(CausalTarget(model), 2), (0, 2), 5).to(model.dtype)
+        torch.nn.init.normal_(made.mask)
+        return kind(made, depth=4, width=3, top_k=3, total=16)
+
+    return make
+
+
+DRAFTERS = {
+    "eagle2": eagle(Eagle),
+    "eagle": eagle(Eagle1),
+    "medusa": medusa,
+    "hydra": hydra,
+    "dflash": block(DFlash, BlockNet),
+    "dspark": block(DSpark, SparkNet),
+}
+
+
+@pytest.mark.parametrize("make", [lambda model: NoDrafter(), head, *DRAFTERS.values()])
+def test_the_next_round_starts_before_the_last_one_is_read(make: Any) -> None:
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12, 9), 0)
+    noting = Noting(make(model))
+    target = early(CausalTarget(model))
+    noting.bind(target)
+    stop = TextStop((), 20)
+    events, cut = noting.events, stop.cut
+
+    def noted(*given: Any) -> None:
+        cut(*given)
+        events.append("read")
+
+    stop.cut = noted  # type: ignore[method-assign]
+    sampler = Sampler(Sampling(), 1, torch.device("cpu"))
+    list(decode(target, noting, Exact(), {**inputs, "max_new_tokens": 20}, sampler, stop))
+    under_way = [events[:place].count("propose") - read for read, place in enumerate(places(events, "read"))]
+    assert under_way.count(2) >= len(under_way) - 5  # the one that is read, and the next one; less at the end
+    assert max(under_way) == 2
+    assert under_way[-1] == 1  # none starts where the last token is surely under way
+    assert "observe read" not in events
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(("sampling", "rule"), SETTINGS)
+@pytest.mark.parametrize("resting", [0, 5])
+def test_drafts_are_those_of_rounds_that_wait(name: str, sampling: Sampling, rule: Any, resting: int) -> None:
+    """The same trees, drawn ones, too, and after rounds without a draft, which pile up."""
+    model, plain = test_equality.make("simple")
+    waiting, going = test_engine.static(CausalTarget(model)), early(CausalTarget(model))
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    made = tuple(DRAFTERS[name](model) for _ in range(2))
+    kept = 0
+    for asked in (inputs, toys.row_of(inputs, 1)):
+        seen: list[list[Any]] = [[], []]
+        answers = []
+        for target, drafter, drafts in zip((waiting, going), made, seen, strict=True):
+            noting = Noting(drafter, drafts=drafts)
+            control = Resting(resting) if resting else OWN
+            answers.append(toys.answer(target, noting, asked, 24, sampling, rule, control=control))
+        whole = None if rule.invariant else -4  # the last draft is cut by what the host knows of the room
+        assert [row[:whole] for row in answers[0].rows] == [row[:whole] for row in answers[1].rows]
+        if len(asked["input_ids"]) == 1:  # of a row that has ended, a round in vain drafts something else
+            assert seen[1][: len(seen[0])][:-5] == seen[0][:-5]
+            assert len(seen[0]) > 6
+        kept += sum(answers[1].accepted)
+    assert kept > 0
+
+
+def test_budgets_ends_and_contexts_are_met_exactly() -> None:
+    """Rows end one by one, in the middle of what was accepted; nothing of theirs is kept afterwards."""
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 17, 9)
+    want = toys.answer(plain, NoDrafter(), inputs, 40).rows
+    going = early(CausalTarget(model))
+    noting = Noting(head(model))
+    for budget in (1, 2, 3, 5, 8, 40):
+        got = toys.answer(going, noting, inputs, budget)
+        assert got.rows == [row[:budget] for row in want]
+        assert got.finish == ["length"] * 3
+    eos = [want[0][4], want[1][7]]
+    for drafter in (noting, NoDrafter()):
+        stopped = toys.answer(plain, NoDrafter(), inputs, 40, eos=eos)
+        got = toys.answer(going, drafter, inputs, 40, eos=eos)
+        assert (got.rows, got.finish) == (stopped.rows, stopped.finish)
+        assert len({len(row) for row in got.rows}) > 1
+    state = noting.state
+    most = [len(ids) + 2 * 4 for ids in state.ids]  # the round that ended it, and one that had started
+    assert all(length <= bound for length, bound in zip(state.cache.slab.lengths.tolist(), most, strict=True))
+
+    model = toys.llama(max_position_embeddings=24)
+    inputs = toys.prompts(17, 12)
+    want = toys.answer(CausalTarget(model), NoDrafter(), inputs, 50).rows
+    for drafter in (NoDrafter(), head(model)):
+        got = toys.answer(early(CausalTarget(model)), drafter, inputs, 50)
+        assert (got.rows, got.finish) == (want, ["length", "length"])
+
+
+def test_the_host_knows_the_lengths_once_it_has_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the buffer has to grow while a round is under way."""
+    monkeypatch.setattr("mmspec.engine.engine.AHEAD", 1)
+    monkeypatch.setattr("mmspec.engine.engine.OVER", 0)
+    monkeypatch.setattr("mmspec.engine.cache.rounded", lambda slots: slots)
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 17, 9)
+    want = toys.answer(plain, NoDrafter(), inputs, 30).rows
+    for drafter in (head(model), NoDrafter()):
+        target = early(CausalTarget(model))
+        drafter.bind(target)
+        sampler = Sampler(Sampling(), 3, torch.device("cpu"))
+        noting = Noting(drafter)
+        stop = TextStop((), 30)
+        sizes = set()
+        for _ in decode(target, noting, Exact(), {**inputs, "max_new_tokens": 30}, sampler, stop):
+            cache = noting.state.cache
+            sizes.add(cache.slab.room)
+            known, device = list(cache.lengths), cache.slab.lengths.tolist()
+            assert all(few <= many <= cache.most for few, many in zip(known, device, strict=True))
+            assert [
+                len(ids) - 1 for ids, done in zip(noting.state.ids, noting.state.done, strict=True) if not done
+            ] == [length for length, done in zip(known, noting.state.done, strict=True) if not done]
+        assert stop.outputs == want
+        assert len(sizes) > 1
+
+
+def test_shapes_are_learnt_from_the_rounds_that_had_them() -> None:
+    """`auto` chooses a round's shape before it has learnt from the last one."""
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    learnt: list[tuple[Shape, int]] = []
+    auto = Auto((Shape(1), Shape(3, 2, 8)))
+    drafter = head(model)
+    target = early(CausalTarget(model))
+    plan = auto.begin(1, Sampler(Sampling(), 1, torch.device("cpu")), Exact())
+    learn = plan.learn
+
+    def noted(draft: Draft, accepted: Accepted, done: Any) -> None:
+        learnt.append((plan.played[0][0], draft.size))  # type: ignore[attr-defined]
+        learn(draft, accepted, done)
+
+    plan.learn = noted  # type: ignore[method-assign]
+    auto.begin = lambda *given: plan  # type: ignore[method-assign]
+    toys.answer(target, drafter, inputs, 60, control=auto)
+    assert {shape for shape, _ in learnt} >= {Shape(0), Shape(1)}
+    assert all(size <= shape.total for shape, size in learnt)
+    assert all(size == shape.total for shape, size in learnt[:-3])
+
+
+def test_two_rows_of_guidance() -> None:
+    plain = Janus(tiny_images.janus_model(), tiny_images.tokenizer())
+    going = early(Janus(tiny_images.janus_model(), tiny_images.tokenizer()))
+    asked = {**tiny_images.prompts(3, 6, 1), "guidance": 3.0}
+    for sampling in (None, test_image_janus.SAMPLED):
+        want = test_image_janus.draw(plain, NoDrafter(), asked, sampling).rows
+        assert test_image_janus.draw(going, NoDrafter(), asked, sampling).rows == want
+
+
+def test_laws_that_remember_wait_for_the_host() -> None:
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 9)
+    sampling = Sampling(temperature=0.8, repetition_penalty=1.3, seed=3)
+    want = toys.answer(plain, NoDrafter(), inputs, sampling=sampling).rows
+    noting = Noting(head(model))
+    assert toys.answer(early(CausalTarget(model)), noting, inputs, sampling=sampling).rows == want
+    assert set(noting.events) == {"propose", "observe read"}
