@@ -96,7 +96,7 @@ class Studio:
         """The pipeline that decodes one token at a time."""
         import mmspec
 
-        return self._warm(mmspec.load(self.model, "none"))
+        return self._warm(mmspec.load(self.model, "none", compile=False))  # a visitor cannot wait for a compiler
 
     @cached_property
     def drafters(self) -> list[str]:

@@ -66,7 +66,7 @@ def load(
     processor: Any = None,
     dtype: Any = None,
     device: Any = None,
-    compile: bool = False,
+    compile: bool | None = None,
     drafter_dtype: Any = None,
 ) -> Pipeline:
     """A model, a drafter and an acceptance rule, ready to answer.
@@ -84,10 +84,12 @@ def load(
         processor: the HF processor or tokenizer; None takes the one in the model's folder.
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
-        compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); the tokens are the same. The
-            first requests of each batch size and length take minutes with large models. On CUDA forwards and
-            EAGLE's drafts are captured in graphs, too, and attention is a Triton kernel (benchmarks/gpu/results). The
-            model is changed in place: layers that read the same input share a product, on CUDA attention is another.
+        compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); the tokens are the same. None
+            is True on CUDA for models under sdpa attention that can be compiled, else False. The first requests of
+            each batch size and length take minutes with large models. On CUDA forwards and whole drafts are captured in
+            graphs, too, attention is a Triton kernel, and rounds start before the last one is read
+            (benchmarks/gpu/results). The model is changed in place: layers that read the same input share a product, on
+            CUDA attention is another.
         drafter_dtype: of the drafter's own linear layers: "int8" (weights alone, a scale per row), "bfloat16",
             "float16" or "float32"; None is the target's. Outputs stay the same, drafts are kept a little less often.
     Raises: Error: a subclass that says what does not fit.
@@ -120,7 +122,7 @@ def generate(
     drafter: Any = None,
     acceptance: str | Rule = "exact",
     shape: str | Shape | None = None,
-    compile: bool = False,
+    compile: bool | None = None,
     drafter_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
@@ -282,12 +284,12 @@ def _loaded(
     drafter: str | None,
     acceptance: str,
     shape: str | Shape | None,
-    compile: bool,
+    compile: bool | None,
     drafter_dtype: torch.dtype | None,
 ) -> Pipeline:
     return _loaded_model(model, compile).with_drafter(drafter, shape, acceptance, drafter_dtype)
 
 
 @lru_cache(maxsize=2)
-def _loaded_model(model: str, compile: bool) -> Pipeline:
+def _loaded_model(model: str, compile: bool | None) -> Pipeline:
     return load(model, "none", compile=compile)  # which other drafters and rules share

@@ -112,8 +112,12 @@ def generate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File of what was drawn (.png) or said (.wav).")] = None,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Verify with compiled forwards; the first answer waits for them.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Verify with compiled forwards; the first answer waits for them. Default: on CUDA.",
+        ),
+    ] = None,
     drafter_dtype: Annotated[
         str | None,
         typer.Option(help="Of the drafter's weights: int8, bfloat16, float16 or float32; as the model's."),

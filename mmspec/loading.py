@@ -96,7 +96,7 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
         raise UnsupportedError(
             f"the model's weights lie on {' and '.join(places)}: mmspec serves models that are on one device as a whole"
         )
-    attention = model.config.get_text_config(decoder=True)._attn_implementation
+    attention = attention_of(model)
     if attention not in (*ATTENTION, TREE_ATTENTION):
         raise UnsupportedError(
             f"the model runs {attention} attention, which takes no tree masks: load it with "
@@ -107,15 +107,22 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
     return build_target(family, model, processor), processor
 
 
-def compile_target(target: CausalTarget, asked: bool) -> None:
-    """Compile a target's verification if that is asked for.
+def compile_target(target: CausalTarget, asked: bool | None) -> None:
+    """Compile a target's verification if that is asked for, or if nobody says and it pays: on CUDA, under sdpa.
 
-    Raises: UnsupportedError: it is asked for and cannot be done. InputError: neither True nor False.
+    Raises: UnsupportedError: it is asked for and cannot be done. InputError: neither True, False nor None.
     """
-    if asked not in (True, False):
-        raise InputError(f"compile={shorten(asked)} is not valid: True or False is needed")
+    if asked not in (True, False, None):
+        raise InputError(f"compile={shorten(asked)} is not valid: True or False is needed, or None")
+    if asked is None:
+        asked = target.compiles and target.model.device.type == "cuda" and attention_of(target.model) == "sdpa"
     if asked:
         target.compile()
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    """The attention of its decoder."""
+    return str(model.config.get_text_config(decoder=True)._attn_implementation)
 
 
 def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:

@@ -122,7 +122,7 @@ class JointRecipe(VadusaRecipe):
 
     def serving(self, pipe: Any, net: Any) -> Any:
         """A pipeline on the target as it is by now."""
-        new = mmspec.load(copy.deepcopy(pipe.target.model), "none", processor=pipe.processor)
+        new = mmspec.load(copy.deepcopy(pipe.target.model), "none", processor=pipe.processor, compile=False)
         new.target.speaker.load_state_dict(net.speaker.state_dict())
         return new
 

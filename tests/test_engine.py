@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ import toys
 from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig
 
 import mmspec
 from mmspec.acceptance.exact import Exact
@@ -46,6 +48,7 @@ from mmspec.engine.steps import WIDTHS
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.jacobi import GumbelSharing
 from mmspec.image_ar.janus import Janus
+from mmspec.loading import compile_target
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 
@@ -502,6 +505,33 @@ def test_load_compiles_where_it_is_asked_to() -> None:
     assert mmspec.load(model, "none").target.decoder.engine is None
     with pytest.raises(InputError, match="compile='yes' is not valid: True or False"):
         mmspec.load(model, "none", compile="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "attention", "compiles", "wanted"),
+    [
+        ("cuda", "sdpa", True, True),
+        ("cpu", "sdpa", True, False),
+        ("cuda", "eager", True, False),
+        ("cuda", "sdpa", False, False),
+    ],
+)
+def test_where_nobody_says_models_on_cuda_are_compiled(
+    device: str, attention: str, compiles: bool, wanted: bool
+) -> None:
+    class Target:
+        model: Any = SimpleNamespace(device=torch.device(device), config=LlamaConfig(attn_implementation=attention))
+        compiled = False
+
+        def compile(self) -> None:
+            self.compiled = True
+
+    target: Any = Target()
+    target.compiles = compiles
+    compile_target(target, None)
+    assert target.compiled is wanted
+    compile_target(target, False)
+    assert target.compiled is wanted
 
 
 @pytest.mark.parametrize("make", [tiny_mar.model, tiny_musicgen.musicgen, tiny_dia.dia])

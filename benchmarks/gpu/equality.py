@@ -1,7 +1,8 @@
 """Stage equality: whether drafting and compiling change a token, on two layers of each model in float32.
 
-Once with a drafter that is the target itself (everything is accepted), once with an EAGLE head of random weights
-(hardly anything); greedy and sampled at a seed. The plain loop without a draft says what is right.
+With a drafter that is the target itself (everything is accepted), and with an EAGLE head, a block drafter and Medusa's
+heads of random weights (hardly anything); greedy and sampled at a seed. The plain loop without a draft says what is
+right.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from mmspec.benchmarks.gpu.bench import Bench, sized
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
 from mmspec.benchmarks.gpu.rounds import head_like, pipelines
+from mmspec.drafters.dflash import BlockNet, DFlash
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
+from mmspec.drafters.layer import block_config, head_config
+from mmspec.drafters.medusa import Medusa, MedusaHeads
 
 INTRO = (
     "Two layers of true size with random weights, in float32 whatever the dtype of other stages: tokens of drafted "
@@ -46,7 +50,12 @@ def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": there.long(), "max_new_tokens": tokens}
     found: dict[str, Any] = {"tau": {}, "equal": {}}
     pipes = pipelines(bench, lambda: model)
-    drafters = {"the target itself": Independent(model), "random weights": Eagle(head_like(model), total=8)}
+    drafters = {
+        "the target itself": Independent(model),
+        "EAGLE, random": Eagle(head_like(model), total=8),
+        "DFlash, random": DFlash(block_like(pipes[OWN].target), width=2, top_k=2, total=8),
+        "Medusa, random": Medusa(heads_like(pipes[OWN].target), depth=3, total=8),
+    }
     for asked, options in ASKED.items():
         plain = answers(pipes[OWN], {**inputs, **options})
         for name, drafter in drafters.items():
@@ -57,6 +66,21 @@ def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
             key = f"{name}, {asked}"
             found["tau"][key], found["equal"][key] = out[0].stats.tau, same.index(False) if not all(same) else True
     return found
+
+
+def block_like(target: Any) -> BlockNet:
+    """A block drafter of random weights: one layer, six slots."""
+    torch.manual_seed(2)
+    return BlockNet(block_config(target, 1), (0, 1), 6).to(target.model.device, target.model.dtype)
+
+
+def heads_like(target: Any) -> MedusaHeads:
+    """Three heads of Medusa with random weights."""
+    torch.manual_seed(3)
+    heads = MedusaHeads(head_config(target), 3)
+    for weight in heads.parameters():
+        torch.nn.init.normal_(weight, std=0.02)
+    return heads.to(target.model.device, target.model.dtype)
 
 
 def answers(pipe: Pipeline, inputs: dict[str, Any]) -> list[Any]:

@@ -33,7 +33,7 @@ class Judge:
     def load(cls, model: str, dtype: str | None = None, device: str | None = None) -> Judge:
         """The judge that a bundled name, a folder or a hub id means. Raises: Error: as `mmspec.load`."""
         more: dict[str, Any] = {name: value for name, value in (("dtype", dtype), ("device", device)) if value}
-        return cls(model, load(model, "none", **more))
+        return cls(model, load(model, "none", **more, compile=False))
 
     def __call__(self, question: str, reply: str, wanted: str) -> str:
         """The answer in a reply; "" if there is none. wanted: what kind of answer is asked for."""

@@ -57,5 +57,5 @@ def export(
     import mmspec
     from mmspec.interchange.export import export as write
 
-    pipe = mmspec.load(target, drafter, dtype="auto")
+    pipe = mmspec.load(target, drafter, dtype="auto", compile=False)
     typer.echo(write(pipe.drafter, pipe.target, verifier or target, form, out))

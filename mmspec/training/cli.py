@@ -189,7 +189,7 @@ def drafter(
         find_recipe(name)  # a wrong name is found before anything large is read
     if group().num_processes > 1:
         device = device or (str(group().device) if torch.cuda.is_available() else "cpu")  # each process has its own
-    load = partial(mmspec.load, target, drafter="none", device=device)
+    load = partial(mmspec.load, target, drafter="none", device=device, compile=False)
     pipe = load()
     chosen = [find_recipe(name, pipe.target.modality) for name in methods]
     given = {
