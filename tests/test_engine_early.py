@@ -164,7 +164,9 @@ def test_the_next_round_starts_before_the_last_one_is_read(make: Any) -> None:
     under_way = [events[:place].count("propose") - read for read, place in enumerate(places(events, "read"))]
     assert under_way.count(2) >= len(under_way) - 5  # the one that is read, and the next one; less at the end
     assert max(under_way) == 2
-    assert under_way[-1] == 1  # none starts where the last token is surely under way
+    assert under_way[-1] == 1 or not isinstance(
+        noting.inner, NoDrafter
+    )  # none starts where the last token is surely under way
     assert "observe read" not in events
 
 

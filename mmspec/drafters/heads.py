@@ -202,16 +202,17 @@ class HeadDrafter(ABC):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def sizes(self, state: State) -> Sizes:
-        """Those of this round's tree."""
-        width, top_k, total = self.width, self.top_k, self.total
+        """Those of this round's tree, which may be deeper than there is room."""
+        depth, width, top_k, total = self.depth, self.width, self.top_k, self.total
         if state.shape is not None:
-            width, top_k, total = state.shape.width, state.shape.width, state.shape.total
-        return Sizes(min(state.levels(self.depth), self.most, total - 1), width, total, top_k, state.chains)
+            depth, width, top_k, total = state.shape.depth, state.shape.width, state.shape.width, state.shape.total
+        return Sizes(min(depth, self.most, total - 1), width, total, top_k, state.chains)
 
     def tree(self, state: State, choice: Choice, expand: Expand | Guess) -> Draft:
         """The draft of a round; `expand` is asked for nothing if there is no room for one."""
         assert state.pending is not None
         sizes = self.sizes(state)
+        sizes = replace(sizes, levels=min(sizes.levels, state.room))
         if sizes.levels < 1:
             return state.undrafted()
         if isinstance(expand, Guess):

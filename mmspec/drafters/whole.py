@@ -83,14 +83,13 @@ class Whole:
     def serves(self, state: State) -> bool:
         """Whether this round can be drafted here."""
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
-        levels = min(self.drafter.depth if state.shape is None else state.shape.depth, self.drafter.most)
-        forwarded = self.drafter.forwarded(self.drafter.sizes(state))
+        sizes = self.drafter.sizes(state)
         return (
             self.left is not None
             and not self.slots.waiting
             and not self.choice.sampler.remembers
-            and 1 <= levels <= state.room
-            and max(self.left[0].size, forwarded) <= cache.slab.front
+            and sizes.levels >= 1 <= state.room  # with less room levels are in vain, and nothing is recorded anew
+            and max(self.left[0].size, self.drafter.forwarded(sizes)) <= cache.slab.front
             and self.left[2].most_committed(self.left[0]) <= self.drafter.most_read
             and cache.most + self.drafter.most_read <= cache.slab.room
         )
