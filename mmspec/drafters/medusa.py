@@ -96,11 +96,15 @@ class Guessing:
     drafter: Medusa
     choice: Choice
     last: Last
-    early = True
+
+    @property
+    def early(self) -> bool:
+        """Static trees are filled on the device, others chosen on the host."""
+        return self.drafter.static
 
     def ahead(self, state: State) -> bool:
-        """See `mmspec.contract.Drafting`: all that counts stays on the device."""
-        return True
+        """See `mmspec.contract.Drafting`."""
+        return self.early
 
     def propose(self, state: State) -> Draft:
         """The tree, filled from all heads at once."""
