@@ -45,8 +45,8 @@ class VadusaRecipe(MedusaRecipe):
 
     method: ClassVar[str] = "vadusa"
     about: ClassVar[str] = (
-        "VADUSA: several heads on the last feature of a text-to-speech model guess several codes ahead and fill a "
-        "sparse tree, whose shape was measured (arXiv 2410.21951)."
+        "VADUSA: several heads on the last feature of a text-to-speech model guess several codes ahead, and each "
+        "round's sparse tree is made of what they find likely (arXiv 2410.21951)."
     )
     drafter_class: ClassVar[type[HeadDrafter]] = Vadusa
 

@@ -71,11 +71,14 @@ class Tolerance(Relaxed):
     def plausible(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Tensor:
         """The number of the first further draw that gave the token."""
         rank = torch.full(draft.tokens.shape, math.inf, device=scores.device)
+        rows = torch.arange(len(rank), device=scores.device)[:, None]
         above = draft.parents.clamp(min=0)
-        for draw in range(self.draws - 1, 0, -1):
-            counters = (emitted[:, None] + draft.depth) * 2**8 + draw
-            g = noise.gumbel(sampler.seeds, noise.ACCEPT, counters, scores.shape[-1])
-            drawn = (scores + g).argmax(-1).gather(1, above)
+        # nodes of one depth share the noise of their position; made for all draws at once, since little of it is slow
+        places = emitted[:, None] + torch.arange(draft.levels + 1, device=scores.device)
+        counters = places[..., None] * 2**8 + torch.arange(1, self.draws, device=scores.device)
+        g = noise.gumbel(sampler.seeds, noise.ACCEPT, counters.flatten(1), scores.shape[-1])
+        for draw, each in reversed(list(enumerate(g.unflatten(1, counters.shape[1:]).unbind(2), 1))):
+            drawn = (scores + each[rows, draft.depth]).argmax(-1).gather(1, above)
             rank = torch.where(draft.tokens == drawn, float(draw), rank)
         return rank
 

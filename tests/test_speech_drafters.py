@@ -17,7 +17,7 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio, without
 from mmspec.checkpoints import load_drafter, save_drafter
-from mmspec.contract import Draft
+from mmspec.contract import Draft, Kind
 from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import MedusaHeads
 from mmspec.drafters.none import NoDrafter
@@ -108,7 +108,10 @@ def test_a_draft_model_with_all_of_the_targets_layers_is_always_right(target: An
     assert sum(noise.accepted) < sum(found.accepted)
 
 
-def first_draft(target: Any, drafter: Any, rows: int) -> Draft:
+KINDS: tuple[Kind, ...] = ("sampled", "coupled")
+
+
+def first_draft(target: Any, drafter: Any, rows: int, kind: Kind = "sampled") -> Draft:
     """The first draft of many rows with the same prompt and different seeds."""
     drafter.bind(target)
     sampler = Sampler(Sampling(temperature=1.0, top_k=12, seed=1), rows, torch.device("cpu"))
@@ -118,7 +121,7 @@ def first_draft(target: Any, drafter: Any, rows: int) -> Draft:
         for ids, token in zip(state.ids, state.pending.tolist(), strict=True):
             ids.append(token)
         state.emitted = torch.ones_like(state.pending)
-        return drafter.begin(state, sampler, "sampled").propose(state)
+        return drafter.begin(state, sampler, kind).propose(state)
 
 
 @pytest.mark.parametrize("name", ["vadusa", "ssd noisy"])
@@ -140,12 +143,14 @@ def test_sampled_trees_declare_the_law_they_draw_from(target: Any, name: str) ->
         toys.answer(target, viterbi(target), inputs_of(target, "two red"), 16, SAMPLED, Ratio())
 
 
-def test_the_sparse_tree_has_the_papers_size_and_follows_its_measurement(target: Any) -> None:
-    wide = vadusa(target)
-    drafting = toys.answer(target, wide, inputs_of(target, "two red circles"), 16, SAMPLED)
-    assert max(r.proposed for r in drafting.rounds) == 23
-    sure = vadusa(target, shares=[[0.99, 0.01]] * 4, total=5)
-    assert max(r.proposed for r in toys.answer(target, sure, inputs_of(target, "two"), 16, SAMPLED).rounds) == 4
+def test_a_tree_is_made_of_what_is_likely_in_its_round_and_a_drawn_one_follows_the_measurement(target: Any) -> None:
+    for sampling in (SAMPLED, Sampling(temperature=1.0, seed=3)):  # with a memory the tree is grown level by level
+        found = toys.answer(target, vadusa(target), inputs_of(target, "two red circles"), 16, sampling)
+        assert max(r.proposed for r in found.rounds) == 15
+    shares = [[0.99, 0.01]] * 4
+    drawn, coupled = (first_draft(target, vadusa(target, shares=shares, total=5), 40, kind) for kind in KINDS)
+    assert drawn.parents.tolist() == [[-1, 0, 1, 2, 3]] * 40
+    assert len(coupled.parents.unique(dim=0)) > 1
 
 
 def brute_force(pending: int, tokens: Any, gains: Any, net: PairedHeads, pull: float) -> tuple[int, ...]:

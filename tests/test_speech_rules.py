@@ -15,6 +15,7 @@ import torch
 import toys
 from torch import Tensor
 
+from mmspec import noise
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio, residual
 from mmspec.contract import Draft, bound
@@ -131,6 +132,23 @@ def tolerance_law(draws: int) -> Any:
         return out
 
     return law
+
+
+def test_a_node_is_compared_with_the_draws_of_its_parents_position() -> None:
+    parents, depth = torch.tensor([[-1, 0, 0, 1, 1]]), torch.tensor([[0, 1, 1, 2, 2]])
+    draft = Draft(torch.tensor([[0, 1, 2, 1, 3]]).expand(50, -1), parents.expand(50, -1), depth.expand(50, -1))
+    sampler, emitted = Sampler(SAMPLING, 50, CPU), torch.arange(50)
+    scores = torch.randn(50, 5, VOCAB, generator=torch.Generator().manual_seed(0))
+    found = Tolerance(4).plausible(draft, scores, sampler, emitted)
+    want = torch.full_like(found, math.inf)
+    for draw_ in (3, 2, 1):
+        for node in range(1, 5):
+            above = int(parents[0, node])
+            counter = (emitted[:, None] + int(depth[0, above])) * 256 + draw_
+            g = noise.gumbel(sampler.seeds, noise.ACCEPT, counter, VOCAB)[:, 0]
+            want[(scores[:, above] + g).argmax(-1) == draft.tokens[:, node], node] = draw_
+    assert torch.equal(found[:, 1:], want[:, 1:])  # node 0 has no parent to be plausible under
+    assert len(found[:, 1:].unique()) == 4
 
 
 ONE = tables.TableDrafter(OTHER, (1,))

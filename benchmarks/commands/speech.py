@@ -27,7 +27,10 @@ from mmspec.benchmarks.commands.options import (
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
 from mmspec.benchmarks.start import loaded, usual_rows
 
-SPEECH = "none,prompt-lookup,vadusa,mtp-viterbi,ssd,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified"
+SPEECH = (
+    "none,prompt-lookup,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
+    "eagle2:shape=7@top-k=3"
+)
 
 
 def speech(
