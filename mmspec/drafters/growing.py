@@ -88,17 +88,20 @@ class Choice:
         return self.draws or self.sampler.remembers
 
     def children(
-        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor
+        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
+            levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
+            costs as well.
         """
         scores = self._scores(rule_out(logits, self.barred), paths)
         if self.draws:
             raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
         elif self.races:
-            noise = self.sampler.noise_ahead(emitted, level + 1, scores.shape[-1])
+            # the rule asks for one more
+            noise = self.sampler.noise_ahead(emitted, max(level, levels) + 1, scores.shape[-1])
             raced = self._raced(scores, noise[:, level : level + 1])
         else:
             raced = self._sharpened(scores)
@@ -111,7 +114,7 @@ class Choice:
         if not self.races:
             return _first(self._sharpened(scores), k)
         levels = scores.shape[1]
-        noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])  # the rule asks for one more
+        noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])
         return _first(self._raced(scores, noise[:, :levels]), k)
 
     def _sharpened(self, scores: Tensor) -> Tensor:
@@ -180,7 +183,7 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
     for level in range(shape.depth):
         if guessed is None:
             logits = expand(level, tokens, origin, above)  # type: ignore[operator]
-            children, confidence, _ = choice.children(logits, emitted, level, top_k, paths)  # [B, F, k]
+            children, confidence, _ = choice.children(logits, emitted, level, top_k, paths, shape.depth)
         else:
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
@@ -267,7 +270,7 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
         logits = expand(level, tokens[:, part.inner], origin, above)
-        children, _, scores = choice.children(logits, emitted, level, part.most, paths)
+        children, _, scores = choice.children(logits, emitted, level, part.most, paths, len(parts))
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))
