@@ -35,7 +35,7 @@ CHAINS = tuple(map(Shape, (1, 2, 3, 4, 5, 6, 8)))
 COPIES = tuple(map(Shape, (1, 2, 3, 4, 6, 8, 12, 16)))
 TREES = (
     *map(Shape, (1, 2, 3, 4)),
-    *(Shape(depth, 4, total) for depth, total in ((2, 6), (3, 8), (4, 12), (5, 16), (6, 20), (7, 26), (8, 32))),
+    *(Shape(depth, 4, total) for depth, total in ((2, 6), (3, 9), (4, 12), (5, 16), (6, 20), (7, 26), (8, 32))),
     Shape(8, 8, 60),
 )
 """Menus of drafters, from the smallest shape to the largest."""
