@@ -84,12 +84,12 @@ def load(
         processor: the HF processor or tokenizer; None takes the one in the model's folder.
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
-        compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); the tokens are the same. None
-            is True on CUDA for models under sdpa attention that can be compiled, else False. The first requests of
-            each batch size and length take minutes with large models. On CUDA forwards and whole drafts are captured in
-            graphs, too, attention is a Triton kernel, and rounds start before the last one is read
-            (benchmarks/gpu/results). The model is changed in place: layers that read the same input share a product, on
-            CUDA attention is another.
+        compile: verify with compiled forwards on a cache of fixed size (`mmspec.engine`); with "exact", and at
+            temperature 0, the tokens are the same, other rules keep their law. None is True on CUDA for models that
+            load() reads and that run under sdpa attention, else False. The first requests of each batch size and length
+            take minutes with large models. On CUDA forwards and whole drafts are captured in graphs, too, attention is
+            a Triton kernel, and rounds may start before the last one is read (benchmarks/gpu/results). The model is
+            changed in place: layers that read the same input share a product, on CUDA attention is another.
         drafter_dtype: of the drafter's own linear layers: "int8" (weights alone, a scale per row), "bfloat16",
             "float16" or "float32"; None is the target's. Outputs stay the same, drafts are kept a little less often.
     Raises: Error: a subclass that says what does not fit.
@@ -107,7 +107,7 @@ def load(
         target, processor = read_target(folder, processor, dtype, device)
     else:
         raise InputError(f"model must be a name, a folder, a hub id or an HF model, not {type(model).__name__}")
-    compile_target(target, compile)
+    compile_target(target, compile, ours=not isinstance(model, PreTrainedModel))
     warn_unserved(target.model.generation_config, target.applies)
     found = find_drafter(drafter, target, folder, numbers)
     control = control_for(shape or usual_shape(drafter), found)

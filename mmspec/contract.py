@@ -182,7 +182,9 @@ class Accepted:
         """[B] int64 how many nodes a cache keeps: `count`, and none of rows that had ended before."""
         if all(self.running):
             return self.count
-        return self.count * self.count.new_tensor(self.running)
+        import torch
+
+        return self.count * torch.tensor(self.running).to(self.count.device, non_blocking=True)  # nothing waits for it
 
     def most_committed(self, draft: Draft) -> int:
         """A number that no row's `committed` exceeds: the largest, once the host has read it."""
@@ -193,7 +195,8 @@ class Accepted:
 class State:
     """One request (a batch of rows) inside a target. Targets subclass it with their caches.
 
-    ids: host copy of every row's known tokens: prompt, then what was emitted (pending token last).
+    ids: host copy of every row's known tokens: prompt, then what was emitted (pending token last). While rounds are
+        under way that the host has not read, this, `done` and `room` are those before them.
     pending: [B] int64 last emitted token, not yet in the cache; None for targets without one.
     done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
@@ -202,7 +205,7 @@ class State:
     finite: [] bool, whether this round's logits are numbers; the stop rule reads it with all else that it reads of the
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
-    early: whether the target commits a round before the host has read it, so that the next one can be started.
+    early: whether the target can commit a round before the host has read it, so that the next one can be started.
     prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
         [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.

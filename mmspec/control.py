@@ -51,11 +51,10 @@ class Plan(Protocol):
     """The control of one request."""
 
     def choose(self, room: int) -> Shape | None:
-        """The shape of the next draft, which is cut short if it is more than `room` deep; None leaves it to the
-        drafter."""
+        """The shape of the next draft, of which at most `room` levels are of use; None leaves it to the drafter."""
 
     def learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
-        """Take note of the round that was just played."""
+        """Take note of a round, the first of those chosen and not yet learnt from: the next may be chosen already."""
 
 
 class Control(Protocol):
@@ -107,27 +106,28 @@ class Choosing:
     """`Auto` on one request.
 
     resting: drafting does not pay. quiet: rounds without a draft since the last probe; patience: how many there are to
-    be before the next one. played: the shapes of rounds that taught nothing yet, and how much room they had.
+    be before the next one. played: of rounds that taught nothing yet the shape, how much room there was, and whether
+    drafting did not pay, so that it was a probe.
     """
 
     def __init__(self, shapes: Sequence[Shape], memory: Memory) -> None:
         self.shapes, self.memory = shapes, memory
         self.resting = False
         self.quiet, self.patience = 0, PROBE
-        self.played: deque[tuple[Shape, int]] = deque()
+        self.played: deque[tuple[Shape, int, bool]] = deque()
 
     def choose(self, room: int) -> Shape:
         """See `Plan`."""
         with self.memory.lock:
             shape = self._pick(room)
-        self.played.append((shape, room))
+        self.played.append((shape, room, self.resting))
         return shape
 
     def _pick(self, room: int) -> Shape:
         memory = self.memory
         if memory.costs.plays(NO_DRAFT) < BASELINE:
             return NO_DRAFT
-        if self.resting and self.quiet < self.patience:
+        if self.resting and (self.quiet < self.patience or self._unlearnt()):
             self.quiet += 1
             return NO_DRAFT
         if room < 1:
@@ -147,6 +147,10 @@ class Choosing:
             return memory.best if memory.best in fitting else fitting[place]
         self.resting, self.quiet = True, 0
         return NO_DRAFT
+
+    def _unlearnt(self) -> bool:
+        """Whether a draft is under way that may say more."""
+        return any(shape != NO_DRAFT for shape, *_ in self.played)
 
     def _gains(self, shapes: list[Shape], room: int) -> list[float]:
         """Tokens per second of every shape, in units of decoding without drafts; deeper ones than `room` are cut short,
@@ -175,7 +179,7 @@ class Choosing:
             self._learn(draft, accepted, done)
 
     def _learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
-        memory, (played, room) = self.memory, self.played.popleft()
+        memory, (played, room, probe) = self.memory, self.played.popleft()
         if played == NO_DRAFT or draft.size == 1:
             memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
             return
@@ -183,9 +187,9 @@ class Choosing:
         if played.depth <= room or draft.size == played.total:  # else the budget cut it short
             memory.costs.learn(played, done.draft_s + done.verify_s + done.other_s)
         memory.rates.learn(played.width, min(played.depth, room), kept)
-        if self.resting and any(kept):  # after a probe that succeeds comes another at once
+        if probe and any(kept):  # after a probe that succeeds comes another at once
             self.patience = PROBE // 2
-        elif self.resting:
+        elif probe:
             self.quiet, self.patience = 0, min(2 * self.patience, MOST_QUIET)
 
 

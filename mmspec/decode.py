@@ -122,6 +122,8 @@ def decode(
         one.other_s += clock() - begun
         if not early:
             keep(one)
+        if all(state.done):  # the time of one in vain is this answer's, too
+            one.other_s += sum(vain.draft_s + vain.verify_s + vain.other_s for vain in started)
         done = one.done()
         plan.learn(one.draft, one.accepted, done)
         return done
@@ -130,7 +132,7 @@ def decode(
     while not all(state.done):
         begun = clock()
         state.shape = plan.choose(state.room - len(started))
-        if started and not (state.room > 0 and drafting.ahead(state)):  # with less room it is the last one
+        if started and (state.room < 1 or not (state.shape == NO_DRAFT or drafting.ahead(state))):
             yield finish(started.popleft())
             if all(state.done):
                 return

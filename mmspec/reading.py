@@ -12,7 +12,7 @@ class Reading:
     """The values of a tensor, on their way to the host; on CUDA into pinned memory, behind all work queued before."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.host = tensor.to("cpu", non_blocking=True)
+        self.host = tensor.to("cpu", non_blocking=tensor.is_cuda)
         self.arrived: Any = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
     def values(self) -> list[Any]:

@@ -529,12 +529,16 @@ def test_where_nobody_says_models_on_cuda_are_compiled(
         def compile(self) -> None:
             self.compiled = True
 
-    target: Any = Target()
-    target.compiles = compiles
-    compile_target(target, None)
-    assert target.compiled is wanted
-    compile_target(target, False)
-    assert target.compiled is wanted
+    for asked, ours, expected in (
+        (None, True, wanted),
+        (None, False, False),
+        (False, True, False),
+        (True, False, True),
+    ):
+        target: Any = Target()
+        target.compiles = compiles
+        compile_target(target, asked, ours)
+        assert target.compiled is expected
 
 
 @pytest.mark.parametrize("make", [tiny_mar.model, tiny_musicgen.musicgen, tiny_dia.dia])

@@ -137,7 +137,7 @@ class BlockDrafter(Unrolled):
         return self.net.settings["block"] - 1
 
     @property
-    def most_read(self) -> int:  # type: ignore[override]
+    def most_read(self) -> int:
         """As many as a block can emit."""
         return padded(self.net.settings["block"], WIDTHS)
 

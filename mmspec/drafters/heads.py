@@ -217,8 +217,7 @@ class HeadDrafter(ABC):
             return state.undrafted()
         if isinstance(expand, Guess):
             if not (self.static or choice.personal):
-                pending = [ids[-1] for ids in state.ids]
-                return grow_at_once(pending, state.emitted, choice, expand, sizes.shape, sizes.top_k)
+                return grow_at_once(state.pending.tolist(), state.emitted, choice, expand, sizes.shape, sizes.top_k)
             if not choice.draws:
                 sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
         plan = self.plan(choice, sizes, state.pending.device)

@@ -8,9 +8,10 @@ decided on the device. Drafts are those of the plain calls, which serve whenever
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,10 @@ MOST_KEPT = 8
 class Unrolled(HeadDrafter):
     """A drafter that reads slots and then makes a tree, by steps that may be compiled."""
 
-    most_read: int = MOST_READ
-    """Most tokens that a round may have emitted for its slots to be read at once."""
+    @property
+    def most_read(self) -> int:
+        """Most tokens that a round may have emitted for its slots to be read at once."""
+        return MOST_READ
 
     @abstractmethod
     def forwarded(self, sizes: Sizes) -> int:
@@ -59,38 +62,37 @@ class Unrolled(HeadDrafter):
 class Whole:
     """On one request.
 
-    steps: of the drafter; the first one reads. slots: of the request, in a static cache. left: what the last round
-    left: its draft, what was heard of the target at every node [B, N, T], and what was accepted.
+    steps: of the drafter; the first one reads. slots: of the request, in a static cache. left: what rounds left that
+    nobody has read: their drafts, what was heard of the target at every node [B, N, T], and what was accepted.
     """
 
     drafter: Unrolled
     steps: tuple[Steps, ...]
     choice: Choice
     slots: Slots
-    left: tuple[Draft, Tensor, Accepted] | None = None
+    left: deque[tuple[Draft, Tensor, Accepted]] = field(default_factory=deque)
 
     def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
-        """Remember a round; the one before it, if nobody read it, waits among the slots."""
+        """Remember a round; those before it, if nobody read them, wait among the slots."""
         self.hand_over()
-        self.left = draft, heard, accepted
+        self.left.append((draft, heard, accepted))
 
     def hand_over(self) -> None:
-        """Let plain calls read what the last round left."""
-        if self.left is not None:
-            self.slots.observe(*self.left)
-            self.left = None
+        """Let plain calls read what was left by rounds that the host knows."""
+        while self.left and self.left[0][2].paths:
+            self.slots.observe(*self.left.popleft())
 
     def serves(self, state: State) -> bool:
         """Whether this round can be drafted here."""
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
         sizes = self.drafter.sizes(state)
         return (
-            self.left is not None
+            len(self.left) == 1
             and not self.slots.waiting
             and not self.choice.sampler.remembers
-            and sizes.levels >= 1 <= state.room  # with less room levels are in vain, and nothing is recorded anew
-            and max(self.left[0].size, self.drafter.forwarded(sizes)) <= cache.slab.front
-            and self.left[2].most_committed(self.left[0]) <= self.drafter.most_read
+            and min(sizes.levels, state.room) >= 1  # with less room levels are in vain, and nothing is recorded anew
+            and max(self.left[0][0].size, self.drafter.forwarded(sizes)) <= cache.slab.front
+            and self.left[0][2].most_committed(self.left[0][0]) <= self.drafter.most_read
             and cache.most + self.drafter.most_read <= cache.slab.room
         )
 
@@ -99,10 +101,8 @@ class Whole:
         if not self.serves(state):
             self.hand_over()
             return None
-        assert self.left is not None
-        left, heard, accepted = self.left
+        left, heard, accepted = self.left.popleft()
         assert accepted.next is not None
-        self.left = None
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
         given = left.tokens, heard, accepted.path[:, : self.drafter.most_read], accepted.committed, accepted.next
         sizes = self.drafter.sizes(state)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.cache import RowCache
-from mmspec.engine.cache import AHEAD, FRONT, Slab, Slabs, StaticRows, TreeCache
+from mmspec.engine.cache import AHEAD, FRONT, OVER, Slab, Slabs, StaticRows, TreeCache
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.graphs import Graph, Recorded
 from mmspec.engine.sizes import padded
@@ -91,7 +91,7 @@ class Steps:
         """
         rows = cache
         if not isinstance(rows, StaticRows):
-            rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD), FRONT)
+            rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD) + OVER, FRONT)
         for width in self.widths:
             self._graph(self._lane(rows.slab, width, features), rows.slab)
         return rows
