@@ -204,8 +204,8 @@ class Slab:
 
 class Slabs:
     """Buffers between requests. A request takes one and gives it back when it ends, so that addresses stay the same and
-    what was compiled or captured for them serves again. All requests use one stream: the last one's round in vain may be
-    under way."""
+    what was compiled or captured for them serves again. All requests use one stream, since a round in vain of the last
+    one may be under way."""
 
     kept = 2
     """How many are kept at most while nobody uses them."""
