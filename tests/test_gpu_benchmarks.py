@@ -355,7 +355,7 @@ def check_equality(found: dict) -> None:
     for record in found.values():
         assert all(same is True for same in record["equal"].values())
         assert record["tau"]["the target itself, greedy"] > 3
-        assert record["tau"]["random weights, greedy"] < 2
+        assert record["tau"]["EAGLE, random, greedy"] < 2
 
 
 def check_rounds(found: dict) -> None:
