@@ -136,6 +136,11 @@ class Searching(Guessing):
 
     drafter: Viterbi
 
+    @property
+    def early(self) -> bool:
+        """The device searches."""
+        return True
+
     def propose(self, state: State) -> Draft:
         """The best path."""
         assert state.pending is not None
