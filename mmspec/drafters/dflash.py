@@ -29,11 +29,11 @@ from transformers.models.qwen3.modeling_qwen3 import (
 )
 
 from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, Kind, Shape, State, Verified
-from mmspec.drafters.growing import Choice, Expand, Guess
+from mmspec.contract import Draft, Kind, Shape, State
+from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.slots import Forward, Slots, beyond
-from mmspec.drafters.whole import Unrolled, Whole
+from mmspec.drafters.whole import OnSlots, Unrolled, Whole
 from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
 from mmspec.sampling import Sampler
@@ -175,7 +175,7 @@ class BlockDrafter(Unrolled):
         """Queue the prompt's context; it is absorbed with the first proposal, or, for compiled steps, at once."""
         slots, choice = self.prompt_slots(state), self.choice(sampler, kind)
         whole = None if self.steps is None else Whole(self, self.steps, choice, slots)
-        return Flashing(self, choice, slots, whole)
+        return Flashing(self, choice, slots, whole=whole)
 
     def prompt_slots(self, state: State) -> Slots:
         """The prompt's context, waiting, or, for compiled steps, absorbed."""
@@ -213,46 +213,21 @@ class DFlash(BlockDrafter):
 
 
 @dataclass
-class Flashing:
-    """A block drafter on one request. whole: drafts in one launch, where it can."""
+class Flashing(OnSlots):
+    """A block drafter on one request."""
 
     drafter: BlockDrafter
-    choice: Choice
-    slots: Slots
-    whole: Whole | None = None
 
-    @property
-    def early(self) -> bool:
-        """Plain calls ask what was accepted."""
-        return self.whole is not None
-
-    def ahead(self, state: State) -> bool:
-        """See `Drafting`."""
-        return self.whole is not None and self.whole.serves(state)
-
-    def propose(self, state: State) -> Draft:
+    def plain(self, state: State) -> Draft:
         """One pass, then a tree over its slots."""
         assert state.pending is not None
-        draft = None if self.whole is None else self.whole.propose(state)
-        if draft is not None:
-            return draft
         pending = state.pending
 
         def hidden() -> Tensor:
             self.slots.read(self.drafter.absorb)
             return self.drafter.hidden(self.drafter.block, self.slots.cache, pending)
 
-        draft = self.drafter.tree(state, self.choice, self.drafter.laws(hidden))
-        self.slots.forget()
-        return draft
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Queue the context of the accepted nodes, whoever drafted them."""
-        heard = self.drafter.heard(verified.taps)
-        if self.whole is None:
-            self.slots.observe(draft, heard, accepted)
-        else:
-            self.whole.observe(draft, heard, accepted)
+        return self.drafter.tree(state, self.choice, self.drafter.laws(hidden))
 
 
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice, Expand
+from mmspec.contract import Draft, Kind, State
+from mmspec.drafters.growing import Expand
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.slots import Forward, Slots, below
-from mmspec.drafters.whole import Unrolled, Whole
+from mmspec.drafters.whole import OnSlots, Unrolled, Whole
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -156,35 +156,18 @@ class Hass(Eagle):
 
 
 @dataclass
-class Unrolling:
+class Unrolling(OnSlots):
     """A head that runs on its own estimates, on one request.
 
-    states: [B, F, H] the estimates at the nodes that got children last. whole: drafts in one launch, where it can.
+    states: [B, F, H] the estimates at the nodes that got children last.
     """
 
     drafter: Eagle
-    choice: Choice
-    slots: Slots
     states: Tensor | None = None
-    whole: Whole | None = None
 
-    @property
-    def early(self) -> bool:
-        """Plain calls ask what was accepted."""
-        return self.whole is not None
-
-    def ahead(self, state: State) -> bool:
-        """See `Drafting`."""
-        return self.whole is not None and self.whole.serves(state)
-
-    def propose(self, state: State) -> Draft:
+    def plain(self, state: State) -> Draft:
         """Read the waiting slots with their true features, then draft on estimates."""
-        draft = None if self.whole is None else self.whole.propose(state)
-        if draft is not None:
-            return draft
-        draft = self.drafter.tree(state, self.choice, self._expand)
-        self.slots.forget()
-        return draft
+        return self.drafter.tree(state, self.choice, self._expand)
 
     def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
         """See `mmspec.drafters.growing.Expand`."""
@@ -199,11 +182,3 @@ class Unrolling:
         if self.drafter.steps is not None:
             return self.drafter.steps(tokens, features, positions, mask, cache)
         return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, cache)
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Queue the accepted nodes with their true features, whoever drafted them."""
-        heard = self.drafter.heard(verified.taps)
-        if self.whole is None:
-            self.slots.observe(draft, heard, accepted)
-        else:
-            self.whole.observe(draft, heard, accepted)

@@ -7,7 +7,7 @@ decided on the device. Drafts are those of the plain calls, which serve whenever
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, State
+from mmspec.contract import Accepted, Draft, State, Verified
 from mmspec.drafters.growing import Choice, Expand, Guess, Plan
 from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
@@ -131,6 +131,45 @@ class Whole:
                 del slab.recorded[old]
             slab.recorded[key] = self.steps[0].recorded(function, inputs, heard.device, compiled=often)
         return slab.recorded[key]
+
+
+@dataclass
+class OnSlots(ABC):
+    """A drafter that reads slots and then makes a tree, on one request. whole: drafts in one launch, where it can."""
+
+    drafter: HeadDrafter
+    choice: Choice
+    slots: Slots
+    whole: Whole | None = field(default=None, kw_only=True)
+
+    @property
+    def early(self) -> bool:
+        """Plain calls ask what was accepted."""
+        return self.whole is not None
+
+    def ahead(self, state: State) -> bool:
+        """See `Drafting`."""
+        return self.whole is not None and self.whole.serves(state)
+
+    @abstractmethod
+    def plain(self, state: State) -> Draft:
+        """The round's draft, by plain calls."""
+
+    def propose(self, state: State) -> Draft:
+        """In one launch, or by plain calls, after which the slots of the draft are dropped."""
+        draft = None if self.whole is None else self.whole.propose(state)
+        if draft is None:
+            draft = self.plain(state)
+            self.slots.forget()
+        return draft
+
+    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
+        """Queue what was heard at the accepted nodes, whoever drafted them."""
+        heard = self.drafter.heard(verified.taps)
+        if self.whole is None:
+            self.slots.observe(draft, heard, accepted)
+        else:
+            self.whole.observe(draft, heard, accepted)
 
 
 def grown(
