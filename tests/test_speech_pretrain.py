@@ -19,6 +19,7 @@ from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
+from mmspec.speech.pretrain.start import parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import LONGEST, sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, new_model
 from mmspec.speech.text import make_tokenizer, spoken
@@ -232,6 +233,64 @@ def test_a_run_makes_a_checkpoint_that_speaks_and_can_be_repeated(tmp_path: Path
 
     train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, silent)
     assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_the_parent_of_a_code_is_the_one_whose_place_it_takes() -> None:
+    old, new = (
+        torch.tensor([[0, 0, 1, 1, 1, 2], [2, 2, 2, 1, 0, 0]]),
+        torch.tensor([[3, 3, 0, 0, 1, 3], [0, 0, 1, 1, 3, 3]]),
+    )
+    again = torch.tensor([[1], [1]]), torch.tensor([[0], [1]])
+    assert parents([(old, new), again], 3, 4).tolist() == [[1, 1, 0, 0], [2, 1, 0, 0]]  # a code unheard of: the first
+
+
+def test_a_model_over_finer_codes_begins_with_what_it_knew_of_their_parents() -> None:
+    model = new_model(make_tokenizer(12), 2, 12, SIZE).eval()
+    origin = torch.stack([torch.arange(12).repeat_interleave(2), torch.arange(12).repeat(2)])
+    finer = with_codes(model, new_model(make_tokenizer(24), 2, 24, SIZE, seed=1), origin).eval()
+    assert finer.config.codebook_size == 24
+    text, codes = torch.tensor([[1, 5, 9, 2]]), torch.tensor([[3, 11, 7]])
+    first = model.config.first_code
+    with torch.no_grad():
+        old = model(torch.cat([text, first + codes], 1)).logits[..., first:].softmax(-1)
+        new = finer(torch.cat([text, first + 2 * codes + 1], 1)).logits[..., first:].softmax(-1)
+        torch.testing.assert_close(new.unflatten(-1, (12, 2)).sum(-1), old)
+        voice = torch.tensor([[[1, 4], [8, 2]]])
+        was = model.refiner(text, voice, codes[None], 1)
+        now = finer.refiner(text, torch.stack([2 * voice[:, 0], 12 + voice[:, 1]], 1), 2 * codes[None], 1)
+        torch.testing.assert_close(now, was.repeat(1, 1, 2))
+
+
+def test_a_start_of_other_sizes_is_refused() -> None:
+    model = new_model(make_tokenizer(12), 2, 12, SIZE)
+    wide = new_model(
+        make_tokenizer(12), 2, 12, Size(layers=2, deep=4, width=64, heads=4, refiner_layers=1, context=256)
+    )
+    with pytest.raises(MismatchError, match="only its codes may be others"):
+        with_codes(model, wide, torch.arange(12).repeat(2, 1))
+    codec, deaf = MelCodec(MelCodecConfig(**TINY)), MelCodec(MelCodecConfig(**TINY | {"mels": 20}))
+    with pytest.raises(MismatchError, match="whose encoder has other shapes"):
+        take_over_sound(codec, deaf)
+    with pytest.raises(MismatchError, match="a smolvlm checkpoint: it needs a VALL-E-type one"):
+        read_start("smolvlm-mini")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_finished_checkpoint_over_a_finer_codec(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, tones)
+    on = {"start": tmp_path / "valle-mini", "deep-steps": 2, "seed": 1}
+    again = train.parser().parse_args(
+        ["--out", str(tmp_path / "finer"), "--run", str(tmp_path / "on"), "--no-bf16", "--sentences=24", "--held-out=4"]
+        + ["--codec-steps=3", "--batch=4", *(f"--{name}={value}" for name, value in on.items())]
+    )
+    train.run(again, MelCodecConfig(**TINY | {"codebook_size": 20}), SIZE, tones)
+    assert not (tmp_path / "on" / "shallow-done").exists()
+    old, new = read_start(str(tmp_path / "valle-mini")), read_start(str(tmp_path / "finer"))
+    assert (new.codec.config.codebook_size, new.model.config.codebook_size) == (20, 20)
+    assert (new.codec.config.mean, new.codec.config.spread) == (old.codec.config.mean, old.codec.config.spread)
+    assert len(new.model.speaker.model.layers) == len(old.model.speaker.model.layers) == SIZE.deep
+    assert len(mmspec.load(tmp_path / "finer")(prompt="a red bar", max_new_tokens=5).token_ids) <= 5
 
 
 def test_without_espeak_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

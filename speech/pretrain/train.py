@@ -1,4 +1,4 @@
-"""Trains the bundled speech checkpoint from nothing: `mmspec train target valle-mini --help`.
+"""Trains the bundled speech checkpoint, new or on from a finished one: `mmspec train target valle-mini --help`.
 
 Sentences about the synthetic world, spoken by espeak-ng; the codec; the model on its codes; the folder that ships. Each
 step is kept, and the same command goes on where it was interrupted.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from transformers import TrainingArguments
 
 from mmspec.checkpoints import replaceable
 from mmspec.errors import InputError
+from mmspec.progress import progress
 from mmspec.safe_files import write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
 from mmspec.speech.pretrain.export import export
+from mmspec.speech.pretrain.start import Start, parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_model
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
@@ -43,6 +46,8 @@ from mmspec.training.loop import (
 )
 
 STACK = "speaker.model.layers"
+COMPARED = 1000
+"""Utterances from which old and new codes are compared."""
 VOICE_LINE = "the red bar is taller than the blue one, and the green one is the tallest."
 
 
@@ -58,13 +63,18 @@ def fit(net: nn.Module, loss: Callable[..., Any], samples: Dataset[Any], argumen
     trainer.train(resume_from_checkpoint=last_checkpoint(Path(arguments.output_dir)))
 
 
-def train_codec(spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace) -> MelCodec:
+def train_codec(
+    spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace, start: Start | None = None
+) -> MelCodec:
     """The codec, of this run if it was finished."""
     done = options.run / "codec-done"
     if not done.exists():
         torch.manual_seed(options.seed)
         codec = MelCodec(config)
-        scale(codec, spoken)
+        if start is None:
+            scale(codec, spoken)
+        else:
+            take_over_sound(codec, start.codec)
         learner = CodecLearner(codec)
         folder, steps = options.run / "codec", options.codec_steps
         arguments = training_arguments(
@@ -80,16 +90,14 @@ def train_codec(spoken: list[Utterance], config: MelCodecConfig, options: argpar
     return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
 
 
-def train_model(corpus: list[Coded], processor: SpeechProcessor, size: Size, options: argparse.Namespace) -> Valle:
-    """The model, of this run if it was finished."""
-    config = processor.codec.config
-    model = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
-    stages = (("shallow", options.steps, 0.01, 0), ("deep", options.deep_steps, 0.008, options.deep_steps))
-    for name, steps, rate, falling in stages:
+def train_model(
+    corpus: list[Coded], processor: SpeechProcessor, size: Size, options: argparse.Namespace, start: Valle | None = None
+) -> Valle:
+    """The model, of this run if it was finished. start: what it goes on from, with the same codes."""
+
+    def stage(name: str, model: Valle, steps: int, rate: float, falling: int) -> Valle:
         done = options.run / f"{name}-done"
         if not done.exists():
-            if name == "deep":
-                model = deepened(model, size.deep, STACK)
             more = {
                 "seed": options.seed,
                 "falling": falling,
@@ -101,8 +109,24 @@ def train_model(corpus: list[Coded], processor: SpeechProcessor, size: Size, opt
             samples = ByLength(corpus, steps * options.batch, options.seed, options.batch)
             fit(model, voices_of(model, corpus, processor), samples, arguments)
             _keep(model, done)
-        model = Valle.from_pretrained(done, dtype=torch.float32)
-    return model.eval()
+        return Valle.from_pretrained(done, dtype=torch.float32)
+
+    if start is None:
+        config = processor.codec.config
+        new = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
+        start = deepened(stage("shallow", new, options.steps, 0.01, 0), size.deep, STACK)
+    return stage("deep", start, options.deep_steps, 0.008, options.deep_steps).eval()
+
+
+def started(start: Start, processor: SpeechProcessor, spoken: list[Utterance], size: Size) -> Valle:
+    """The model of a start, for the codes of another codec."""
+    old, new = start.codec, processor.codec
+    heard = progress(spoken[:COMPARED], desc="comparing codes", unit="utterance")
+    pairs = ((old.encode(one.samples[None])[0], new.encode(one.samples[None])[0]) for one in heard)
+    origin = parents(pairs, old.config.codebook_size, new.config.codebook_size)
+    deep = replace(size, layers=size.deep)
+    fresh = new_model(processor.tokenizer, new.config.codebooks, new.config.codebook_size, deep)
+    return with_codes(start.model, fresh, origin)
 
 
 def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> ValleLoss:
@@ -134,28 +158,29 @@ def run(
     options: argparse.Namespace, config: MelCodecConfig | None = None, size: Size | None = None, speak: Say = say
 ) -> None:
     """Everything, from texts to the finished folder. speak: who speaks."""
-    config, size = config or MelCodecConfig(), size or Size()
-    settings = {
-        name: getattr(options, name) for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
-    }
+    config, size = config or MelCodecConfig(codebook_size=options.codes), size or Size()
+    told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed", "start")
+    settings = {name: getattr(options, name) for name in told}
     texts = {
         split: sentences(split, options.sentences if split == "train" else options.held_out)
         for split in ("train", "dev")
     }
     replaceable(options.out)
+    start = None if options.start is None else read_start(options.start)
     claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
     write_texts(options.run / "texts", texts["train"])
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
         for split, lines in texts.items()
     }
-    codec = train_codec(spoken["train"], config, options)
+    codec = train_codec(spoken["train"], config, options, start)
     corpora = {
         split: codes_of(codec, lines, options.run / f"codes-{split}.safetensors") for split, lines in spoken.items()
     }
     voices = {name: speak(VOICE_LINE, usual(name)) for name in VOICES}
     processor = SpeechProcessor(make_tokenizer(config.codebook_size), codec, voices)
-    model = train_model(corpora["train"], processor, size, options)
+    begun = None if start is None else started(start, processor, spoken["train"], size)
+    model = train_model(corpora["train"], processor, size, options, begun)
     figures = gauge(model, voices_of(model, corpora["dev"], processor), corpora["dev"])
     figures["codec_mel_distance"] = mel_distance(codec, spoken["dev"])
     write_whole(options.run / "figures.json", json.dumps(figures, indent=2) + "\n")
@@ -175,11 +200,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--run", type=Path, default=Path("runs/valle-mini"), help="folder of speech, logs and checkpoints"
     )
+    found.add_argument("--start", help="checkpoint to go on from, name, folder or hub id; codes may be others")
+    found.add_argument("--codes", type=int, default=1024, help="codes of each codebook")
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
     found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
     found.add_argument("--codec-steps", type=int, default=900, help="updates of the codec")
     found.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
-    found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened decoder")
+    found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened (or the started) decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
     found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")
     found.add_argument("--threads", type=int, default=2)

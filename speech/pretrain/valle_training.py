@@ -44,9 +44,9 @@ def new_model(tokenizer: PreTrainedTokenizerFast, codebooks: int, codes: int, si
     """A model with new weights."""
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in (PADDING, START, VOICE, SPEAK, END)}
 
-    def llama(layers: int) -> LlamaConfig:
+    def llama(layers: int, words: int) -> LlamaConfig:
         return LlamaConfig(
-            vocab_size=len(tokenizer),
+            vocab_size=words,
             hidden_size=size.width,
             intermediate_size=(size.width * 8 // 3 + 7) // 8 * 8,
             num_hidden_layers=layers,
@@ -64,8 +64,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, codebooks: int, codes: int, si
         torch.manual_seed(seed)
         model = Valle(
             ValleConfig(
-                text_config=llama(size.layers),
-                refiner_config=llama(size.refiner_layers),
+                text_config=llama(size.layers, len(tokenizer)),
+                refiner_config=llama(size.refiner_layers, ids[END] + 1),  # codes have embeddings of their own there
                 codebooks=codebooks,
                 codebook_size=codes,
                 first_code=ids[END] + 1,
