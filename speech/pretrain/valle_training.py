@@ -97,16 +97,23 @@ class ValleLoss:
         """A scalar. position: [B] of the samples in the run, the source of all that is random here."""
         voices = [self.voice(row, int(place)) for row, place in zip(rows, position, strict=True)]
         texts = [torch.tensor(self.tokenizer(row.text, add_special_tokens=False)["input_ids"]) for row in rows]
+        return self.decoded(texts, voices, rows) + self.completed(texts, voices, rows)
+
+    def decoded(self, texts: list[Tensor], voices: list[Tensor], rows: list[Coded]) -> Tensor:
+        """Of the decoder: cross-entropy, and that its taught heads look at what is being spoken."""
         layers = reading_layers(self.model.config.text_config.num_hidden_layers)
         watch = Watch(layers, slice(1, 1 + max(map(len, texts))), 0)  # the text comes after START
-        stages = range(1, self.model.config.codebooks)
-        refined = [self.refined(texts, voices, rows, stage) for stage in stages]
-        loss = self.spoken(texts, voices, rows, watch) + torch.stack(refined).mean()
+        loss = self.spoken(texts, voices, rows, watch)
         right = self.about(texts, rows)
         read = torch.arange(right.shape[2]) < torch.tensor([len(text) for text in texts])[:, None, None]
         for scores in watch.scores.values():
             loss = loss + READ_WEIGHT * pointing_loss(scores.masked_fill(~read, -torch.inf), right)
         return loss
+
+    def completed(self, texts: list[Tensor], voices: list[Tensor], rows: list[Coded]) -> Tensor:
+        """Of the refiner: the mean over its codebooks."""
+        stages = range(1, self.model.config.codebooks)
+        return torch.stack([self.refined(texts, voices, rows, stage) for stage in stages]).mean()
 
     def about(self, texts: list[Tensor], rows: list[Coded]) -> Tensor:
         """Which characters are being spoken when a code is about to be: [B, tokens, characters] bool, true for some
