@@ -129,14 +129,9 @@ def decode(
         return done
 
     started: deque[Started] = deque()
-    while not all(state.done):
-        begun = clock()
-        state.shape = plan.choose(state.room - len(started))
-        if started and (state.room < 1 or not (state.shape == NO_DRAFT or drafting.ahead(state))):
-            yield finish(started.popleft())
-            if all(state.done):
-                return
-            begun = clock()
+
+    def start(begun: float) -> None:
+        """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
         verified = target.verify(state, draft)
@@ -149,6 +144,23 @@ def decode(
         started.append(Started(draft, verified, accepted, read, *spent))
         if early:
             keep(started[-1])
+
+    while not all(state.done):
+        begun = clock()
+        state.shape = plan.choose(state.room - len(started))
+        if started and (state.room < 1 or not (state.shape == NO_DRAFT or drafting.ahead(state))):
+            yield finish(started.popleft())
+            if all(state.done):
+                return
+            begun = clock()
+        try:
+            start(begun)
+        except RuntimeError:  # out of memory, say: the round before has its tokens all the same, and may be the last
+            if started:
+                yield finish(started.popleft())
+            if all(state.done):
+                return
+            raise
         if not early or len(started) > 1:
             yield finish(started.popleft())
 

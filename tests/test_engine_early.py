@@ -244,6 +244,58 @@ def test_budgets_ends_and_contexts_are_met_exactly() -> None:
         assert (got.rows, got.finish) == (want, ["length", "length"])
 
 
+@dataclass
+class Failing(Noting):
+    """Fails at its draft number `last`."""
+
+    last: int = 0
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> "NotingDrafting":
+        drafting = super().begin(state, sampler, kind)
+        propose = drafting.propose
+
+        def failing(state: State) -> Draft:
+            if self.events.count("propose") == self.last:
+                raise RuntimeError("out of memory")
+            return propose(state)
+
+        drafting.propose = failing  # type: ignore[method-assign]
+        return drafting
+
+
+def test_a_round_that_cannot_start_loses_nothing_of_the_round_before() -> None:
+    model, plain = test_equality.make("simple")
+    target, inputs, budget = early(CausalTarget(model)), test_equality.inputs_for(plain, 12), 24
+
+    def emitted(last: int) -> tuple[list[int], bool]:
+        """The tokens, and whether the failure was seen."""
+        failing = Failing(head(model), last=last)
+        failing.bind(target)
+        sampler = Sampler(Sampling(), 1, torch.device("cpu"))
+        asked = {**inputs, "max_new_tokens": budget}
+        found: list[int] = []
+        try:
+            for one in decode(target, failing, Exact(), asked, sampler, TextStop((), budget), OWN):
+                found += one.tokens[0]
+        except RuntimeError:
+            return found, True
+        return found, False
+
+    whole, failed = emitted(-1)
+    assert len(whole) == budget
+    assert not failed
+    lengths = []
+    for last in range(budget):
+        tokens, failed = emitted(last)
+        assert tokens == whole[: len(tokens)]
+        lengths.append(len(tokens))
+        if not failed:
+            break
+    assert lengths[0] == 1  # what the prefill gave
+    assert lengths == sorted(set(lengths))  # each round before the failure has told its tokens
+    assert lengths[-1] == budget  # and a failure in vain is none
+
+
 def test_the_host_knows_the_lengths_once_it_has_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the buffer has to grow while a round is under way."""
     monkeypatch.setattr("mmspec.engine.engine.AHEAD", 1)
