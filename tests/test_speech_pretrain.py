@@ -290,6 +290,7 @@ def test_a_run_goes_on_from_a_finished_checkpoint_over_a_finer_codec(tmp_path: P
     assert (new.codec.config.codebook_size, new.model.config.codebook_size) == (20, 20)
     assert (new.codec.config.mean, new.codec.config.spread) == (old.codec.config.mean, old.codec.config.spread)
     assert len(new.model.speaker.model.layers) == len(old.model.speaker.model.layers) == SIZE.deep
+    assert "went on from a finished one" in (tmp_path / "finer" / "README.md").read_text()
     assert len(mmspec.load(tmp_path / "finer")(prompt="a red bar", max_new_tokens=5).token_ids) <= 5
 
 

@@ -19,8 +19,9 @@ license: apache-2.0
 # {name}
 
 A text-to-speech model of {millions:.1f} M parameters: a VALL-E-type model (`mmspec.speech.valle`: {layers} decoder
-layers of {width}, {refiner} refiner layers) over a codec of {codebooks} codebooks at {rate:.1f} frames per second, made
-audible by Griffin-Lim. It is made to try speculative decoding with. It sounds like a robot: it learnt from one.
+layers of {width}, {refiner} refiner layers) over a codec of {codebooks} codebooks of {codes} codes at {rate:.1f} frames
+per second, made audible by Griffin-Lim. It is made to try speculative decoding with. It sounds like a robot: it learnt
+from one.
 
     import mmspec
     mmspec.generate(prompt="the red bar is the tallest.", model="FOLDER").audio.save("speech.wav")
@@ -33,13 +34,18 @@ it.
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it: {codec_steps} updates of the codec, {steps} of a
-shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}.
+{recipe}
 
 ## Measured on held-out sentences
 
 {figures}
 """
+
+NEW = """`mmspec train target {name} --out FOLDER` trains one like it: {codec_steps} updates of the codec, {steps} of a
+shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
+ON = """`mmspec train target {name} --start {start} --codes {codes} --out FOLDER` went on from a finished one:
+{codec_steps} updates of the codec, whose codebooks are new, and {deep_steps} of the model, batches of {batch}, seed
+{seed}."""
 
 
 def export(
@@ -58,13 +64,16 @@ def export(
         top_p=0.9,
     )
     parts = (model, codec)
+    recipe = NEW if settings["start"] is None else ON
     card = CARD.format(
         name=out.name,
+        recipe=recipe.format(name=out.name, codes=codec.config.codebook_size, **settings),
         millions=sum(weight.numel() for part in parts for weight in part.parameters()) / 1e6,
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         refiner=model.config.refiner_config.num_hidden_layers,
         codebooks=codec.config.codebooks,
+        codes=codec.config.codebook_size,
         rate=codec.frames_per_second,
         voices=", ".join(processor.voices),
         figures="\n".join(f"- {name.replace('_', ' ')}: {value:.3f}" for name, value in figures.items()),
