@@ -191,7 +191,7 @@ def export(listener: Listener, options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options; the defaults take about ten minutes on two CPU cores."""
+    """The options; the defaults take about twenty minutes on two CPU cores."""
     found = argparse.ArgumentParser(prog="mmspec train target valle-listener", description=__doc__)
     found.add_argument("--out", type=Path, required=True, help="folder of the finished listener")
     found.add_argument("--run", type=Path, default=Path("runs/valle-mini"), help="run folder of the speech model")
@@ -199,9 +199,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--codec", type=Path, help="folder of the codec; RUN/codec-done unless given")
     found.add_argument("--sentences", type=int, default=7000, help="of the run: those that it learns from")
     found.add_argument("--held-out", type=int, default=200, help="of the run: those to measure on")
-    found.add_argument("--resynthesised", type=int, default=1000, help="sentences that are also heard from the codec")
-    found.add_argument("--steps", type=int, default=1000, help="updates on recordings")
-    found.add_argument("--codec-steps", type=int, default=400, help="updates on recordings and resynthesis")
+    found.add_argument("--resynthesised", type=int, default=3000, help="sentences that are also heard from the codec")
+    found.add_argument("--steps", type=int, default=2400, help="updates on recordings")
+    found.add_argument("--codec-steps", type=int, default=800, help="updates on recordings and resynthesis")
     found.add_argument("--batch", type=int, default=16, help="utterances per update")
     found.add_argument("--rate", type=float, default=0.02, help="peak learning rate of matrices")
     found.add_argument("--threads", type=int, default=2)

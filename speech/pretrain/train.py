@@ -204,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--codes", type=int, default=1024, help="codes of each codebook")
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
     found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
-    found.add_argument("--codec-steps", type=int, default=900, help="updates of the codec")
+    found.add_argument("--codec-steps", type=int, default=2500, help="updates of the codec")
     found.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
     found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened (or the started) decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
