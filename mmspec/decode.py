@@ -155,8 +155,8 @@ def decode(
             begun = clock()
         try:
             start(begun)
-        except RuntimeError:  # out of memory, say: the round before has its tokens all the same, and may be the last
-            if started:
+        except RuntimeError:  # out of memory, say: what was verified has its tokens all the same, and may be the end
+            while started and not all(state.done):
                 yield finish(started.popleft())
             if all(state.done):
                 return

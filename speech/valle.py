@@ -24,7 +24,8 @@ from mmspec.speech.codec import MelCodec
 
 
 class ValleConfig(PreTrainedConfig):
-    """text_config: the autoregressive Llama, whose vocabulary ends with the codes. refiner_config: the other one.
+    """text_config: the autoregressive Llama, whose vocabulary ends with the codes. refiner_config: the other one,
+        whose vocabulary is the text.
 
     codebooks: K. codebook_size: codes of each. first_code: id of code 0; END stands right before it, and what comes
         earlier is text. voice_token_id, speak_token_id: ids of VOICE and SPEAK.

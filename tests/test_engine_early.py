@@ -246,30 +246,32 @@ def test_budgets_ends_and_contexts_are_met_exactly() -> None:
 
 @dataclass
 class Failing(Noting):
-    """Fails at its draft number `last`."""
+    """Fails at its call number `last` of what `at` names."""
 
     last: int = 0
+    at: str = "propose"
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> "NotingDrafting":
         drafting = super().begin(state, sampler, kind)
-        propose = drafting.propose
+        asked = getattr(drafting, self.at)
 
-        def failing(state: State) -> Draft:
-            if self.events.count("propose") == self.last:
+        def failing(*given: Any) -> Any:
+            if self.events.count(self.at) == self.last:
                 raise RuntimeError("out of memory")
-            return propose(state)
+            return asked(*given)
 
-        drafting.propose = failing  # type: ignore[method-assign]
+        setattr(drafting, self.at, failing)
         return drafting
 
 
-def test_a_round_that_cannot_start_loses_nothing_of_the_round_before() -> None:
+@pytest.mark.parametrize("at", ["propose", "observe"])
+def test_a_round_that_cannot_start_loses_nothing_of_what_was_verified(at: str) -> None:
     model, plain = test_equality.make("simple")
     target, inputs, budget = early(CausalTarget(model)), test_equality.inputs_for(plain, 12), 24
 
     def emitted(last: int) -> tuple[list[int], bool]:
         """The tokens, and whether the failure was seen."""
-        failing = Failing(head(model), last=last)
+        failing = Failing(head(model), last=last, at=at)
         failing.bind(target)
         sampler = Sampler(Sampling(), 1, torch.device("cpu"))
         asked = {**inputs, "max_new_tokens": budget}
@@ -291,7 +293,7 @@ def test_a_round_that_cannot_start_loses_nothing_of_the_round_before() -> None:
         lengths.append(len(tokens))
         if not failed:
             break
-    assert lengths[0] == 1  # what the prefill gave
+    assert (lengths[0] == 1) == (at == "propose")  # what the prefill gave; a failure to observe comes after a round
     assert lengths == sorted(set(lengths))  # each round before the failure has told its tokens
     assert lengths[-1] == budget  # and a failure in vain is none
 

@@ -3,15 +3,17 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import mmspec
-from mmspec.errors import InputError, MismatchError, MissingExtraError
+from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain import espeak, train
@@ -261,37 +263,87 @@ def test_a_model_over_finer_codes_begins_with_what_it_knew_of_their_parents() ->
         torch.testing.assert_close(now, was.repeat(1, 1, 2))
 
 
-def test_a_start_of_other_sizes_is_refused() -> None:
-    model = new_model(make_tokenizer(12), 2, 12, SIZE)
-    wide = new_model(
-        make_tokenizer(12), 2, 12, Size(layers=2, deep=4, width=64, heads=4, refiner_layers=1, context=256)
-    )
-    with pytest.raises(MismatchError, match="only its codes may be others"):
-        with_codes(model, wide, torch.arange(12).repeat(2, 1))
-    codec, deaf = MelCodec(MelCodecConfig(**TINY)), MelCodec(MelCodecConfig(**TINY | {"mels": 20}))
-    with pytest.raises(MismatchError, match="whose encoder has other shapes"):
-        take_over_sound(codec, deaf)
+def finished(folder: Path, codec: dict[str, Any] | None = None, size: Size = SIZE) -> Path:
+    """A checkpoint with new weights, as a run leaves it. codec: what differs from TINY."""
+    config = MelCodecConfig(**TINY | (codec or {}))
+    model = new_model(make_tokenizer(config.codebook_size), config.codebooks, config.codebook_size, size.deepest())
+    model.save_pretrained(folder)
+    MelCodec(config).save_pretrained(folder / "codec")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("codec", "size", "told"),
+    [
+        ({"hop": 32, "mels": 20}, SIZE, "hop, mels"),
+        ({"codebooks": 3}, SIZE, "codebooks"),
+        ({}, replace(SIZE, heads=2), "heads"),
+        ({}, replace(SIZE, deep=5, refiner_layers=2), "layers, deep, refiner_layers"),
+    ],
+)
+def test_a_start_of_other_sizes_is_refused(tmp_path: Path, codec: dict[str, int], size: Size, told: str) -> None:
+    folder = finished(tmp_path / "other", codec, size)
+    with pytest.raises(MismatchError, match=f"which differs in {told}: only the number of codes may"):
+        read_start(str(folder), MelCodecConfig(**TINY), SIZE)
+
+
+def test_what_is_no_start_is_refused_before_a_run_takes_its_folder(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "valle")
+    assert read_start(str(folder), MelCodecConfig(**TINY), SIZE).digest != ""
+    shutil.rmtree(folder / "codec")
+    with pytest.raises(CheckpointError, match="codec"):
+        train.run(options(tmp_path, start=folder), MelCodecConfig(**TINY), SIZE, tones)
     with pytest.raises(MismatchError, match="a smolvlm checkpoint: it needs a VALL-E-type one"):
-        read_start("smolvlm-mini")
+        train.run(options(tmp_path, start="smolvlm-mini"), MelCodecConfig(**TINY), SIZE, tones)
+    for codes in (0, -1, 1 << 15):
+        with pytest.raises(InputError, match=f"a codebook has 1 to 32767 codes, got {codes}"):
+            train.run(options(tmp_path, codes=codes), None, SIZE, tones)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_new_codec_takes_over_everything_but_the_codebooks() -> None:
+    old, new = MelCodec(MelCodecConfig(**TINY)), MelCodec(MelCodecConfig(**TINY | {"codebook_size": 20}))
+    old.config.mean, old.config.spread = 1.5, 0.5
+    take_over_sound(new, old)
+    assert (new.config.mean, new.config.spread) == (1.5, 0.5)
+    here, there = new.state_dict(), old.state_dict()
+    assert [name for name in here if not torch.equal(here[name], there[name])] == ["books.0.weight", "books.1.weight"]
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_a_finished_checkpoint_over_a_finer_codec(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, tones)
-    on = {"start": tmp_path / "valle-mini", "deep-steps": 2, "seed": 1}
-    again = train.parser().parse_args(
-        ["--out", str(tmp_path / "finer"), "--run", str(tmp_path / "on"), "--no-bf16", "--sentences=24", "--held-out=4"]
-        + ["--codec-steps=3", "--batch=4", *(f"--{name}={value}" for name, value in on.items())]
-    )
-    train.run(again, MelCodecConfig(**TINY | {"codebook_size": 20}), SIZE, tones)
-    assert not (tmp_path / "on" / "shallow-done").exists()
-    old, new = read_start(str(tmp_path / "valle-mini")), read_start(str(tmp_path / "finer"))
+    folder = finished(tmp_path / "start")
+    shutil.copytree(folder, tmp_path / "other")
+
+    def go_on(run: Any) -> None:
+        train.run(run, MelCodecConfig(**TINY | {"codebook_size": 20}), SIZE, tones)
+
+    go_on(options(tmp_path, start=folder, **{"deep-steps": 2}))
+    finer = MelCodecConfig(**TINY | {"codebook_size": 20})
+    assert not (tmp_path / "run" / "shallow-done").exists()
+    old = read_start(str(folder), finer, SIZE)
+    new = read_start(str(tmp_path / "valle-mini"), finer, SIZE)
     assert (new.codec.config.codebook_size, new.model.config.codebook_size) == (20, 20)
     assert (new.codec.config.mean, new.codec.config.spread) == (old.codec.config.mean, old.codec.config.spread)
-    assert len(new.model.speaker.model.layers) == len(old.model.speaker.model.layers) == SIZE.deep
-    assert "went on from a finished one" in (tmp_path / "finer" / "README.md").read_text()
-    assert len(mmspec.load(tmp_path / "finer")(prompt="a red bar", max_new_tokens=5).token_ids) <= 5
+    mlp = "speaker.model.layers.3.mlp.up_proj.weight"
+    begun, ended, chance = (model.state_dict()[mlp] for model in (
+        old.model, new.model, new_model(make_tokenizer(20), 2, 20, SIZE.deepest(), seed=1)
+    ))  # fmt: skip
+    assert (ended - begun).norm() < 0.3 * (ended - chance).norm()
+    card = (tmp_path / "valle-mini" / "README.md").read_text()
+    assert "went on from a finished one" in card
+    assert str(tmp_path) not in card
+    assert len(mmspec.load(tmp_path / "valle-mini")(prompt="a red bar", max_new_tokens=5).token_ids) <= 5
+
+    weights = (tmp_path / "valle-mini" / "model.safetensors").read_bytes()
+    again = options(tmp_path, start=tmp_path / "other", steps=9, **{"deep-steps": 2})
+    go_on(again)  # the same weights elsewhere; the shallow decoder's updates do not matter
+    assert (tmp_path / "valle-mini" / "model.safetensors").read_bytes() == weights
+    changed = load_file(tmp_path / "other" / "model.safetensors")
+    save_file({name: value + 1 for name, value in changed.items()}, tmp_path / "other" / "model.safetensors")
+    with pytest.raises(MismatchError, match="differs in start"):
+        go_on(again)
 
 
 def test_without_espeak_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

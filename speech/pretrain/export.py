@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 from mmspec.checkpoints import writing
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.valle import Valle
+from mmspec.training.card import shown_place
 
 CARD = """---
 pipeline_tag: text-to-speech
@@ -41,11 +42,11 @@ it.
 {figures}
 """
 
-NEW = """`mmspec train target {name} --out FOLDER` trains one like it: {codec_steps} updates of the codec, {steps} of a
-shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
-ON = """`mmspec train target {name} --start {start} --codes {codes} --out FOLDER` went on from a finished one:
-{codec_steps} updates of the codec, whose codebooks are new, and {deep_steps} of the model, batches of {batch}, seed
-{seed}."""
+NEW = """`mmspec train target {name} --codes {codes} --out FOLDER` trains one like it: {codec_steps} updates of the
+codec, {steps} of a shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
+ON = """`mmspec train target {name} --start {start} --codes {codes} --out FOLDER` went on from a finished one, which had
+heard what its own card tells: {codec_steps} updates of the codec, whose codebooks are new, and {deep_steps} of the
+model, batches of {batch}, seed {seed}."""
 
 
 def export(
@@ -64,7 +65,9 @@ def export(
         top_p=0.9,
     )
     parts = (model, codec)
-    recipe = NEW if settings["start"] is None else ON
+    start = settings["start"]
+    recipe = NEW if start is None else ON
+    settings = {**settings, "start": start and shown_place(str(start))}
     card = CARD.format(
         name=out.name,
         recipe=recipe.format(name=out.name, codes=codec.config.codebook_size, **settings),

@@ -1,8 +1,7 @@
 """Training that goes on from a finished speech model, also over a codec with other codes: what each code begins as.
 
-Codes are counted, not compared: a new code begins as the one in whose place it stands most often when both codecs hear
-the same speech. So a finer codec begins with several twins of every code, and the model knows at once what they have in
-common.
+A new code begins as the one in whose place it stands most often when both codecs hear the same speech. So over a finer
+codec most codes begin with twins, and the model knows at once what they have in common.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.checkpoints import find_model, read_model
+from mmspec.checkpoints import find_model, read_model, weights_digest
 from mmspec.errors import MismatchError
 from mmspec.safe_files import read_json
-from mmspec.speech.codec import MelCodec
-from mmspec.speech.processing import SpeechProcessor
+from mmspec.speech.codec import MelCodec, MelCodecConfig
+from mmspec.speech.pretrain.valle_training import Size
 from mmspec.speech.valle import Valle
+
+SOUND = ("rate", "n_fft", "hop", "mels", "width", "latent", "codebooks")
+"""What two codecs have in common."""
 
 
 @dataclass(frozen=True)
@@ -28,30 +30,43 @@ class Start:
     model: Valle
     codec: MelCodec
 
+    @property
+    def digest(self) -> str:
+        """Tells these weights from others of the same name."""
+        return f"{weights_digest(self.model)}-{weights_digest(self.codec)}"
 
-def read_start(source: str) -> Start:
+
+def read_start(source: str, codec: MelCodecConfig, size: Size) -> Start:
     """A finished checkpoint: a bundled name, a folder, a hub id.
 
-    Raises: MismatchError: it is of another class. CheckpointError: its codec is not there.
+    Args: codec: of the model that goes on from it; its codebooks may be larger or smaller. size: of that model.
+    Raises: MismatchError: it is of another class, or of other sizes. CheckpointError: its codec is not there.
     """
     folder = find_model(source)
     kind = read_json(folder / "config.json").get("model_type")
     if kind != Valle.config_class.model_type:
         raise MismatchError(f"valle-mini cannot go on from {folder}, a {kind} checkpoint: it needs a VALL-E-type one")
-    return Start(read_model(Valle, folder, torch.float32), SpeechProcessor.from_pretrained(folder).codec)
+    found = Start(
+        read_model(Valle, folder, torch.float32).eval(), read_model(MelCodec, folder / "codec", torch.float32).eval()
+    )
+    here, there = size.deepest(), Size.of(found.model)
+    differing = [name for name in SOUND if getattr(found.codec.config, name) != getattr(codec, name)]
+    differing += [name for name in vars(here) if getattr(here, name) != getattr(there, name)]
+    if found.codec.config.codebook_size != found.model.config.codebook_size:
+        differing.append("codes of its own codec")
+    if differing:
+        told = ", ".join(differing)
+        raise MismatchError(
+            f"valle-mini cannot go on from {folder}, which differs in {told}: only the number of codes may"
+        )
+    return found
 
 
 def take_over_sound(codec: MelCodec, old: MelCodec) -> None:
-    """Give a new codec what another one knows of sound; codebooks stay new.
-
-    Raises: MismatchError: they differ in more than their codebooks.
-    """
+    """Give a new codec what another one knows of sound; codebooks stay new."""
     codec.config.mean, codec.config.spread = old.config.mean, old.config.spread
-    for name in ("encoder", "decoder"):
-        here, there = (getattr(one, name).state_dict() for one in (codec, old))
-        if {key: value.shape for key, value in here.items()} != {key: value.shape for key, value in there.items()}:
-            raise MismatchError(f"the codec cannot go on from one whose {name} has other shapes")
-        getattr(codec, name).load_state_dict(there)
+    codec.encoder.load_state_dict(old.encoder.state_dict())
+    codec.decoder.load_state_dict(old.decoder.state_dict())
 
 
 def parents(pairs: Iterable[tuple[Tensor, Tensor]], old: int, new: int) -> Tensor:
@@ -68,18 +83,12 @@ def parents(pairs: Iterable[tuple[Tensor, Tensor]], old: int, new: int) -> Tenso
 
 @torch.no_grad()
 def with_codes(model: Valle, fresh: Valle, origin: Tensor) -> Valle:
-    """`fresh` with the weights of `model`: new codes have the embeddings of their parents `origin` [K, codes].
-
-    Raises: MismatchError: the two differ in more than the number of codes and of layers of the decoder.
-    """
+    """`fresh` with the weights of `model`, of the same sizes: new codes begin as their parents `origin` [K, codes]."""
     text = model.config.first_code
     grown = torch.cat([torch.arange(text), text + origin[0]])  # text and control tokens, then codes
     rows = {f"speaker.{name}.weight": grown for name in ("model.embed_tokens", "lm_head")}
     rows |= {f"refiner.codes.{k}.weight": codes for k, codes in enumerate(origin)}
     rows["refiner.text.weight"] = torch.arange(text)
     weights = {name: value[rows[name]] if name in rows else value for name, value in model.state_dict().items()}
-    wanted = {name: value.shape for name, value in fresh.state_dict().items()}
-    if wanted != {name: value.shape for name, value in weights.items()}:
-        raise MismatchError("the model cannot go on from one of other sizes: only its codes may be others")
     fresh.load_state_dict(weights)
     return fresh

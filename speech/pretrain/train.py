@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ from mmspec.training.loop import (
 STACK = "speaker.model.layers"
 COMPARED = 1000
 """Utterances from which old and new codes are compared."""
+MOST_CODES = 32767
+"""Codes are kept as int16."""
 VOICE_LINE = "the red bar is taller than the blue one, and the green one is the tallest."
 
 
@@ -91,13 +93,18 @@ def train_codec(
 
 
 def train_model(
-    corpus: list[Coded], processor: SpeechProcessor, size: Size, options: argparse.Namespace, start: Valle | None = None
+    corpus: list[Coded],
+    processor: SpeechProcessor,
+    size: Size,
+    options: argparse.Namespace,
+    begin: Callable[[], Valle] | None = None,
 ) -> Valle:
-    """The model, of this run if it was finished. start: what it goes on from, with the same codes."""
+    """The model, of this run if it was finished. begin: makes what it goes on from, with the same codes."""
 
-    def stage(name: str, model: Valle, steps: int, rate: float, falling: int) -> Valle:
+    def stage(name: str, begin: Callable[[], Valle], steps: int, rate: float, falling: int) -> Valle:
         done = options.run / f"{name}-done"
         if not done.exists():
+            model = begin()
             more = {
                 "seed": options.seed,
                 "falling": falling,
@@ -111,11 +118,18 @@ def train_model(
             _keep(model, done)
         return Valle.from_pretrained(done, dtype=torch.float32)
 
-    if start is None:
-        config = processor.codec.config
-        new = new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, options.seed)
-        start = deepened(stage("shallow", new, options.steps, 0.01, 0), size.deep, STACK)
-    return stage("deep", start, options.deep_steps, 0.008, options.deep_steps).eval()
+    def deepened_anew() -> Valle:
+        return deepened(
+            stage("shallow", lambda: new_like(processor, size, options.seed), options.steps, 0.01, 0), size.deep, STACK
+        )
+
+    return stage("deep", begin or deepened_anew, options.deep_steps, 0.008, options.deep_steps).eval()
+
+
+def new_like(processor: SpeechProcessor, size: Size, seed: int = 0) -> Valle:
+    """A model with new weights for the codes of a processor."""
+    config = processor.codec.config
+    return new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, seed)
 
 
 def started(start: Start, processor: SpeechProcessor, spoken: list[Utterance], size: Size) -> Valle:
@@ -124,9 +138,7 @@ def started(start: Start, processor: SpeechProcessor, spoken: list[Utterance], s
     heard = progress(spoken[:COMPARED], desc="comparing codes", unit="utterance")
     pairs = ((old.encode(one.samples[None])[0], new.encode(one.samples[None])[0]) for one in heard)
     origin = parents(pairs, old.config.codebook_size, new.config.codebook_size)
-    deep = replace(size, layers=size.deep)
-    fresh = new_model(processor.tokenizer, new.config.codebooks, new.config.codebook_size, deep)
-    return with_codes(start.model, fresh, origin)
+    return with_codes(start.model, new_like(processor, size.deepest()), origin)
 
 
 def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> ValleLoss:
@@ -159,15 +171,18 @@ def run(
 ) -> None:
     """Everything, from texts to the finished folder. speak: who speaks."""
     config, size = config or MelCodecConfig(codebook_size=options.codes), size or Size()
-    told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed", "start")
+    if not 1 <= options.codes <= MOST_CODES:
+        raise InputError(f"a codebook has 1 to {MOST_CODES} codes, got {options.codes}")
+    told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
     settings = {name: getattr(options, name) for name in told}
     texts = {
         split: sentences(split, options.sentences if split == "train" else options.held_out)
         for split in ("train", "dev")
     }
     replaceable(options.out)
-    start = None if options.start is None else read_start(options.start)
-    claim(options.run, {**settings, "codec": config.to_dict(), "size": vars(size)})
+    start = None if options.start is None else read_start(options.start, config, size)
+    of_run = settings if start is None else {**settings, "steps": 0, "start": start.digest}
+    claim(options.run, {**of_run, "codec": config.to_dict(), "size": vars(size)})
     write_texts(options.run / "texts", texts["train"])
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
@@ -179,12 +194,12 @@ def run(
     }
     voices = {name: speak(VOICE_LINE, usual(name)) for name in VOICES}
     processor = SpeechProcessor(make_tokenizer(config.codebook_size), codec, voices)
-    begun = None if start is None else started(start, processor, spoken["train"], size)
-    model = train_model(corpora["train"], processor, size, options, begun)
+    begin = None if start is None else partial(started, start, processor, spoken["train"], size)
+    model = train_model(corpora["train"], processor, size, options, begin)
     figures = gauge(model, voices_of(model, corpora["dev"], processor), corpora["dev"])
     figures["codec_mel_distance"] = mel_distance(codec, spoken["dev"])
     write_whole(options.run / "figures.json", json.dumps(figures, indent=2) + "\n")
-    export(model, processor, options.out, figures, settings)
+    export(model, processor, options.out, figures, {**settings, "start": options.start})
 
 
 def write_texts(folder: Path, lines: list[str]) -> None:
@@ -194,7 +209,7 @@ def write_texts(folder: Path, lines: list[str]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options; the defaults take about an hour on two CPU cores."""
+    """The options; the defaults take some hours on two CPU cores."""
     found = argparse.ArgumentParser(prog="mmspec train target valle-mini", description=__doc__)
     found.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
     found.add_argument(
@@ -205,7 +220,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
     found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
     found.add_argument("--codec-steps", type=int, default=2500, help="updates of the codec")
-    found.add_argument("--steps", type=int, default=2000, help="updates of the shallow decoder")
+    found.add_argument(
+        "--steps", type=int, default=2000, help="updates of the shallow decoder, where nothing is started from"
+    )
     found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened (or the started) decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
     found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")

@@ -6,7 +6,7 @@ The voice of an utterance is a second of another one by the same speaker, so tha
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,23 @@ class Size:
     heads: int = 6
     refiner_layers: int = 3
     context: int = 1024
+
+    @classmethod
+    def of(cls, model: Valle) -> Size:
+        """Of a finished model."""
+        text = model.config.text_config
+        return cls(
+            text.num_hidden_layers,
+            text.num_hidden_layers,
+            text.hidden_size,
+            text.num_attention_heads,
+            model.config.refiner_config.num_hidden_layers,
+            text.max_position_embeddings,
+        )
+
+    def deepest(self) -> Size:
+        """Of the model in the end."""
+        return replace(self, layers=self.deep)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, codebooks: int, codes: int, size: Size, seed: int = 0) -> Valle:
