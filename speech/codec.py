@@ -1,4 +1,4 @@
-"""A small neural codec: log-mel frames in residual vector quantisation, spoken by Griffin-Lim. 1.4 M parameters, 1.5 with 1024 codes.
+"""A small neural codec: log-mel frames in residual vector quantisation, spoken by Griffin-Lim. 1.4 M parameters.
 
 samples -> log-mel -> convolutions (one halves the rate) -> K codebooks, each on what the ones before left over
 (SoundStream, arXiv 2107.03312) -> a mirrored decoder -> log-mel -> magnitudes -> phases by Griffin-Lim. There is no
