@@ -21,7 +21,6 @@ from transformers import TrainingArguments
 
 from mmspec.checkpoints import replaceable
 from mmspec.errors import InputError
-from mmspec.progress import progress
 from mmspec.safe_files import write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
@@ -132,12 +131,13 @@ def new_like(processor: SpeechProcessor, size: Size, seed: int = 0) -> Valle:
     return new_model(processor.tokenizer, config.codebooks, config.codebook_size, size, seed)
 
 
-def started(start: Start, processor: SpeechProcessor, spoken: list[Utterance], size: Size) -> Valle:
-    """The model of a start, for the codes of another codec."""
-    old, new = start.codec, processor.codec
-    heard = progress(spoken[:COMPARED], desc="comparing codes", unit="utterance")
-    pairs = ((old.encode(one.samples[None])[0], new.encode(one.samples[None])[0]) for one in heard)
-    origin = parents(pairs, old.config.codebook_size, new.config.codebook_size)
+def started(
+    start: Start, processor: SpeechProcessor, spoken: list[Utterance], corpus: list[Coded], size: Size
+) -> Valle:
+    """The model of a start, for the codes of another codec. corpus: `spoken` in these codes."""
+    heard = coded(start.codec, spoken[:COMPARED])
+    pairs = ((was.codes, now.codes) for was, now in zip(heard, corpus, strict=False))
+    origin = parents(pairs, start.codec.config.codebook_size, processor.codec.config.codebook_size)
     return with_codes(start.model, new_like(processor, size.deepest()), origin)
 
 
@@ -194,7 +194,7 @@ def run(
     }
     voices = {name: speak(VOICE_LINE, usual(name)) for name in VOICES}
     processor = SpeechProcessor(make_tokenizer(config.codebook_size), codec, voices)
-    begin = None if start is None else partial(started, start, processor, spoken["train"], size)
+    begin = None if start is None else partial(started, start, processor, spoken["train"], corpora["train"], size)
     model = train_model(corpora["train"], processor, size, options, begin)
     figures = gauge(model, voices_of(model, corpora["dev"], processor), corpora["dev"])
     figures["codec_mel_distance"] = mel_distance(codec, spoken["dev"])
