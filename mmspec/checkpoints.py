@@ -200,10 +200,12 @@ def weights_digest(net: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any, packed: bool = False) -> Path:
+def save_drafter(
+    drafter: Any, folder: str | os.PathLike[str], target: Any, packed: bool = False, card: str | None = None
+) -> Path:
     """Write a trained drafter and the fingerprint of its target; the folder appears whole, or stays as it was.
 
-    Args: packed: matrices in eight bits (`mmspec.drafters.eight_bits`).
+    Args: packed: matrices in eight bits (`mmspec.drafters.eight_bits`). card: markdown that goes with it.
     Raises: CheckpointError: the method has no weights to save, they are rounded ones, or the folder cannot be written.
         UnsupportedError: weights that cannot be packed.
     """
@@ -224,6 +226,8 @@ def save_drafter(drafter: Any, folder: str | os.PathLike[str], target: Any, pack
         (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         if packed:
             pack(draft / WEIGHTS)
+        if card is not None:
+            (draft / CARD).write_text(card, encoding="utf-8")
     return Path(folder)
 
 

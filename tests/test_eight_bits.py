@@ -14,11 +14,11 @@ from taught import METHODS
 from test_interchange import command
 
 import mmspec
-from mmspec.checkpoints import WEIGHTS, load_drafter, save_drafter
+from mmspec.checkpoints import CARD, WEIGHTS, load_drafter, save_drafter
 from mmspec.drafters import eight_bits
 from mmspec.drafters.independent import Independent
 from mmspec.errors import CheckpointError, UnsupportedError
-from mmspec.interchange.export import export
+from mmspec.interchange.export import IN_EIGHT_BITS, export
 from mmspec.miniworld import sample
 from mmspec.targets import CausalTarget
 
@@ -133,10 +133,12 @@ def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     target = mmspec.load(tiny.tiny_llama(tmp_path / "target"), "none").target
     made: Any = taught.drafter("medusa", taught.network("medusa", CausalTarget(tiny.llama_model())).float())
     made.bind(target)
-    save_drafter(made, tmp_path / "head", target)
+    save_drafter(made, tmp_path / "head", target, card="# A head\n")
     told = ("export", tmp_path / "head", "--target", tmp_path / "target", "--out", tmp_path / "out")
     assert command(monkeypatch, *told) == 2
     assert "int8: all heads" in capfd.readouterr().err
     assert command(monkeypatch, *told, "--format", "int8") == 0
     assert load_drafter(tmp_path / "out", target).method == "medusa"
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < (tmp_path / "head" / WEIGHTS).stat().st_size
+    assert (tmp_path / "head" / CARD).read_text() == "# A head\n"
+    assert (tmp_path / "out" / CARD).read_text() == "# A head\n" + IN_EIGHT_BITS

@@ -197,7 +197,7 @@ def test_drafts_are_those_of_rounds_that_wait(name: str, sampling: Sampling, rul
     inputs = test_equality.inputs_for(plain, 17, 9, 14)
     made = tuple(DRAFTERS[name](model) for _ in range(2))
     if not made[0].kinds & set(rule.takes):
-        return  # it draws no trees
+        pytest.skip("it draws no trees")
     kept = 0
     for asked in (inputs, toys.row_of(inputs, 1)):
         seen: list[list[Any]] = [[], []]

@@ -49,13 +49,17 @@ def export(
     ] = None,
 ) -> None:
     """Write a trained drafter in the format of another program: eagle3 and dflash for vLLM (speculators), eagle,
-    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits (its card is not
-    copied).
+    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits; its card goes
+    along.
 
     Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out my-speculator
     """
     import mmspec
+    from mmspec.checkpoints import CARD, drafters_of
     from mmspec.interchange.export import export as write
 
     pipe = mmspec.load(target, drafter, dtype="auto", compile=False)
-    typer.echo(write(pipe.drafter, pipe.target, verifier or target, form, out))
+    beside = {} if pipe.folder is None else drafters_of(pipe.folder)
+    card = beside.get(drafter, Path(drafter)) / CARD
+    told = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None
+    typer.echo(write(pipe.drafter, pipe.target, verifier or target, form, out, told))

@@ -32,20 +32,35 @@ logger = logging.getLogger(__name__)
 VERSION = "0.9.0"
 """The release of speculators whose configuration this is."""
 EIGHT_BITS = "int8"
+IN_EIGHT_BITS = """
+## Eight bits
+
+Since they were trained, the weights were rounded to eight bits with a scale per row (`mmspec export --format int8`). The
+figures above are those of the weights before that.
+"""
+"""What a card says from then on."""
 Written = tuple[dict[str, Any], dict[str, Tensor]]
 """A configuration, and tensors by their published names."""
 
 
-def export(drafter: Any, target: Any, name: str, form: str | None, folder: str | os.PathLike[str]) -> Path:
+def export(
+    drafter: Any,
+    target: Any,
+    name: str,
+    form: str | None,
+    folder: str | os.PathLike[str],
+    card: str | None = None,
+) -> Path:
     """Write a drafter that is bound to its target; the folder appears whole, or stays as it was.
 
     Args: name: of the target, as the other program will find it; EIGHT_BITS has no place for it. form: one of FORMS, or
-        EIGHT_BITS; None for the first of FORMS that has such a drafter.
+        EIGHT_BITS; None for the first of FORMS that has such a drafter. card: that of the drafter, which goes along
+        with EIGHT_BITS.
     Raises: UnsupportedError: the form has no such drafter. MismatchError: it cannot say what this drafter is.
         CheckpointError: it has no weights of its own, or rounded ones.
     """
     if form == EIGHT_BITS:
-        return save_drafter(drafter, folder, target, packed=True)
+        return save_drafter(drafter, folder, target, packed=True, card=None if card is None else card + IN_EIGHT_BITS)
     method = getattr(drafter, "method", type(drafter).__name__)
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
