@@ -2,7 +2,7 @@
 
 Order and edge cases are those of transformers (repetition penalty, temperature, top-k, top-p, min-p), so that the law
 is the one that `generate` samples from with the same settings (where nobody sets top-k it takes 50, and nothing is cut
-off here). All arithmetic is float32.
+off here), but for equal scores at the edge of top-p (see `warp`). All arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -253,17 +253,24 @@ def repetition_aware(warped: Tensor, scores: Tensor, repeated: Tensor) -> Tensor
 
 
 def warp(scores: Tensor, sampling: Sampling) -> Tensor:
-    """Temperature, top-k, top-p, min-p on scores [..., V]."""
+    """Temperature, top-k, top-p, min-p on scores [..., V].
+
+    At the edge of top-p tokens of the same score stay together, so that the law depends on the scores alone, not on the
+    order in which a sort leaves equal ones, as it does in transformers. What top-k left is all that needs an order.
+    """
     if sampling.temperature != 1:
         scores = scores / sampling.temperature
+    highest: Tensor | None = None
     if 0 < sampling.top_k < scores.shape[-1]:
-        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < kth, -math.inf)
+        highest = scores.topk(sampling.top_k, dim=-1).values
+        scores = scores.masked_fill(scores < highest[..., -1:], -math.inf)
     if sampling.top_p < 1:
-        ordered, order = scores.sort(dim=-1)
-        drop = ordered.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        drop[..., -1] = False
-        scores = scores.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -math.inf)
+        if highest is None:
+            highest = scores.sort(dim=-1, descending=True).values
+        p = (highest - scores.logsumexp(-1, keepdim=True)).exp()
+        inside = p.cumsum(-1) - p < sampling.top_p
+        least = highest.masked_fill(~inside, math.inf).amin(-1, keepdim=True)
+        scores = scores.masked_fill(scores < least, -math.inf)
     if sampling.min_p > 0:
         p = scores.softmax(-1)
         scores = scores.masked_fill(p < sampling.min_p * p.amax(-1, keepdim=True), -math.inf)

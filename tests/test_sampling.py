@@ -60,10 +60,27 @@ def test_warped_scores_equal_those_of_transformers(sampling: Sampling, seed: int
     logits = logits.round() if tied else logits  # ties at the edge of top-k and top-p
     ids = torch.randint(0, 11, (2, 4), generator=generator)
     seen = torch.zeros(2, 11, dtype=torch.bool).scatter(1, ids, True)
+    scores = penalise(logits, seen, sampling.repetition_penalty)
     want = hf_processors(sampling)(ids, logits.clone())
-    got = warp(penalise(logits, seen, sampling.repetition_penalty), sampling)
+    got = warp(scores, sampling)
+    if tied:  # of tokens with one score at the edge of top-p transformers keeps some, we keep all
+        least = want.masked_fill(want.isinf(), torch.inf).amin(-1, keepdim=True)
+        want = torch.where(scores / sampling.temperature == least, least, want)
     assert torch.equal(got.isinf(), want.isinf())
     assert torch.allclose(got.softmax(-1), want.softmax(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("top_k", [0, 20])
+def test_no_order_of_equal_tokens_decides_what_top_p_keeps(top_k: int) -> None:
+    """Logits of a bfloat16 model: many are equal, and a forward of many nodes may be sorted in another way than one."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(64, 200, generator=generator).to(torch.bfloat16).float()
+    sampling = Sampling(temperature=1.0, top_k=top_k, top_p=0.6)
+    order = torch.randperm(200, generator=generator)
+    kept, shuffled = (warp(some, sampling).isfinite() for some in (logits, logits[:, order]))
+    assert torch.equal(kept[:, order], shuffled)
+    edge = logits.masked_fill(~kept, torch.inf).amin(-1, keepdim=True)
+    assert ((logits == edge).sum(-1) > 1).any()  # there were some to tell apart
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4])
