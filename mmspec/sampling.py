@@ -267,7 +267,7 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         if highest is None:
             highest = scores.sort(dim=-1, descending=True).values
-        p = (highest - scores.logsumexp(-1, keepdim=True)).exp()
+        p = (highest - highest[..., :1]).exp() * scores.softmax(-1).amax(-1, keepdim=True)
         inside = p.cumsum(-1) - p < sampling.top_p
         least = highest.masked_fill(~inside, math.inf).amin(-1, keepdim=True)
         scores = scores.masked_fill(scores < least, -math.inf)
