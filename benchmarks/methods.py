@@ -156,7 +156,7 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
             if partner != HF_ASSISTED or can_be_assisted(ours):
                 found[partner] = partner_method(partner, ours)
             else:
-                say_once(f"left out: {partner}, as transformers would hand token types to the assistant")
+                say_once(f"left out: {partner}, as transformers cannot pair these two models")
     return found
 
 
@@ -167,11 +167,12 @@ def say_once(line: str) -> None:
 
 
 def can_be_assisted(pipe: Pipeline) -> bool:
-    """Whether the drafter's model takes the token types of the target's inputs, which transformers hands on to it."""
-    target, assistant = (
-        set(signature(one.forward).parameters) for one in (pipe.target.model, cast("Any", pipe.drafter).net)
-    )
-    return assistant >= target & TOKEN_TYPES
+    """Whether the drafter's model has the target's vocabulary, as transformers asks for, and takes the token types of
+    its inputs, which transformers hands on."""
+    pair = pipe.target.model, cast("Any", pipe.drafter).net
+    target, assistant = (set(signature(one.forward).parameters) for one in pair)
+    sizes = {one.config.get_text_config().vocab_size for one in pair}
+    return len(sizes) == 1 and assistant >= target & TOKEN_TYPES
 
 
 def partner_method(partner: str, pipe: Pipeline) -> HuggingFace:

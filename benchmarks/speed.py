@@ -40,7 +40,8 @@ class SpeedSettings:
 
     drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
     many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered. seed: of the
-    first reply; each has one of its own, or all would meet the same noise. threads: 0 leaves torch's choice. shape: of
+    first reply; each has one of its own, or all would meet the same noise. rows: prompts that are answered together, as
+    a batch. threads: 0 leaves torch's choice. shape: of
     drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
     does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards.
     data: whose questions are asked, a folder or a data set of the hub (`mmspec.training.data`); None: the world's.
@@ -55,6 +56,7 @@ class SpeedSettings:
     min_tokens: int = 60
     repeats: int = 2
     seed: int = 0
+    rows: int = 1
     threads: int = 0
     dtype: str | None = None
     device: str | None = None
@@ -63,7 +65,7 @@ class SpeedSettings:
     data: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("questions", "max_new_tokens", "min_tokens", "repeats"):
+        for name in ("questions", "max_new_tokens", "min_tokens", "repeats", "rows"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
         if self.min_tokens > self.max_new_tokens:
@@ -198,7 +200,7 @@ def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], 
     index, temperature, repeat = plan
     names = list(ready)
     first = (index + repeat) % len(names)
-    seed = settings.seed + index * settings.repeats + repeat
+    seed = settings.seed + (index * settings.repeats + repeat) * settings.rows
     runs = {}
     for name in names[first:] + names[:first]:
         runs[name] = ready[name](inputs, settings.max_new_tokens, temperature, seed)

@@ -78,7 +78,8 @@ class Told:
         places = (emitted[:, None] + draft.depth).clamp(max=len(self.answer) - 1)
         accepted = follow(draft, self.answer.to(places.device)[places])
         kept = int(accepted.count[0]) - 1
-        offered = bool((draft.parents[0] == accepted.path[0, kept]).any())
+        below = draft.parents[0] == accepted.path[0, kept]
+        offered = bool((below if draft.valid is None else below & draft.valid[0]).any())
         self.tries += [*([True] * kept), False if offered else None]
         return accepted
 

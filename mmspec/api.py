@@ -136,6 +136,8 @@ def generate(
         shape, str | Shape | None
     )
     make: Any = _loaded if texts else load
+    if texts:
+        _loaded_model(model, compile)  # type: ignore[arg-type]  # asked for by itself: only the last two stay
     pipe = make(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=read_format(drafter_dtype))
     return pipe(image, prompt, **options)
 
@@ -183,7 +185,8 @@ class Pipeline:
         a list of them): batched, padded on the left. Each prompt stands there `n` times."""
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
-        spoken = {} if voice is None else {"voice": repeated(voice, n) if isinstance(voice, list) else voice}
+        several = isinstance(voice, list | tuple)
+        spoken = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
         if spoken and self.target.modality != "speech":
             raise InputError(f"{type(self.target.model).__name__} does not speak: leave voice out")
         texts, pictures = read_prompts(prompt, image)

@@ -125,7 +125,9 @@ def decode(
         if all(state.done):  # the time of one in vain is this answer's, too
             one.other_s += sum(vain.draft_s + vain.verify_s + vain.other_s for vain in started)
         done = one.done()
+        begun = clock()
         plan.learn(one.draft, one.accepted, done)
+        done.other_s += clock() - begun
         return done
 
     started: deque[Started] = deque()

@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file such that a reader sees the old one, none, or all of the new one."""
-    temporary = file.with_name(f"{file.name}.tmp")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()

@@ -33,6 +33,7 @@ class PCG:
     """
 
     invariant = False
+    chains = True
     takes: tuple[Kind, ...] = ("sampled",)
 
     def __init__(self, size: float = 0.004, groups: Groups | None = None) -> None:
@@ -66,7 +67,7 @@ class PCG:
         """Walk down the chain while groups are accepted. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        check_chain(draft)
+        check_chain(draft, "pcg")
         assert self.groups is not None
         p = scores.softmax(-1)
         rows = torch.arange(len(p), device=p.device)

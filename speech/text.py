@@ -55,7 +55,7 @@ def spoken(text: str) -> str:
 def _in_words(number: str) -> str:
     number = number.replace(",", "")
     if len(number) > 15:
-        return " ".join(num2words(int(digit)) for digit in number if digit != ".")
+        return " ".join("point" if digit == "." else num2words(int(digit)) for digit in number)
     return num2words(float(number) if "." in number else int(number))
 
 

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from mmspec.contract import Needs, State
+from mmspec.errors import InputError
+from mmspec.sampling import Sampler
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.text import START
@@ -52,6 +55,12 @@ class ValleTarget(Speaking):
     def speaker(self) -> LlamaForCausalLM:
         """The autoregressive decoder."""
         return self.model.speaker
+
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> State:
+        """Raises InputError: codes of a voice come with a prompt that has no place for them."""
+        if "voice_codes" in inputs and not (inputs["input_ids"] == self.model.config.voice_token_id).any(-1).all():
+            raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")
+        return super().prefill(inputs, needs, sampler)
 
     def prompt(self, text: str, voice: Tensor) -> list[int]:
         """START text VOICE codes SPEAK."""

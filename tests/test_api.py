@@ -4,6 +4,7 @@ import copy
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +209,30 @@ def test_generate_takes_the_tensors_that_hf_generate_takes(pipe: mmspec.Pipeline
     assert pipe.generate(**inputs, max_new_tokens=7).token_ids == pipe(RED, QUESTION, max_new_tokens=7).token_ids
     batch = pipe.generate(**pipe.prepare([RED, None], [QUESTION, "why"]), max_new_tokens=7)
     assert [len(answer.token_ids) for answer in batch] == [7, 7]
+
+
+def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one was asked for again in between."""
+    from mmspec import api
+
+    class Made:
+        def with_drafter(self, *given: Any) -> "Made":
+            return self
+
+        def __call__(self, *given: Any) -> None:
+            """Answers nothing."""
+
+    read: list[str] = []
+    monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
+    for cached in (api._loaded, api._loaded_model):
+        cached.cache_clear()
+    for model in ("a", "b", "a", "c", "a"):
+        api.generate(None, "one", model=model)
+    assert read == ["a", "b", "c"]
+    api.generate(None, "one", model="b")
+    assert read == ["a", "b", "c", "b"]
+    for cached in (api._loaded, api._loaded_model):
+        cached.cache_clear()
 
 
 def test_a_loaded_model_is_taken_as_it_is(folder: Path) -> None:

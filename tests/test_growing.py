@@ -19,6 +19,7 @@ from mmspec.targets import CausalTarget
 CPU = torch.device("cpu")
 PENDING, EMITTED = torch.tensor([3, 8]), torch.tensor([1, 6])
 LAWS = torch.randn(2, 5, 30, generator=torch.Generator().manual_seed(4)) * 2
+SMALL = Shape(2, 2, 9)
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=5)
 
 
@@ -64,6 +65,18 @@ def test_a_law_of_few_tokens_makes_a_smaller_tree_and_rows_may_differ() -> None:
     assert draft.valid is not None
     assert draft.valid.sum(-1).tolist() == [1 + 2 + 4, 20]
     assert all(0 <= token < 2 for path in paths_of(draft)[0] for token in path)
+
+
+@pytest.mark.parametrize("kind", ["point", "coupled", "sampled"])
+def test_a_law_of_fewer_tokens_than_children_proposes_none_that_is_ruled_out(kind: Kind) -> None:
+    """Two of 30 words have a chance, and a placeholder has the highest score."""
+    sampling = GREEDY if kind == "point" else Sampling(temperature=1.0, top_k=2, seed=5)
+    choice = Choice(Sampler(sampling, 2, CPU), kind, (0, 1))
+    laws = torch.full((2, 1, 30), -math.inf)
+    laws[:, :, 0], laws[:, :, 20:22] = 9.0, torch.tensor([2.0, 1.0])
+    draft = grow(PENDING, EMITTED, choice, lambda level, tokens, *_: laws.expand(-1, tokens.shape[1], -1), SMALL, 4)
+    assert draft.size == SMALL.total
+    assert set(draft.tokens[:, 1:].unique().tolist()) <= {20, 21}
 
 
 @pytest.mark.parametrize("kind", ["coupled", "point"])

@@ -140,6 +140,10 @@ def test_rates_whose_filter_would_fill_the_memory_are_refused(rate: int, monkeyp
         ("R&D", "r and d"),
         ("1,000 bars", "one thousand bars"),
         ("12,345.5", "twelve thousand, three hundred and forty-five point five"),
+        (
+            "3.14159265358979323",
+            "three point one four one five nine two six five three five eight nine seven nine three two three",
+        ),
         ("1,2 and 1,0000", "one,two and one,zero"),
     ],
 )

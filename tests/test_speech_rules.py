@@ -15,6 +15,7 @@ import torch
 import toys
 from torch import Tensor
 
+import mmspec
 from mmspec import noise
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio, residual
@@ -421,6 +422,17 @@ def test_the_rules_refuse_drafts_that_break_their_law() -> None:
     for rule in (Beta(0.4), PCG(groups=GROUPS)):
         with pytest.raises(MismatchError, match="needs"):
             rule(point, scores, sampler, emitted)
+    tree = chain(torch.tensor([[1, 2, 3]]), "sampled", torch.full((1, 3, VOCAB), 1 / VOCAB))
+    tree.parents = torch.tensor([[-1, 0, 0]])
+    with pytest.raises(MismatchError, match="the pcg rule needs chains"):
+        PCG(groups=GROUPS)(tree, scores, sampler, emitted)
+
+
+def test_heads_that_draw_trees_draw_chains_for_groups() -> None:
+    """Where trees would be refused in the first round."""
+    pipe = mmspec.load("valle-mini", "eagle2", acceptance="pcg", shape="own")
+    stats = pipe(prompt="two red circles.", max_new_tokens=12, seed=1).stats
+    assert stats.tau > 1
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,23 @@ def test_a_mistake_ends_in_one_clear_error(pipe: Any, call: Any, error: type[Err
         pipe(**call)
 
 
+def test_voices_may_stand_in_a_tuple_and_are_repeated_with_their_prompts(pipe: Any) -> None:
+    asked = {"prompt": ["one", "two"], "n": 2, "max_new_tokens": 4, "seed": 1}
+    said = [pipe(voice=kind(["low", "high"]), **asked) for kind in (list, tuple)]
+    assert [len(group) for group in said[0]] == [2, 2]
+    assert [[one.token_ids for one in group] for group in said[0]] == [
+        [one.token_ids for one in group] for group in said[1]
+    ]
+
+
+def test_codes_of_a_voice_need_a_place_in_the_prompt(pipe: Any) -> None:
+    inputs = pipe.prepare(None, "one")
+    ids = inputs["input_ids"]
+    wanting = inputs | {"input_ids": torch.where(ids == pipe.target.model.config.voice_token_id, 5, ids)}
+    with pytest.raises(InputError, match="hold no voice"):
+        pipe.generate(**wanting, max_new_tokens=4)
+
+
 def test_a_voice_is_refused_by_a_model_that_does_not_speak() -> None:
     import tiny as vision
 

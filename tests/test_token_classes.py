@@ -16,7 +16,7 @@ import mmspec
 from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.speed import token_counter
 from mmspec.benchmarks.token_classes import kinds_of
-from mmspec.benchmarks.told import Told, ToldReport, ToldSettings, answer_of, told_counts
+from mmspec.benchmarks.told import First, Told, ToldReport, ToldSettings, answer_of, told_counts
 from mmspec.cli import app
 from mmspec.contract import Draft, Kind, Needs, State
 from mmspec.errors import InputError
@@ -33,6 +33,15 @@ def question(pipe: mmspec.Pipeline) -> Question:
     """One whose answer fits the tiny context."""
     found = long_questions(12, token_counter(pipe))
     return min(found, key=lambda one: len(one.qa.answer))
+
+
+def test_a_node_that_is_not_real_is_no_try() -> None:
+    """As under a successor that `recycling` does not know."""
+    told, draft = Told([5, 6, 7]), chain(torch.tensor([[5, 6, 9]]))
+    for valid in (True, False):
+        draft.valid = torch.tensor([[True, True, valid]])
+        told(draft, torch.zeros(1, 3, 12), First(5, torch.device("cpu")), torch.tensor([1]))
+    assert told.tries == [True, False, True, None]
 
 
 class Knowing:

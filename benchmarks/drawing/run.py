@@ -232,7 +232,7 @@ def run_batch(
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
     captions = [one.prompt for one in judge_kind().captions(count * size, settings.prompts)]
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
-    speed = replace(settings.speed, questions=count)
+    speed = replace(settings.speed, questions=count, rows=size)
     told = told_of(pipe, settings, captions) | {"run": "images", "batch": size, "questions": count}
     return run(
         pipe,

@@ -36,7 +36,7 @@ class Block:
         """Keep the longest prefix that its coin allows. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        check_chain(draft)
+        check_chain(draft, "block")
         p = scores.softmax(-1)
         # a law that overflowed gives no token any chance: the chain ends before what was drawn from it
         q = torch.zeros_like(p) if draft.q is None else draft.q.nan_to_num(0.0)
@@ -77,16 +77,19 @@ def block_chances(p: Tensor, q: Tensor, tokens: Tensor, length: Tensor) -> tuple
     return weight, chance
 
 
-def check_chain(draft: Draft) -> None:
-    """Raise MismatchError for a tree, or for drafted tokens without the law that they were drawn from."""
+def check_chain(draft: Draft, rule: str) -> None:
+    """Raise MismatchError for a tree, or for drafted tokens without the law that they were drawn from.
+
+    rule: whose name the message says.
+    """
     if draft.size > 1 and (draft.kind != "sampled" or draft.q is None):
         raise MismatchError(
-            f"the block rule needs tokens sampled from a known q, this draft is of kind {draft.kind!r}; "
+            f"the {rule} rule needs tokens sampled from a known q, this draft is of kind {draft.kind!r}; "
             "use acceptance='exact' or 'match'"
         )
     chain = torch.arange(-1, draft.size - 1, device=draft.parents.device)
     if not torch.equal(draft.parents, chain.expand_as(draft.parents)):
         raise MismatchError(
-            "the block rule needs chains, and this draft is a tree: ask for chains with shape=Shape(depth), take a "
+            f"the {rule} rule needs chains, and this draft is a tree: ask for chains with shape=Shape(depth), take a "
             "drafter that makes them, or use acceptance='ratio'"
         )

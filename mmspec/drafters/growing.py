@@ -141,6 +141,8 @@ class Choice:
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
     confidence, token = best_of_many(raced.log_softmax(-1), min(k, raced.shape[-1]))
+    # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
+    token = torch.where(confidence == -torch.inf, token[..., :1], token)
     # sorting puts NaN first, and a node must not stand before its parent
     return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
 

@@ -52,16 +52,16 @@ class MedusaHeads(HeadNet):
         own = levels if projected else 0
         self.projections = nn.ModuleList(nn.Linear(size, config.vocab_size, bias=False) for _ in range(own))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Features [.., H] -> what enters the output head for each level, [.., levels, H]."""
-        return torch.stack([head(features) for head in self.heads], -2)
+    def forward(self, features: Tensor, levels: int | None = None) -> Tensor:
+        """Features [.., H] -> what enters the output head for each of the first levels, [.., levels, H]; None for all."""
+        return torch.stack([head(features) for head in self.heads[:levels]], -2)
 
-    def guess(self, features: Tensor, head: nn.Module) -> Tensor:
+    def guess(self, features: Tensor, head: nn.Module, levels: int | None = None) -> Tensor:
         """[.., levels, V] of features [.., H]; head: the target's."""
-        states = self(features)
+        states = self(features, levels)
         if not self.projections:
             return head(states)
-        each = zip(self.projections, states.unbind(-2), strict=True)
+        each = zip(self.projections, states.unbind(-2), strict=False)
         return torch.stack([project(state) for project, state in each], -2)
 
 
@@ -112,7 +112,7 @@ class Guessing:
 
     def guess(self, levels: int) -> Tensor:
         """[B, levels, V] of the first heads."""
-        return self.drafter.net.guess(self.last.features, self.drafter.head)[:, :levels]
+        return self.drafter.net.guess(self.last.features, self.drafter.head, levels)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the feature of the last accepted node."""

@@ -78,6 +78,10 @@ def train_drafters(
         recipe.check_place(pipe, out)
     voices = list(getattr(pipe.processor, "voices", ()))
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
+    if lead.warm_steps and questions[0].answer is None:
+        raise InputError(
+            f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
+        )
     marks = {**fingerprint(target), "weights": weights_digest(model)}
     answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers)}
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
