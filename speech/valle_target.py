@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from mmspec.contract import Needs, State
+from mmspec.contract import Needs
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.text import START
 from mmspec.speech.valle import Valle, ValleConfig
+from mmspec.targets import CausalState
 
 
 class ValleTarget(Speaking):
@@ -56,7 +57,7 @@ class ValleTarget(Speaking):
         """The autoregressive decoder."""
         return self.model.speaker
 
-    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> State:
+    def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Raises InputError: codes of a voice come with a prompt that has no place for them."""
         if "voice_codes" in inputs and not (inputs["input_ids"] == self.model.config.voice_token_id).any(-1).all():
             raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")

@@ -53,7 +53,7 @@ class MedusaHeads(HeadNet):
         self.projections = nn.ModuleList(nn.Linear(size, config.vocab_size, bias=False) for _ in range(own))
 
     def forward(self, features: Tensor, levels: int | None = None) -> Tensor:
-        """Features [.., H] -> what enters the output head for each of the first levels, [.., levels, H]; None for all."""
+        """Features [.., H] -> what enters the output head for each level, [.., levels, H]; None for all levels."""
         return torch.stack([head(features) for head in self.heads[:levels]], -2)
 
     def guess(self, features: Tensor, head: nn.Module, levels: int | None = None) -> Tensor:

@@ -35,8 +35,8 @@ EIGHT_BITS = "int8"
 IN_EIGHT_BITS = """
 ## Eight bits
 
-Since they were trained, the weights were rounded to eight bits with a scale per row (`mmspec export --format int8`). The
-figures above are those of the weights before that.
+Since they were trained, the weights were rounded to eight bits with a scale per row (`mmspec export --format int8`).
+The figures above are those of the weights before that.
 """
 """What a card says from then on."""
 Written = tuple[dict[str, Any], dict[str, Tensor]]

@@ -98,9 +98,8 @@ def collect(
         InputError: no question leaves room for an answer.
     """
     with leader_first():
-        if group().is_main_process and not any(
-            folder.glob("*.jsonl")
-        ):  # an earlier call that made nothing binds nobody to its data
+        # an earlier call that made nothing binds nobody to its data
+        if group().is_main_process and not any(folder.glob("*.jsonl")):
             (folder / "settings.json").unlink(missing_ok=True)
         claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
     shards = math.ceil(len(questions) / options.batch)
