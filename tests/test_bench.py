@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import defaultdict
 from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,10 @@ def test_every_reply_has_a_seed_of_its_own_that_all_methods_share() -> None:
         for repeat in range(3):
             answer({"none": method, "eagle2": method}, {}, (index, 1.0, repeat), settings)
     assert seeds == [seed for seed in range(7, 13) for _ in range(2)]
+    seeds.clear()
+    for index in range(3):
+        answer({"none": method}, [{}, {}], (index, 1.0, 0), replace(settings, repeats=1, rows=2))
+    assert seeds == [7, 9, 11]  # row 1 of a batch has the seed after that of row 0
 
 
 def test_a_cache_of_another_size_is_compiled_before_it_is_timed() -> None:
@@ -439,16 +444,25 @@ def test_answers_that_belong_together_count_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "assistant", "can"),
+    ("target", "assistant", "words", "can"),
     [
-        (SmolVLMForConditionalGeneration, LlamaForCausalLM, True),
-        (Gemma3ForConditionalGeneration, LlamaForCausalLM, False),
-        (Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration, True),
-        (Qwen2_5_VLForConditionalGeneration, LlamaForCausalLM, False),
+        (SmolVLMForConditionalGeneration, LlamaForCausalLM, 90, True),
+        (SmolVLMForConditionalGeneration, LlamaForCausalLM, 91, False),
+        (Gemma3ForConditionalGeneration, LlamaForCausalLM, 90, False),
+        (Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration, 90, True),
+        (Qwen2_5_VLForConditionalGeneration, LlamaForCausalLM, 90, False),
     ],
 )
-def test_transformers_hands_token_types_to_an_assistant(target: type, assistant: type, can: bool) -> None:
-    pipe: Any = SimpleNamespace(target=SimpleNamespace(model=target), drafter=SimpleNamespace(net=assistant))
+def test_transformers_pairs_models_of_one_vocabulary_and_hands_token_types_on(
+    target: type, assistant: type, words: int, can: bool
+) -> None:
+    def model(kind: Any, words: int) -> Any:
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=words))
+        return SimpleNamespace(forward=kind.forward, config=config)
+
+    pipe: Any = SimpleNamespace(
+        target=SimpleNamespace(model=model(target, 90)), drafter=SimpleNamespace(net=model(assistant, words))
+    )
     assert methods.can_be_assisted(pipe) == can
 
 

@@ -7,6 +7,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
+from mmspec.training import answers
 from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
@@ -192,6 +194,31 @@ def test_own_answers_are_what_the_template_writes(pipe: Any, text_pipe: Any, tmp
 def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--answers target"):
         collect(pipe, Written(Question(None, "Which?")), AnswerOptions(author="data"), tmp_path, "it")
+
+
+def test_a_first_lesson_from_the_data_s_own_answers_is_refused_where_it_has_none(
+    text_pipe: Any, tmp_path: Path
+) -> None:
+    """Before the target has answered anything."""
+    (tmp_path / "data").mkdir()
+    lines = "".join(json.dumps({"prompt": f"Which {n}?"}) + "\n" for n in range(8))
+    (tmp_path / "data" / "lines.jsonl").write_text(lines)
+    course = replace(COURSE, data=str(tmp_path / "data"), questions=4)
+    with pytest.raises(InputError, match="has none: give --warm-steps 0"):
+        train_drafter(text_pipe, SMALL["spd"], course, tmp_path / "out", tmp_path / "run", "it")
+    assert not list(tmp_path.glob("run/answers*"))
+
+
+def test_only_the_first_process_forgets_what_a_folder_was_for(
+    text_pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may come when the first answers are still to be made, and would take the file from under each other."""
+    settings, options = tmp_path / "settings.json", AnswerOptions(author="data")
+    settings.write_text("{}")
+    monkeypatch.setattr(answers, "group", lambda: SimpleNamespace(is_main_process=False, process_index=1))
+    with pytest.raises(MismatchError):
+        collect(text_pipe, Written(Question(None, "Which?", "Blue.")), options, tmp_path, "it")
+    assert settings.read_text() == "{}"
 
 
 LONG = "What is it, and why? " * 16  # the whole context
