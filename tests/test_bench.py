@@ -5,8 +5,7 @@ import json
 import re
 import subprocess
 from collections import defaultdict
-from dataclasses import asdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
