@@ -41,10 +41,10 @@ class SpeedSettings:
     drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
     many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered. seed: of the
     first reply; each has one of its own, or all would meet the same noise. rows: prompts that are answered together, as
-    a batch. threads: 0 leaves torch's choice. shape: of
-    drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
-    does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards.
-    data: whose questions are asked, a folder or a data set of the hub (`mmspec.training.data`); None: the world's.
+    a batch. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default auto: how many tokens
+    a round drafts then follows the clock (the reply does not), while with any other one it is the same in every run.
+    compile: whether our loop runs compiled forwards. data: whose questions are asked, a folder or a data set of the hub
+    (`mmspec.training.data`); None: the world's.
     """
 
     model: str

@@ -135,10 +135,11 @@ def generate(
     texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance)) and isinstance(
         shape, str | Shape | None
     )
+    numbers = read_format(drafter_dtype)
+    if texts:  # also where the pipeline is there: the model was used last
+        _loaded_model(model, compile)  # type: ignore[arg-type]
     make: Any = _loaded if texts else load
-    if texts:
-        _loaded_model(model, compile)  # type: ignore[arg-type]  # asked for by itself: only the last two stay
-    pipe = make(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=read_format(drafter_dtype))
+    pipe = make(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
     return pipe(image, prompt, **options)
 
 

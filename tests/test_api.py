@@ -3,6 +3,7 @@
 import copy
 import logging
 import math
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -224,15 +225,13 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
 
     read: list[str] = []
     monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
-    for cached in (api._loaded, api._loaded_model):
-        cached.cache_clear()
+    for name in ("_loaded", "_loaded_model"):  # caches of this test's own
+        monkeypatch.setattr(api, name, lru_cache(maxsize=2)(getattr(api, name).__wrapped__))
     for model in ("a", "b", "a", "c", "a"):
         api.generate(None, "one", model=model)
     assert read == ["a", "b", "c"]
     api.generate(None, "one", model="b")
     assert read == ["a", "b", "c", "b"]
-    for cached in (api._loaded, api._loaded_model):
-        cached.cache_clear()
 
 
 def test_a_loaded_model_is_taken_as_it_is(folder: Path) -> None:

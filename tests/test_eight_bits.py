@@ -142,3 +142,5 @@ def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < (tmp_path / "head" / WEIGHTS).stat().st_size
     assert (tmp_path / "head" / CARD).read_text() == "# A head\n"
     assert (tmp_path / "out" / CARD).read_text() == "# A head\n" + IN_EIGHT_BITS
+    assert command(monkeypatch, "export", tmp_path / "out", *told[2:-1], tmp_path / "again", "--format", "int8") == 0
+    assert (tmp_path / "again" / CARD).read_text() == (tmp_path / "out" / CARD).read_text()  # said once

@@ -162,6 +162,14 @@ def test_any_whole_number_is_a_seed(seed: int) -> None:
     assert Sampler(Sampling(seed=seed), 2, CPU).seeds.shape == (2,)
 
 
+def test_the_best_token_stays_however_small_top_p_is() -> None:
+    assert warp(torch.tensor([1.0, 3.0, 2.0]), Sampling(temperature=1.0, top_p=1e-60)).isfinite().tolist() == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_the_coldest_temperature_leaves_scores_finite() -> None:
     assert warp(torch.tensor([-7e4, 7e4, 6e4]), Sampling(temperature=COLDEST)).isfinite().all()
 

@@ -61,7 +61,7 @@ class MedusaHeads(HeadNet):
         states = self(features, levels)
         if not self.projections:
             return head(states)
-        each = zip(self.projections, states.unbind(-2), strict=False)
+        each = zip(self.projections[:levels], states.unbind(-2), strict=True)
         return torch.stack([project(state) for project, state in each], -2)
 
 

@@ -49,8 +49,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a trained drafter in the format of another program: eagle3 and dflash for vLLM (speculators), eagle,
-    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits; its card goes
-    along.
+    eagle2, hass and eagle3 as those of EAGLE. Or any head for mmspec, with its weights in eight bits; the card of a
+    folder goes along.
 
     Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out my-speculator
     """

@@ -38,7 +38,7 @@ IN_EIGHT_BITS = """
 Since they were trained, the weights were rounded to eight bits with a scale per row (`mmspec export --format int8`).
 The figures above are those of the weights before that.
 """
-"""What a card says from then on."""
+"""What is added to the card."""
 Written = tuple[dict[str, Any], dict[str, Tensor]]
 """A configuration, and tensors by their published names."""
 
@@ -60,7 +60,8 @@ def export(
         CheckpointError: it has no weights of its own, or rounded ones.
     """
     if form == EIGHT_BITS:
-        return save_drafter(drafter, folder, target, packed=True, card=None if card is None else card + IN_EIGHT_BITS)
+        told = card is None or "eight bits" in card.lower()  # packed before
+        return save_drafter(drafter, folder, target, packed=True, card=card if told else f"{card}{IN_EIGHT_BITS}")
     method = getattr(drafter, "method", type(drafter).__name__)
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
