@@ -60,8 +60,9 @@ def export(
         CheckpointError: it has no weights of its own, or rounded ones.
     """
     if form == EIGHT_BITS:
-        told = card is None or "eight bits" in card.lower()  # packed before
-        return save_drafter(drafter, folder, target, packed=True, card=card if told else f"{card}{IN_EIGHT_BITS}")
+        if card is not None and "eight bits" not in card.lower():  # not packed before
+            card += IN_EIGHT_BITS
+        return save_drafter(drafter, folder, target, packed=True, card=card)
     method = getattr(drafter, "method", type(drafter).__name__)
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
