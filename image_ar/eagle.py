@@ -16,6 +16,7 @@ from torch import Tensor
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.eagle import Eagle, Unrolling
+from mmspec.drafters.growing import Above
 from mmspec.drafters.slots import Slots
 from mmspec.errors import MismatchError
 from mmspec.image_ar.target import GuidedState, GuidedVerified, ImageTarget
@@ -72,10 +73,11 @@ class GuidedUnrolling(Unrolling):
 
     request: GuidedState = field(kw_only=True)
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """The guided mix of what both rows say. See `mmspec.drafters.growing.Expand`."""
         pairs = self.request.pairs
-        logits = super()._expand(level, tokens.repeat(pairs, 1), origin.repeat(pairs, 1), above.repeat(pairs, 1, 1))
+        both = tokens.repeat(pairs, 1), origin.repeat(pairs, 1)
+        logits = super()._expand(level, *both, lambda: above().repeat(pairs, 1, 1))
         return self.request.guided(logits, level)
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:

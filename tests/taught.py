@@ -101,7 +101,15 @@ def expected(
     mask = block_mask(torch.tensor([[len(ids) - 1]]), context.shape[1], net.settings["block"], context.dtype)
     hidden = net(net.blocks(target.embed(torch.tensor([ids[-1:]]))[:, 0]), places[:, context.shape[1] :], mask, cache)
     entering = hidden[0, level + 1]
-    return target.head(net.told(entering, target.embed(text[0, -1])) if method == "dspark" else entering)
+    if method == "dspark":
+        memory = torch.zeros_like(entering)
+        for slot, token in zip(hidden[0, 1 : level + 2], text[0, len(ids) - 1 :], strict=True):
+            known = torch.cat([slot, target.embed(token), memory])
+            every = torch.cat([net.slot.weight, net.token.weight], 1) @ known + net.slot.bias
+            gate, news, said = every.unflatten(0, (3, -1))
+            memory = gate.sigmoid() * memory + (1 - gate.sigmoid()) * news.tanh()
+            entering = slot + net.pull.weight @ said.tanh()
+    return target.head(entering)
 
 
 def studied(

@@ -126,8 +126,7 @@ def test_a_block_drafter_trusts_itself_by_temperature_and_offers_trees_as_deep_a
     assert sizes == sorted(sizes)
     assert all(shape.depth == min(shape.total - 1, most) for shape in drafter.shapes)
     spark = DSpark(taught.network("dspark", target))
-    assert max(shape.depth for shape in spark.shapes) == min(8, most)
-    assert [shape.depth for shape in spark.shapes][:4] == [1, 2, 3, 4]
+    assert all(shape.depth == min(shape.total - 1, most) for shape in spark.shapes)
 
 
 def first_children(choice: Choice, level: int) -> Tensor:

@@ -139,7 +139,7 @@ def test_a_block_drafter_becomes_one_with_a_sequential_head_that_drafts_the_same
         for method, net in (("dflash", plain), ("dspark", told))
     )
     assert [done.drafted for done in one.rounds] == [done.drafted for done in other.rounds]
-    with pytest.raises(MismatchError, match=r"its gate.bias is \(32,\), in the new one missing"):
+    with pytest.raises(MismatchError, match=r"its pull.weight is \(32, 32\), in the new one missing"):
         take_over(plain, told, "dflash")
 
 

@@ -25,7 +25,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3DecoderLayer,
     Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
-    apply_rotary_pos_emb,
+    rotate_half,
 )
 
 from mmspec.cache import Past
@@ -73,13 +73,13 @@ class BlockNet(HeadNet):
 
     def absorb(self, context: Tensor, positions: Tensor, cache: DynamicCache) -> None:
         """Append the keys and values of context [B, N, H] at positions [B, N] to the cache of every layer."""
-        cos, sin = self.rotary(context, positions)
+        cos, sin = (part[:, None] for part in self.rotary(context, positions))  # the same for every head
         for index, layer in enumerate(self.layers):
             attention: Any = layer.self_attn
             shape = (*context.shape[:2], -1, attention.head_dim)
             keys = attention.k_norm(attention.k_proj(context).view(shape)).transpose(1, 2)
             values = attention.v_proj(context).view(shape).transpose(1, 2)
-            cache.update(apply_rotary_pos_emb(keys, keys, cos, sin)[1], values, index)
+            cache.update(keys * cos + rotate_half(keys) * sin, values, index)
 
     def blocks(self, embeddings: Tensor) -> Tensor:
         """Embeddings [.., H] of first tokens -> the inputs of their blocks, [.., block, H]."""
@@ -101,7 +101,10 @@ class BlockNet(HeadNet):
 
 
 class BlockDrafter(Unrolled):
-    """What drafters have in common that guess the slots of a block: context and block, compiled as the target is."""
+    """What drafters have in common that guess the slots of a block: context and block, compiled as the target is.
+
+    Arguments as for `HeadDrafter`, from the third on by name; by default trees are as deep as the block.
+    """
 
     net_class: ClassVar[type[HeadNet]] = BlockNet
     absorb: Forward
@@ -110,6 +113,9 @@ class BlockDrafter(Unrolled):
     """What enters the output head, from the inputs of a block in the place of features."""
     steps: tuple[Steps, Steps] | None = None
     """Both, compiled as the target is."""
+
+    def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
+        super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, and its engine where it has one."""
@@ -188,17 +194,13 @@ class BlockDrafter(Unrolled):
 
 
 class DFlash(BlockDrafter):
-    """Drafts a tree from the slots of a block. Arguments as for `HeadDrafter`, from the third on by name; by default it
-    is as deep as the block."""
+    """Drafts a tree from the slots of a block."""
 
     method = "dflash"
     source = "DFlash, arXiv 2602.06036"
     kin: ClassVar[tuple[str, ...]] = ("dspark",)
     noun = "DFlash"
     greedy_sharpness = 2.5  # its laws are averages over what may stand before a slot, too flat where nothing is drawn
-
-    def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
-        super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

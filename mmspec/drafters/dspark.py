@@ -1,13 +1,15 @@
-"""DSpark: DFlash, whose slots are told the token before their own when the tree comes to them (arXiv 2607.05147).
+"""DSpark: DFlash, whose slots are told what was drafted before them when the tree comes to them (arXiv 2607.05147).
 
-The slots of a block are guessed all at once, so that none knows what was drafted in front of it. A small head corrects
-what enters the output head, node by node while the tree grows, by a gated embedding of the node's own token x:
+The slots of a block are guessed all at once, so that none knows what was drafted in front of it. A small recurrent head
+corrects what enters the output head, node by node while the tree grows: h is the slot's own state, x the node's token,
+s what the node's parent remembers (0 at the pending token).
 
-    h_i + P (sigmoid(G [h_i; E(x)]) * E(x))
+    gate, news, said = J [h; E(x); s],    s' = sigmoid(gate) * s + (1 - sigmoid(gate)) * tanh(news)
+    h + P tanh(said)
 
-It is the gated one of the paper's sequential heads, with the target's frozen embeddings and output head in the place of
-two matrices as long as the vocabulary. The paper's confidence head is left out: how far a block is worth verifying,
-`auto` measures (`mmspec.control`).
+It is the recurrent one of the paper's sequential heads, with the target's frozen embeddings and output head in the
+place of two matrices as long as the vocabulary. The paper's confidence head is left out: how far a block is worth
+verifying, `auto` measures (`mmspec.control`).
 """
 
 from __future__ import annotations
@@ -19,47 +21,70 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
+from mmspec.contract import Shape
 from mmspec.drafters.dflash import BlockDrafter, BlockNet
-from mmspec.drafters.growing import Expand
+from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet
+
+SIZES = ((1, 4), (1, 8), (1, 12), (2, 16), (3, 24), (4, 32))
+"""Width and nodes of the trees among which `auto` chooses, each as deep as it may be."""
 
 
 class SparkNet(BlockNet):
     """A block drafter with the sequential head. Arguments as for `BlockNet`."""
 
-    quiet = ("gate.", "pull.")
+    quiet = ("slot.", "token.", "pull.")
 
     def __init__(self, config: Qwen3Config, taps: Sequence[int], block: int) -> None:
         super().__init__(config, taps, block)
         size = config.hidden_size
-        self.gate = nn.Linear(2 * size, size)
+        self.slot = nn.Linear(size, 3 * size)  # J's columns for h, asked for all slots at once
+        self.token = nn.Linear(2 * size, 3 * size, bias=False)  # those for E(x) and s
         self.pull = nn.Linear(size, size, bias=False)
         nn.init.zeros_(self.pull.weight)
 
-    def told(self, hidden: Tensor, before: Tensor) -> Tensor:
-        """What enters the output head, [.., H], for slots that are told the token before them.
+    def told(self, hidden: Tensor, slot: Tensor, token: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What enters the output head, [.., H], for slots that are told the token before them; and their memory.
 
-        Args: hidden: [.., H] of the slots, as `forward` makes them. before: [.., H] embeddings of these tokens.
+        Args: hidden: [.., H] of the slots, as `forward` makes them. slot: [.., 3 H], `self.slot(hidden)`. token:
+            [.., H] embeddings of these tokens. memory: [.., H] what the slots before them remember.
         """
-        return hidden + self.pull(torch.sigmoid(self.gate(torch.cat([hidden, before], -1))) * before)
+        gate, news, said = (slot + self.token(torch.cat([token, memory], -1))).chunk(3, -1)
+        memory = torch.lerp(news.tanh(), memory, gate.sigmoid())
+        return hidden + self.pull(said.tanh()), memory
 
 
 class DSpark(BlockDrafter):
-    """Drafts a tree from the slots of a block, each node from what its parent says."""
+    """Drafts a tree from the slots of a block, each node from what its path says."""
 
     method = "dspark"
     source = "DSpark, arXiv 2607.05147"
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
 
-    def laws(self, hidden: Callable[[], Tensor]) -> Expand:
-        """The sequential head tells each slot what its node's own token is."""
-        slots: list[Tensor] = []
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """As deep as a block: a level costs little beside the block's pass."""
+        return tuple(
+            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
+        )
 
-        def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def laws(self, hidden: Callable[[], Tensor]) -> Expand:
+        """The sequential head tells each slot what was drafted before it."""
+        embed = self.target.embed
+        slots: list[tuple[Tensor, Tensor]] = []
+        memory = torch.empty(0)
+
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+            nonlocal memory
+            token = embed(tokens)
             if level == 0:
-                slots[:] = [hidden()]
-            here = slots[0][:, level, None].expand(-1, tokens.shape[1], -1)
-            return self.head(self.net.told(here, self.target.embed(tokens)))
+                states = hidden()
+                slots[:] = zip(states.split(1, 1), self.net.slot(states).split(1, 1), strict=True)
+                memory = torch.zeros_like(token)
+            else:
+                memory = memory.gather(1, origin[..., None].expand_as(token))
+            entering, memory = self.net.told(*slots[level], token, memory)
+            return self.head(entering)
 
         return expand

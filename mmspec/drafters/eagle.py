@@ -21,7 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from mmspec.cache import Past
 from mmspec.contract import Draft, Kind, State
-from mmspec.drafters.growing import Expand
+from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.slots import Forward, Slots, below
 from mmspec.drafters.whole import OnSlots, Unrolled, Whole
@@ -130,7 +130,7 @@ class Eagle(Unrolled):
         """Estimates upon estimates."""
         states, (forward,) = state[:, None], forwards
 
-        def expand(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
             nonlocal states
             if level > 0:
                 states = below(forward, past, states, level, tokens, origin, above)
@@ -169,7 +169,7 @@ class Unrolling(OnSlots):
         """Read the waiting slots with their true features, then draft on estimates."""
         return self.drafter.tree(state, self.choice, self._expand)
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """See `mmspec.drafters.growing.Expand`."""
         if level == 0:
             self.states = self.slots.read(self._forward)[:, None]

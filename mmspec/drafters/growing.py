@@ -30,12 +30,13 @@ from mmspec.tree import best
 MANY, PART = 8192, 128
 """From which vocabulary on it is searched in parts, and of how many words."""
 
-Expand = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Above = Callable[[], Tensor]
+Expand = Callable[[int, Tensor, Tensor, Above], Tensor]
 """expand(level, tokens, origin, above) -> logits [B, F, V] of what follows F nodes at this level.
 
 tokens: [B, F] of the nodes; at level 0 the pending token. origin: [B, F] which of the nodes of the call before is the
-parent. above: [B, F, M] bool, which of the M nodes of all calls from level 1 on lie on the path to each node, itself
-included.
+parent. above: gives [B, F, M] bool, which of the M nodes of all calls from level 1 on lie on the path to each node,
+itself included.
 """
 
 
@@ -121,7 +122,8 @@ class Choice:
         return scores * self.sharpness if self.sampler.greedy else scores
 
     def _raced(self, scores: Tensor, noise: Tensor) -> Tensor:
-        return (scores * self.trust + noise) * self.sharpness
+        raced = torch.add(noise, scores, alpha=self.trust)
+        return raced if self.sharpness == 1 else raced * self.sharpness
 
     def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
         """Warped log-scores [B, F, V], as the target's are."""
@@ -160,6 +162,28 @@ def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, index.clamp(max=size - 1)  # a padded place can win only where fewer than k scores are numbers
 
 
+class Lineage:
+    """Who stands above the nodes of a growing tree: what `Expand` is told. Nothing is made of it unless it is asked."""
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        self.seen = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)
+        self.rows = torch.arange(batch, device=device)[:, None]
+        self.waiting: list[Tensor] = []
+
+    def descend(self, origin: Tensor) -> None:
+        """To the nodes of the next level, with their parents [B, F] among those of this one."""
+        self.waiting.append(origin)
+
+    def above(self) -> Tensor:
+        """[B, F, M] bool, see `Expand`."""
+        for origin in self.waiting:
+            itself = torch.eye(origin.shape[1], dtype=torch.bool, device=origin.device)
+            inherited = self.seen[self.rows, origin]
+            self.seen = torch.cat([inherited, itself.expand(len(origin), -1, -1)], -1)
+        self.waiting = []
+        return self.seen
+
+
 def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, shape: Shape, top_k: int) -> Draft:
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
@@ -174,17 +198,16 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
     elif isinstance(expand, Guess):
         guessed = choice.children_of_levels(expand.logits(shape.depth), emitted, top_k)  # [B, levels, k]
         width = shape.total - 1
-    rows = torch.arange(batch, device=device)[:, None]
     tokens, origin = pending[:, None], torch.zeros(batch, 1, dtype=torch.long, device=device)
     parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
     score = torch.zeros(batch, 1, device=device)
-    above = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)
+    lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
     count = 0
     for level in range(shape.depth):
         if guessed is None:
-            logits = expand(level, tokens, origin, above)  # type: ignore[operator]
+            logits = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
             children, confidence, _ = choice.children(logits, emitted, level, top_k, paths, shape.depth)
         else:
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
@@ -192,12 +215,10 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
         if level + 1 == shape.depth:
             break
-        keep = min(width, token.shape[1])
-        score, chosen = sums.topk(keep, dim=-1)
+        score, chosen = sums.topk(min(width, token.shape[1]), dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
         count += token.shape[1]
-        itself = torch.eye(keep, dtype=torch.bool, device=device).expand(batch, keep, keep)
-        above = torch.cat([above[rows, origin], itself], -1)
+        lineage.descend(origin)
         tokens = token.gather(1, chosen)
         paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
@@ -271,7 +292,7 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
-        logits = expand(level, tokens[:, part.inner], origin, above)
+        logits = expand(level, tokens[:, part.inner], origin, lambda above=above: above)  # type: ignore[misc]
         children, _, scores = choice.children(logits, emitted, level, part.most, paths, len(parts))
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:

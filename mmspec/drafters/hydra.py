@@ -20,7 +20,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.growing import Above, Choice
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.medusa import ResidualBlock
 from mmspec.drafters.slots import Last, Slots
@@ -158,7 +158,7 @@ class Telling:
         """The tree, filled level by level."""
         return self.drafter.tree(state, self.choice, self._expand)
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """See `mmspec.drafters.growing.Expand`."""
         if level == 0:
             before = self.text.read(self._forward)[:, None]

@@ -24,7 +24,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.growing import Above, Choice
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Slots
 from mmspec.errors import MismatchError
@@ -134,9 +134,10 @@ class Jumping:
         self.cache.commit(self.depth.shape[1], [[]] * len(committed.lengths))
         return draft
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """See `mmspec.drafters.growing.Expand`. The pending token is forwarded, too, so it is one more node above."""
-        seen = torch.cat([torch.ones_like(above[..., :1]) if level else above.new_ones(len(tokens), 1, 1), above], -1)
+        nodes = above()
+        seen = torch.cat([nodes.new_ones(*nodes.shape[:2], 1), nodes], -1)
         self.depth = torch.cat([self.depth, torch.full_like(tokens, level)], 1)
         if level == 0:
             self.slots.read(self._forward)

@@ -18,6 +18,7 @@ from mmspec.cache import Past, RowCache
 from mmspec.contract import Accepted, Draft, State
 
 if TYPE_CHECKING:
+    from mmspec.drafters.growing import Above
     from mmspec.engine.steps import Steps
 
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
@@ -139,12 +140,12 @@ def beyond(past: Past, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[T
 
 
 def below(
-    forward: Forward, past: Past, states: Tensor, level: int, tokens: Tensor, origin: Tensor, above: Tensor
+    forward: Forward, past: Past, states: Tensor, level: int, tokens: Tensor, origin: Tensor, above: Above
 ) -> Tensor:
     """The outputs [B, F, H] at nodes of a level from 1 on, whose features are the outputs `states` [B, P, H] at those
     of the level before. tokens, origin, above: see `mmspec.drafters.growing.Expand`."""
     features = states[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
-    positions, mask = beyond(past, level - 1, above, features.dtype)
+    positions, mask = beyond(past, level - 1, above(), features.dtype)
     return forward(tokens, features, positions, mask, past.hf)
 
 

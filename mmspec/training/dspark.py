@@ -1,4 +1,4 @@
-"""Training of DSpark: DFlash's, where each slot is told the answer's own token before it (arXiv 2607.05147)."""
+"""Training of DSpark: DFlash's, where each slot is told the answer's own tokens before it (arXiv 2607.05147)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ class DSparkLoss(DFlashLoss):
         """See `DFlashLoss`."""
         with torch.no_grad():
             embeddings = self.target.embed(before).to(hidden.dtype)
-        return self.net.told(hidden, embeddings)
+        slots, memory, made = self.net.slot(hidden), torch.zeros_like(hidden[:, :, 0]), []
+        for here, slot, token in zip(hidden.unbind(2), slots.unbind(2), embeddings.unbind(2), strict=True):
+            entering, memory = self.net.told(here, slot, token, memory)
+            made.append(entering)
+        return torch.stack(made, 2)
 
 
 @dataclass(frozen=True, kw_only=True)

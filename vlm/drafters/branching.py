@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import TREES
-from mmspec.drafters.growing import Choice, fill, grow, planned
+from mmspec.drafters.growing import Above, Choice, fill, grow, planned
 from mmspec.drafters.independent import Speaking
 from mmspec.drafters.static import TYPICAL, best_tree
 from mmspec.errors import InputError
@@ -83,9 +83,9 @@ class Branching(Speaking):
         self.cache.commit(self.depth.shape[1], [[]] * len(self.cache.lengths))
         return draft
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """See `mmspec.drafters.growing.Expand`."""
         if level == 0:
             return self._catch_up()[:, None]
         self.depth = torch.cat([self.depth, torch.full_like(tokens, level - 1)], 1)
-        return self.drafter.decoder.extend(self.cache, tokens, self.depth, above).logits
+        return self.drafter.decoder.extend(self.cache, tokens, self.depth, above()).logits

@@ -18,6 +18,7 @@ from torch import Tensor
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, Needs, State
 from mmspec.drafters.eagle import Eagle, OneLayer, Unrolling
+from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.slots import AT_ONCE, Slots, portions
 from mmspec.errors import MismatchError
@@ -120,7 +121,7 @@ class Looking(Unrolling):
     context: Tensor | None = None
     step: int = 0
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
         """See `mmspec.drafters.growing.Expand`."""
         self.step = level
         return super()._expand(level, tokens, origin, above)
