@@ -121,7 +121,7 @@ def test_slots_are_told_the_answer_s_own_token_before_them(monkeypatch: Any) -> 
             ids, path = rows[row].ids[: anchor + 1], rows[row].ids[anchor + 1 :]
             for level in range(min(5, len(path))):
                 want = taught.expected("dspark", net, target, toys.row_of(inputs, row), ids, path[:level])
-                got = target.head(made[0][row, place, level].double())
+                got = target.head(made[0][0][1][row, place, level].double())
                 assert torch.allclose(got, want, atol=1e-4)
                 looked += 1
     assert looked > 8

@@ -105,6 +105,10 @@ def drafter(
         bool | None,
         typer.Option("--alone/--no-alone", help="dspark: its head learns alone; then the weights serve dflash, too."),
     ] = None,
+    untold: Annotated[
+        float | None,
+        typer.Option(help="dspark: what the loss of dflash's own guesses counts beside the corrected ones'."),
+    ] = None,
     width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     queries: Annotated[
@@ -215,6 +219,7 @@ def drafter(
         "anchors": anchors,
         "layers": layers,
         "alone": alone,
+        "untold": untold,
         "width": width,
         "heads": heads,
         "queries": queries,

@@ -49,15 +49,19 @@ class DFlashLoss:
         ends = torch.tensor([len(row.ids) for row in rows], device=device)
         drafted = real[..., None] & (places < ends[:, None, None])
         before = tokens.gather(1, (places - 1).clamp(max=tokens.shape[1] - 1).flatten(1)).view_as(places)
-        hidden = self.entering(hidden, before)
         row, _, slot = drafted.nonzero(as_tuple=True)
-        losses = in_chunks(self._judged, self.target.vocab_size, hidden[drafted], final[row, places[drafted] - 1])
-        weights = self.recipe.decay ** slot.to(losses.dtype)
-        return (losses * weights).sum() / weights.sum()
+        goal = final[row, places[drafted] - 1]
+        weights = self.recipe.decay ** slot.to(goal.dtype)
+        loss = goal.new_zeros(())
+        for share, entering in self.entering(hidden, before):
+            losses = in_chunks(self._judged, self.target.vocab_size, entering[drafted], goal)
+            loss = loss + share * (losses * weights).sum() / weights.sum()
+        return loss
 
-    def entering(self, hidden: Tensor, before: Tensor) -> Tensor:
-        """What enters the output head, [B, J, slots, H], for slots behind the tokens `before` [B, J, slots]."""
-        return hidden
+    def entering(self, hidden: Tensor, before: Tensor) -> list[tuple[float, Tensor]]:
+        """What enters the output head, [B, J, slots, H], for slots behind the tokens `before` [B, J, slots], and how
+        much its loss counts."""
+        return [(1.0, hidden)]
 
     def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """The losses [M] of what stands for features `goal` [M, H]."""

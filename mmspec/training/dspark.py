@@ -12,6 +12,7 @@ from torch import Tensor
 from mmspec.drafters.dflash import BlockNet
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.heads import HeadDrafter
+from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe
 
@@ -21,7 +22,9 @@ class DSparkLoss(DFlashLoss):
 
     net: SparkNet
 
-    def entering(self, hidden: Tensor, before: Tensor) -> Tensor:
+    recipe: DSparkRecipe
+
+    def entering(self, hidden: Tensor, before: Tensor) -> list[tuple[float, Tensor]]:
         """See `DFlashLoss`."""
         with torch.no_grad():
             embeddings = self.target.embed(before).to(hidden.dtype)
@@ -29,7 +32,8 @@ class DSparkLoss(DFlashLoss):
         for here, slot, token in zip(hidden.unbind(2), slots.unbind(2), embeddings.unbind(2), strict=True):
             entering, memory = self.net.told(here, slot, token, memory)
             made.append(entering)
-        return torch.stack(made, 2)
+        told = (1.0, torch.stack(made, 2))
+        return [told, (self.recipe.untold, hidden)] if self.recipe.untold else [told]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +41,12 @@ class DSparkRecipe(DFlashRecipe):
     """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`.
 
     alone: the head learns alone, beside a block drafter that stays as it was, so that the weights serve `dflash`, too.
+    untold: what the loss of slots that are told nothing counts beside that of those that are: the same, without
+        leaving the block drafter as it was (so do Domino's heads).
     """
 
     alone: bool = False
+    untold: float = 0.0
 
     method: ClassVar[str] = "dspark"
     about: ClassVar[str] = (
@@ -49,6 +56,11 @@ class DSparkRecipe(DFlashRecipe):
     drafter_class: ClassVar[type[HeadDrafter]] = DSpark
     loss_class: ClassVar[type[Any]] = DSparkLoss
     net_class: ClassVar[type[BlockNet]] = SparkNet
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.untold <= 100:
+            raise InputError(f"untold={self.untold} is not valid: it lies between 0 and 100")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> BlockNet:
         """See `HeadRecipe`."""
