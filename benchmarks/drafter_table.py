@@ -46,7 +46,7 @@ from mmspec.errors import Error, InputError, one_line, unknown_name
 from mmspec.safe_files import write_whole
 
 FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
-DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash")
+DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash", "dspark")
 SEEING = ("msd", "vispec", "hivis", "dream", "specvlm", "massv", "spec-llava", "ibed", "tabed")
 FREE = ("prompt-lookup", "suffix", "recycling")
 RULES = ("eagle2@match", "eagle@ratio")

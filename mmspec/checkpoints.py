@@ -45,7 +45,7 @@ MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
 METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
-PREFERRED = ("dflash", "eagle2", "spd", "mar", "vadusa")
+PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
 """The trained drafters that lie beside a model are named in this order, best first."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

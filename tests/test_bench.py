@@ -624,7 +624,7 @@ def test_a_run_is_not_resumed_with_weights_trained_since(tmp_path: Path) -> None
 def test_usual_drafters_that_a_model_lacks_are_left_out_and_named(model: Path, tmp_path: Path) -> None:
     done = bench("--temperature", "0", "--out", str(tmp_path), model=model)
     succeeded(done)
-    assert "left out, since none is trained for this model: spd, eagle2, dflash" in done.stderr
+    assert "left out, since none is trained for this model: spd, eagle2, dspark" in done.stderr
     kept = json.loads((tmp_path / "summary.json").read_text())["settings"]["drafters"]
     assert kept == ["none", "prompt-lookup"]
     asked = bench("--drafters", "none,spd", model=model)

@@ -435,7 +435,7 @@ def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("model", "modality", "first"),
-    [("smolvlm-mini", "vlm", ["dflash", "eagle2"]), ("janus-mini", "image", ["scd-gs", "eagle2"])],
+    [("smolvlm-mini", "vlm", ["dspark", "eagle2"]), ("janus-mini", "image", ["scd-gs", "eagle2"])],
 )
 def test_the_drafter_that_load_takes_is_offered_first_and_trained_ones_next(
     model: str, modality: str, first: list[str]

@@ -44,7 +44,7 @@ from mmspec.benchmarks.commands.tasks import plan_of, run_drafters, run_tasks
 from mmspec.benchmarks.start import fitted, loaded
 from mmspec.errors import InputError
 
-DRAFTERS = "none,prompt-lookup,spd,eagle2,dflash"
+DRAFTERS = "none,prompt-lookup,spd,eagle2,dspark"
 OTHERS = {"image": images, "speech": speech}
 """Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
 

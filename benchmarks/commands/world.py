@@ -37,7 +37,7 @@ CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
 
 def auto(
     model: Model = "smolvlm-mini",
-    drafter: Annotated[str, typer.Option(help="Name, folder or hub id of the drafter.")] = "dflash",
+    drafter: Annotated[str, typer.Option(help="Name, folder or hub id of the drafter.")] = "dspark",
     temperature: Temperature = "0,1",
     questions: Questions = 12,
     max_new_tokens: MaxNewTokens = 96,

@@ -61,6 +61,7 @@ class DSpark(BlockDrafter):
     source = "DSpark, arXiv 2607.05147"
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
+    greedy_sharpness = 1.5  # nobody knows yet what the target says next, so its laws are a little too flat
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
