@@ -38,7 +38,6 @@ from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.kangaroo import Adapter, Kangaroo
-from mmspec.drafters.layer import block_config
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.whole import MOST_KEPT
 from mmspec.engine import attention
@@ -358,9 +357,7 @@ def test_a_compiled_block_drafter_makes_the_same_drafts(kind: type[BlockDrafter]
     """Its context takes keys and values of layers whose queries only its block asks for."""
     model, plain = test_equality.make("simple")
     fixed = static(CausalTarget(model), backend="eager")
-    torch.manual_seed(6)
-    block = net(block_config(plain, 2), (0, 2), 5).to(model.dtype)
-    torch.nn.init.normal_(block.mask)
+    block = toys.block_net(net, plain)
     made = tuple(kind(copy, depth=4, width=3, top_k=3, total=16) for copy in (deepcopy(block), block))
     inputs = test_equality.inputs_for(plain, 17, 9, 14)
     assert drafted_alike((plain, fixed), made, inputs, 0, *SETTINGS[0]) > 0
@@ -441,9 +438,7 @@ def test_a_static_block_drafter_makes_the_same_drafts(
     model, plain = test_equality.make("simple")
     fixed = static(CausalTarget(model))
     inputs = test_equality.inputs_for(plain, 17, 9, 14)
-    torch.manual_seed(6)
-    block = net(block_config(plain, 2), (0, 2), 5).to(model.dtype)
-    torch.nn.init.normal_(block.mask)
+    block = toys.block_net(net, plain)
     kept = 0
     for sampling, rule in SETTINGS[: 1 if resting else 3]:
         for asked in (inputs, toys.row_of(inputs, 1)):

@@ -23,7 +23,6 @@ from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.hydra import Hydra, HydraHeads
-from mmspec.drafters.layer import block_config
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.engine.engine import Engine
@@ -154,12 +153,7 @@ def viterbi(model: Any) -> Viterbi:
 
 def block(kind: type[BlockDrafter], net: type[BlockNet]) -> Any:
     def make(model: Any) -> BlockDrafter:
-        torch.manual_seed(7)
-        made = net(block_config(CausalTarget(model), 2), (0, 2), 5).to(model.dtype)
-        torch.nn.init.normal_(made.mask)
-        if isinstance(made, SparkNet):  # its head says nothing before it has learnt
-            torch.nn.init.normal_(made.pull.weight, std=0.1)
-        return kind(made, depth=4, width=3, top_k=3, total=16)
+        return kind(toys.block_net(net, CausalTarget(model)), depth=4, width=3, top_k=3, total=16)
 
     return make
 

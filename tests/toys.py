@@ -25,8 +25,11 @@ from mmspec.acceptance.exact import Exact
 from mmspec.contract import Round
 from mmspec.control import OWN
 from mmspec.decode import decode
+from mmspec.drafters.dflash import BlockNet
+from mmspec.drafters.dspark import SparkNet
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
+from mmspec.drafters.layer import block_config
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.sampling import Sampler, Sampling
@@ -170,6 +173,16 @@ def language_part(model: PreTrainedModel) -> PreTrainedModel:
     text.model.load_state_dict(model.model.text_model.state_dict())
     text.lm_head.load_state_dict(model.lm_head.state_dict())
     return text
+
+
+def block_net(kind: type[BlockNet], target: CausalTarget) -> BlockNet:
+    """A random block drafter of five slots, some of whose drafts are accepted."""
+    torch.manual_seed(7)
+    made = kind(block_config(target, 2), (0, 2), 5).to(target.model.dtype)
+    torch.nn.init.normal_(made.mask)
+    if isinstance(made, SparkNet):  # its head says nothing before it has learnt
+        torch.nn.init.normal_(made.pull.weight, std=0.1)
+    return made
 
 
 def eagle_head(model: PreTrainedModel, seed: int = 3) -> EagleHead:
