@@ -51,7 +51,7 @@ class DSparkRecipe(DFlashRecipe):
     method: ClassVar[str] = "dspark"
     about: ClassVar[str] = (
         "DSpark: a few layers over hidden states of several depths of the target guess a block of tokens in one pass, "
-        "and a small head corrects each guess by the token drafted before it (arXiv 2607.05147)."
+        "and a small recurrent head corrects each guess by what was drafted before it (arXiv 2607.05147)."
     )
     drafter_class: ClassVar[type[HeadDrafter]] = DSpark
     loss_class: ClassVar[type[Any]] = DSparkLoss
