@@ -111,7 +111,7 @@ class Choice:
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
         [B, levels, k]. Not for a `personal` choice."""
-        scores = self.sampler.shape(rule_out(logits, self.barred))
+        scores = self.sampler.tempered(rule_out(logits, self.barred))
         if not self.races:
             return _first(self._sharpened(scores), k)
         levels = scores.shape[1]
@@ -126,9 +126,10 @@ class Choice:
         return raced if self.sharpness == 1 else raced * self.sharpness
 
     def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
-        """Warped log-scores [B, F, V], as the target's are."""
+        """Log-scores [B, F, V], warped as the target's are if children are drawn from them. Others are tempered alone:
+        what top-k and its like would rule out hardly ever comes first, and to look for it takes a tenth of a draft."""
         if not self.sampler.remembers:
-            return self.sampler.shape(logits)
+            return self.sampler.shape(logits) if self.draws else self.sampler.tempered(logits)
         each = zip(paths.unbind(1), logits.unbind(1), strict=True)
         return torch.stack([self.sampler.after(path, law) for path, law in each], 1)
 
