@@ -26,7 +26,7 @@ from mmspec.drafters.dflash import BlockDrafter, BlockNet
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet
 
-SIZES = ((1, 4), (1, 8), (1, 12), (2, 16), (3, 24), (4, 32))
+SIZES = ((1, 4), (1, 8), (2, 16), (3, 32))
 """Width and nodes of the trees among which `auto` chooses, each as deep as it may be."""
 
 
@@ -62,6 +62,8 @@ class DSpark(BlockDrafter):
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
     greedy_sharpness = 1.5  # nobody knows yet what the target says next, so its laws are a little too flat
+
+    least = 0.1  # a node costs a CPU about a fifteenth of a round, a level more
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

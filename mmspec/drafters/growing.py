@@ -12,6 +12,7 @@ together. Which children they get depends on the kind of proposal:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
-from mmspec.drafters.host import plant, surest
+from mmspec.drafters.host import plant, surer, surest
 from mmspec.drafters.static import Node
 from mmspec.placeholders import listed, rule_out
 from mmspec.sampling import Sampler
@@ -185,10 +186,19 @@ class Lineage:
         return self.seen
 
 
-def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, shape: Shape, top_k: int) -> Draft:
+def grow(
+    pending: Tensor,
+    emitted: Tensor,
+    choice: Choice,
+    expand: Expand | Guess,
+    shape: Shape,
+    top_k: int,
+    least: float = 0.0,
+) -> Draft:
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
-    Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node.
+    Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node. least: confidence in
+        a node's path below which it is left out, and no deeper levels are asked for; above 0 the host decides.
 
     Of a guess nothing is asked node by node, so it costs nothing to keep all nodes that may be among the best.
     """
@@ -214,7 +224,7 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
-        if level + 1 == shape.depth:
+        if level + 1 == shape.depth or (least and float(sums.max()) < math.log(least)):
             break
         score, chosen = sums.topk(min(width, token.shape[1]), dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
@@ -223,6 +233,10 @@ def grow(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Gues
         tokens = token.gather(1, chosen)
         paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
+    if least:
+        listed = (part.tolist() for part in (pending, found, parents, scores))
+        trees = [surer(*row, shape.total, math.log(least)) for row in zip(*listed, strict=True)]
+        return plant(trees, device, choice.kind)
     draft = best(found, parents, scores, depth, pending, shape.total, choice.kind)
     draft._levels = shape.depth
     return draft

@@ -97,6 +97,8 @@ class HeadDrafter(ABC):
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
     """What log q counts beside the target's noise; 1 suits a drafter whose law is the target's."""
+    least: float = 0.0
+    """Confidence in a node's path from which on it is verified, where the host decides that at no cost: on a CPU."""
     method: ClassVar[str]
     source: ClassVar[str]
     noun: ClassVar[str]
@@ -221,7 +223,8 @@ class HeadDrafter(ABC):
             if not choice.draws:
                 sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
         plan = self.plan(choice, sizes, state.pending.device)
-        return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan)
+        least = self.least if self.engine is None and state.pending.device.type == "cpu" else 0.0  # nothing waits there
+        return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan, least)
 
     def plan(self, choice: Choice, sizes: Sizes, device: torch.device) -> Plan | None:
         """The shape of trees that have the same in every round; None for those that grow with their confidence."""
@@ -232,11 +235,17 @@ class HeadDrafter(ABC):
 
 
 def level_by_level(
-    pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand | Guess, sizes: Sizes, plan: Plan | None
+    pending: Tensor,
+    emitted: Tensor,
+    choice: Choice,
+    expand: Expand | Guess,
+    sizes: Sizes,
+    plan: Plan | None,
+    least: float = 0.0,
 ) -> Draft:
-    """A tree of that plan, or without one a tree that grows; pending, emitted: [B]."""
+    """A tree of that plan, or without one a tree that grows; pending, emitted: [B]. least: see `grow`."""
     if plan is None:
-        return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k)
+        return grow(pending, emitted, choice, expand, sizes.shape, sizes.top_k, least)
     if isinstance(expand, Guess):
         expand = expand.level_by_level(sizes.levels)
     return fill(pending, emitted, choice, expand, plan)

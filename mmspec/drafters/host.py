@@ -89,6 +89,21 @@ def likeliest(pending: int, runs: Sequence[Sequence[int]], total: int, share: fl
     return tree
 
 
+def surer(
+    pending: int, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float], total: int, least: float
+) -> HostTree:
+    """The tree of the best candidates that are as sure as `least`, at most `total - 1`; the best one in any case.
+
+    Args: tokens, parents, scores: of the candidates, as for `mmspec.tree.best`, whose choice this is but for `least`.
+    """
+    tree = HostTree(pending)
+    order = sorted(range(len(tokens)), key=scores.__getitem__, reverse=True)[: total - 1]  # stable: parents come first
+    nodes = {-1: 0}
+    for place in sorted(place for rank, place in enumerate(order) if rank == 0 or scores[place] >= least):
+        nodes[place] = tree.child(nodes[parents[place]], tokens[place])
+    return tree
+
+
 def surest(
     pending: int, tokens: Sequence[Sequence[int]], confidence: Sequence[Sequence[float]], total: int
 ) -> HostTree:
