@@ -79,6 +79,41 @@ def test_a_law_of_fewer_tokens_than_children_proposes_none_that_is_ruled_out(kin
     assert set(draft.tokens[:, 1:].unique().tolist()) <= {20, 21}
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+@pytest.mark.parametrize("nodes", [8, 60])
+def test_what_is_hardly_taken_is_left_out_and_deeper_levels_are_not_asked_for(nodes: int, sampling: Sampling) -> None:
+    """Against the whole tree: its paths of enough confidence, and of a row that has none the surest one."""
+    laws = torch.stack([LAWS[0], LAWS[0] / 40])
+    choice = Choice(Sampler(sampling, 2, CPU), "coupled")
+    asked: list[list[int]] = [[], []]
+
+    def grown(place: int, total: int, least: float) -> Draft:
+        def expand(level: int, tokens: Tensor, *_: Any) -> Tensor:
+            asked[place].append(level)
+            return laws[:, level, None].expand(-1, tokens.shape[1], -1)
+
+        return grow(PENDING, EMITTED, choice, expand, Shape(5, 4, total), 4, least)
+
+    raced = laws if sampling.temperature == 0 else laws + choice.sampler.noise_ahead(EMITTED, 5, 30)
+    sure = raced.softmax(-1)
+    least = 0.05
+    assert bool((sure[1] < least).all()) is (sampling.temperature == 0)
+    whole, part = grown(0, 4000, 0.0), grown(1, nodes, least)
+
+    def chance(row: int, path: tuple[int, ...]) -> float:
+        return math.prod(float(sure[row, level, token]) for level, token in enumerate(path))
+
+    for row, (every, kept) in enumerate(zip(paths_of(whole), paths_of(part), strict=True)):
+        ranked = sorted(every - {()}, key=lambda path: -chance(row, path))
+        likely = [path for path in ranked if chance(row, path) >= least]
+        assert kept == {(), *(likely or ranked[:1])[: nodes - 1]}
+        assert len(likely) < len(every)
+    assert len(paths_of(part)[0]) > 4
+    assert asked[0] == [0, 1, 2, 3, 4]
+    deepest = max(len(path) for path in paths_of(part)[0])
+    assert asked[1] == [0, 1, 2, 3, 4][: deepest + 1] or nodes == 8
+
+
 @pytest.mark.parametrize("kind", ["coupled", "point"])
 def test_under_a_penalty_every_node_of_a_level_has_children_of_its_own(kind: Kind) -> None:
     """A drafter that guesses all levels at once must not give them the same ones then."""
