@@ -63,13 +63,15 @@ class Shape:
     """How large a draft may be. `Shape(4)` is a chain of four tokens.
 
     depth: levels below node 0; with none there is no draft. width: children of a node, and nodes expanded per level.
-    total: nodes, node 0 included; 0 stands for 1 + depth * width.
+    total: nodes, node 0 included; 0 stands for 1 + depth * width. least: confidence in a node's path, 0 to 1, below
+        which a drafter that builds its trees on a CPU may leave it out.
     Raises: InputError for numbers that no draft can have.
     """
 
     depth: int
     width: int = 1
     total: int = 0
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "total"):
@@ -77,6 +79,8 @@ class Shape:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise InputError(f"a draft of {name} {value!r} is not valid: whole numbers are needed")
         object.__setattr__(self, "total", self.total or 1 + self.depth * self.width)
+        if not 0 <= self.least < 1:
+            raise InputError(f"a draft whose paths have a confidence of {self.least!r} is not valid: it lies in [0, 1)")
         if self.width < 1 or not self.depth < self.total:
             raise InputError(
                 f"a draft of depth {self.depth}, width {self.width} and {self.total} nodes is not valid: it needs "

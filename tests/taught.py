@@ -46,10 +46,7 @@ def network(method: str, target: CausalTarget, seed: int = 3, noise: float = 0.1
 
 
 def drafter(method: str, net: Any, **options: Any) -> HeadDrafter:
-    """Whose trees are as large as they may be, however unsure a random network is."""
-    made = RECIPE_OF[method].drafter_class(net, **options)
-    made.least = 0.0
-    return made
+    return RECIPE_OF[method].drafter_class(net, **options)
 
 
 @torch.no_grad()

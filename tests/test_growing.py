@@ -110,8 +110,8 @@ def test_what_is_hardly_taken_is_left_out_and_deeper_levels_are_not_asked_for(no
         assert len(likely) < len(every)
     assert len(paths_of(part)[0]) > 4
     assert asked[0] == [0, 1, 2, 3, 4]
-    deepest = max(len(path) for path in paths_of(part)[0])
-    assert asked[1] == [0, 1, 2, 3, 4][: deepest + 1] or nodes == 8
+    ends = [len(path) for row, every in enumerate(paths_of(whole)) for path in every if chance(row, path) >= least]
+    assert asked[1] == [0, 1, 2, 3, 4][: max(ends) + 1]
 
 
 @pytest.mark.parametrize("kind", ["coupled", "point"])
@@ -161,7 +161,8 @@ def test_a_block_drafter_trusts_itself_by_temperature_and_offers_trees_as_deep_a
     assert sizes == sorted(sizes)
     assert all(shape.depth == min(shape.total - 1, most) for shape in drafter.shapes)
     spark = DSpark(taught.network("dspark", target))
-    assert all(shape.depth == min(shape.total - 1, most) for shape in spark.shapes)
+    assert all(shape.depth == min(shape.total - 1, most) and shape.least > 0 for shape in spark.shapes)
+    assert {Shape(1, least=spark.floor)} < set(spark.shapes)
 
 
 def first_children(choice: Choice, level: int) -> Tensor:

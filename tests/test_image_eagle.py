@@ -112,7 +112,7 @@ def test_drafting_with_a_cache_equals_a_full_forward_of_both_rows(static: bool, 
         def tree(self, state: Any, choice: Any, expand: Any) -> Draft:
             paths: list[list[list[list[int]]]] = []  # level, row, node
 
-            def checked(level: int, tokens: Tensor, origin: Tensor, above: Tensor) -> Tensor:
+            def checked(level: int, tokens: Tensor, origin: Tensor, above: Any) -> Tensor:
                 logits = expand(level, tokens, origin, above)
                 nodes = range(tokens.shape[1])
                 here = [

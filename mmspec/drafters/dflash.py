@@ -42,11 +42,6 @@ if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
 
 
-SIZES = ((1, 2), (1, 4), (2, 8), (3, 16), (4, 32), (6, 64))
-"""Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little from
-one to the next, so a finer choice would follow the noise."""
-
-
 class BlockNet(HeadNet):
     """The block drafter.
 
@@ -107,6 +102,11 @@ class BlockDrafter(Unrolled):
     """
 
     net_class: ClassVar[type[HeadNet]] = BlockNet
+    menu: ClassVar[tuple[tuple[int, int], ...]]
+    """Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little
+    from one to the next, so a finer choice would follow the noise."""
+    floor: ClassVar[float] = 0.0
+    """`Shape.least` of these trees."""
     absorb: Forward
     """Takes the context in, and returns it."""
     block: Forward
@@ -136,6 +136,15 @@ class BlockDrafter(Unrolled):
                 self.engine.steps(net, block, f"{self.method}'s block", (net.settings["block"],)),
             )
             self.absorb, self.block = self.steps
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
+        return tuple(
+            Shape(min(size - 1, self.most), width, size, self.floor)
+            for width, size in self.menu
+            if size <= 1 + width * self.most
+        )
 
     @property
     def most(self) -> int:
@@ -200,14 +209,8 @@ class DFlash(BlockDrafter):
     source = "DFlash, arXiv 2602.06036"
     kin: ClassVar[tuple[str, ...]] = ("dspark",)
     noun = "DFlash"
+    menu = ((1, 2), (1, 4), (2, 8), (3, 16), (4, 32), (6, 64))
     greedy_sharpness = 2.5  # its laws are averages over what may stand before a slot, too flat where nothing is drawn
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
-        return tuple(
-            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
-        )
 
     def laws(self, hidden: Callable[[], Tensor]) -> Guess:
         """Each slot has a law of its own, whatever stands before it."""

@@ -21,13 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
-from mmspec.contract import Shape
 from mmspec.drafters.dflash import BlockDrafter, BlockNet
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet
-
-SIZES = ((1, 4), (1, 8), (2, 16), (3, 32))
-"""Width and nodes of the trees among which `auto` chooses, each as deep as it may be."""
 
 
 class SparkNet(BlockNet):
@@ -50,7 +46,8 @@ class SparkNet(BlockNet):
             [.., H] embeddings of these tokens. memory: [.., H] what the slots before them remember.
         """
         gate, news, said = (slot + self.token(torch.cat([token, memory], -1))).chunk(3, -1)
-        memory = torch.lerp(news.tanh(), memory, gate.sigmoid())
+        kept = gate.sigmoid()
+        memory = kept * memory + (1 - kept) * news.tanh()
         return hidden + self.pull(said.tanh()), memory
 
 
@@ -62,15 +59,8 @@ class DSpark(BlockDrafter):
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
     greedy_sharpness = 1.5  # nobody knows yet what the target says next, so its laws are a little too flat
-
-    least = 0.1  # a node costs a CPU about a fifteenth of a round, a level more
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """As deep as a block: a level costs little beside the block's pass."""
-        return tuple(
-            Shape(min(size - 1, self.most), width, size) for width, size in SIZES if size <= 1 + width * self.most
-        )
+    menu = ((1, 2), (1, 4), (1, 8), (2, 16), (3, 32))
+    floor = 0.1  # a node costs a CPU about a fifteenth of a round, a level a little more
 
     def laws(self, hidden: Callable[[], Tensor]) -> Expand:
         """The sequential head tells each slot what was drafted before it."""

@@ -92,7 +92,8 @@ class Choice:
     def children(
         self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
+        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the scores [B, F, V] among
+        which they were chosen: those of the law, if they are drawn.
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
@@ -127,8 +128,9 @@ class Choice:
         return raced if self.sharpness == 1 else raced * self.sharpness
 
     def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
-        """Log-scores [B, F, V], warped as the target's are if children are drawn from them. Others are tempered alone:
-        what top-k and its like would rule out hardly ever comes first, and to look for it takes a tenth of a draft."""
+        """Log-scores [B, F, V], warped as the target's are if children are drawn from them or the sampler remembers.
+        Others are tempered alone: what top-k and its like rule out hardly ever comes first, and to find it takes time.
+        """
         if not self.sampler.remembers:
             return self.sampler.shape(logits) if self.draws else self.sampler.tempered(logits)
         each = zip(paths.unbind(1), logits.unbind(1), strict=True)
@@ -198,7 +200,8 @@ def grow(
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node. least: confidence in
-        a node's path below which it is left out, and no deeper levels are asked for; above 0 the host decides.
+        a node's path below which it is left out, and no deeper levels are asked for: above 0 the host decides, and
+        rows may differ in size.
 
     Of a guess nothing is asked node by node, so it costs nothing to keep all nodes that may be among the best.
     """
@@ -234,8 +237,9 @@ def grow(
         paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
     if least:
-        listed = (part.tolist() for part in (pending, found, parents, scores))
-        trees = [surer(*row, shape.total, math.log(least)) for row in zip(*listed, strict=True)]
+        floor = math.log(least)
+        rows = zip(pending.tolist(), found.tolist(), parents.tolist(), scores.tolist(), strict=True)
+        trees = [surer(root, some, above, sure, shape.total, floor) for root, some, above, sure in rows]
         return plant(trees, device, choice.kind)
     draft = best(found, parents, scores, depth, pending, shape.total, choice.kind)
     draft._levels = shape.depth

@@ -97,8 +97,6 @@ class HeadDrafter(ABC):
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
     """What log q counts beside the target's noise; 1 suits a drafter whose law is the target's."""
-    least: float = 0.0
-    """Confidence in a node's path from which on it is verified, where the host decides that at no cost: on a CPU."""
     method: ClassVar[str]
     source: ClassVar[str]
     noun: ClassVar[str]
@@ -217,13 +215,13 @@ class HeadDrafter(ABC):
         sizes = replace(sizes, levels=min(sizes.levels, state.room))
         if sizes.levels < 1:
             return state.undrafted()
-        if isinstance(expand, Guess):
-            if not (self.static or choice.personal):
-                return grow_at_once(state.pending.tolist(), state.emitted, choice, expand, sizes.shape, sizes.top_k)
-            if not choice.draws:
-                sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
+        if isinstance(expand, Guess) and not (self.static or choice.personal):
+            return grow_at_once(state.pending.tolist(), state.emitted, choice, expand, sizes.shape, sizes.top_k)
+        if choice.personal and not choice.draws:
+            sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
         plan = self.plan(choice, sizes, state.pending.device)
-        least = self.least if self.engine is None and state.pending.device.type == "cpu" else 0.0  # nothing waits there
+        asks_host = self.engine is None and state.pending.device.type == "cpu"  # where nothing waits for it
+        least = state.shape.least if state.shape is not None and asks_host else 0.0
         return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan, least)
 
     def plan(self, choice: Choice, sizes: Sizes, device: torch.device) -> Plan | None:
