@@ -160,11 +160,6 @@ class Sampler:
         counts.scatter_add_(2, tail, younger.long())
         return counts[..., :-1] >= max(1.0, window * self.sampling.ras_share)
 
-    def tempered(self, logits: Tensor) -> Tensor:
-        """Log-scores [..., V] at the temperature; nothing is ruled out."""
-        scores = logits.float()
-        return scores if self.sampling.temperature in (0, 1) else scores / self.sampling.temperature
-
     def shape(self, logits: Tensor) -> Tensor:
         """Warped log-scores without history, for a drafter's own logits [..., V]: no law depends on them."""
         return logits.float() if self.greedy else warp(logits.float(), self.sampling)

@@ -155,6 +155,21 @@ def test_a_sequential_head_that_learns_alone_leaves_its_block_drafter_as_it_was(
         assert all(name.startswith(SparkNet.quiet) for name in moved) is alone
 
 
+def test_slots_that_are_told_nothing_count_as_much_as_they_should() -> None:
+    _, target = test_equality.make("llama")
+    inputs = toys.prompts(9, 6)
+    rows, features = taught.studied(target, inputs, toys.answer(target, NoDrafter(), inputs, 8).rows)
+    net = taught.network("dspark", target).float()
+    torch.nn.init.normal_(net.pull.weight)
+    recipes = (taught.recipe_of("dspark"), taught.recipe_of("dflash"), taught.recipe_of("dspark", untold=0.5))
+    with torch.no_grad():
+        told, plain, both = (recipe.loss(net, target, features)(torch.tensor([0, 1]), rows) for recipe in recipes)
+    assert not torch.isclose(told, plain, rtol=1e-2)
+    torch.testing.assert_close(both, told + 0.5 * plain)
+    with pytest.raises(InputError, match="teaches its block nothing: give --alone or --untold"):
+        taught.recipe_of("dspark", alone=True, untold=0.5)
+
+
 def test_blocks_that_learn_together_are_those_that_are_drafted_alone() -> None:
     """Anchors in one forward, of rows of different lengths, each against a block of its own; and nothing leaks."""
     _, target = test_equality.make("llama")
@@ -525,12 +540,12 @@ def test_several_batches_per_update_in_mixed_precision(pipe: Any, tmp_path: Path
 
     monkeypatch.setattr(DFlashLoss, "__call__", noted)
     course = replace(COURSE, questions=6, accumulate=3, bf16=True, validate_every=100, memory=0, disk=0.1)
-    recipes = [taught.recipe_of(method, steps=2, batch=2) for method in ("dflash", "eagle3", "hass")]
+    recipes = [taught.recipe_of(method, steps=2, batch=2) for method in ("dflash", "dspark", "eagle3", "hass")]
     outs = [tmp_path / recipe.method for recipe in recipes]
     train_drafters(pipe, recipes, course, outs, tmp_path / "run", "tiny")
-    assert seen == [([2 * step, 2 * step + 1], True) for step in range(6)]
+    assert seen == [([2 * step, 2 * step + 1], True) for step in range(6) for _ in ("dflash", "dspark")]
     assert len(list(tmp_path.glob("run/features-*/*.safetensors"))) > 3
-    steps = test_training.losses(tmp_path / "run", "dflash+eagle3+hass")
+    steps = test_training.losses(tmp_path / "run", "dflash+dspark+eagle3+hass")
     assert [step for step, _ in steps] == [1, 2]
     assert all(0 < loss < 100 for _, loss in steps)
     for out in outs:

@@ -92,8 +92,7 @@ class Choice:
     def children(
         self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the scores [B, F, V] among
-        which they were chosen: those of the law, if they are drawn.
+        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
@@ -113,7 +112,7 @@ class Choice:
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
         [B, levels, k]. Not for a `personal` choice."""
-        scores = self.sampler.tempered(rule_out(logits, self.barred))
+        scores = self.sampler.shape(rule_out(logits, self.barred))
         if not self.races:
             return _first(self._sharpened(scores), k)
         levels = scores.shape[1]
@@ -128,11 +127,9 @@ class Choice:
         return raced if self.sharpness == 1 else raced * self.sharpness
 
     def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
-        """Log-scores [B, F, V], warped as the target's are if children are drawn from them or the sampler remembers.
-        Others are tempered alone: what top-k and its like rule out hardly ever comes first, and to find it takes time.
-        """
+        """Warped log-scores [B, F, V], as the target's are."""
         if not self.sampler.remembers:
-            return self.sampler.shape(logits) if self.draws else self.sampler.tempered(logits)
+            return self.sampler.shape(logits)
         each = zip(paths.unbind(1), logits.unbind(1), strict=True)
         return torch.stack([self.sampler.after(path, law) for path, law in each], 1)
 

@@ -107,7 +107,7 @@ def drafter(
     ] = None,
     untold: Annotated[
         float | None,
-        typer.Option(help="dspark: what the loss of dflash's own guesses counts beside the corrected ones'."),
+        typer.Option(help="dspark: weight of the loss of slots told nothing; above 0 the weights serve dflash, too."),
     ] = None,
     width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
     heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,

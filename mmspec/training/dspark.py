@@ -21,11 +21,10 @@ class DSparkLoss(DFlashLoss):
     """See `DFlashLoss`."""
 
     net: SparkNet
-
     recipe: DSparkRecipe
 
     def entering(self, hidden: Tensor, before: Tensor) -> list[tuple[float, Tensor]]:
-        """See `DFlashLoss`."""
+        """Slots that were told the answer's own tokens before them, and, where `untold` counts, as they were."""
         with torch.no_grad():
             embeddings = self.target.embed(before).to(hidden.dtype)
         slots, memory, made = self.net.slot(hidden), torch.zeros_like(hidden[:, :, 0]), []
@@ -41,8 +40,8 @@ class DSparkRecipe(DFlashRecipe):
     """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`.
 
     alone: the head learns alone, beside a block drafter that stays as it was, so that the weights serve `dflash`, too.
-    untold: what the loss of slots that are told nothing counts beside that of those that are: the same, without
-        leaving the block drafter as it was (so do Domino's heads).
+    untold: what the loss of slots that are told nothing counts beside that of those that are; above 0 the block goes
+        on learning to guess on its own, so that the weights serve `dflash`, too.
     """
 
     alone: bool = False
@@ -61,6 +60,8 @@ class DSparkRecipe(DFlashRecipe):
         super().__post_init__()
         if not 0 <= self.untold <= 100:
             raise InputError(f"untold={self.untold} is not valid: it lies between 0 and 100")
+        if self.alone and self.untold:
+            raise InputError("a head that learns alone teaches its block nothing: give --alone or --untold")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> BlockNet:
         """See `HeadRecipe`."""
