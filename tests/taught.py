@@ -104,11 +104,10 @@ def expected(
     if method == "dspark":
         memory = torch.zeros_like(entering)
         for slot, token in zip(hidden[0, 1 : level + 2], text[0, len(ids) - 1 :], strict=True):
-            known = torch.cat([slot, target.embed(token), memory])
-            every = torch.cat([net.slot.weight, net.token.weight], 1) @ known + net.slot.bias
+            every = net.slot(slot) + net.token(torch.cat([target.embed(token), memory]))
             gate, news, said = every.unflatten(0, (3, -1))
             memory = gate.sigmoid() * memory + (1 - gate.sigmoid()) * news.tanh()
-            entering = slot + net.pull.weight @ said.tanh()
+            entering = slot + net.pull(said.tanh())
     return target.head(entering)
 
 
