@@ -215,7 +215,7 @@ def grow(
     lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
-    count = 0
+    count, floor = 0, math.log(least) if least else -math.inf
     for level in range(shape.depth):
         if guessed is None:
             logits = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
@@ -224,7 +224,7 @@ def grow(
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
-        if level + 1 == shape.depth or (least and float(sums.max()) < math.log(least)):
+        if level + 1 == shape.depth or (least and float(sums.max()) < floor):
             break
         score, chosen = sums.topk(min(width, token.shape[1]), dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
@@ -234,7 +234,6 @@ def grow(
         paths = choice.paths(paths, origin, tokens)
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
     if least:
-        floor = math.log(least)
         rows = zip(pending.tolist(), found.tolist(), parents.tolist(), scores.tolist(), strict=True)
         trees = [surer(root, some, above, sure, shape.total, floor) for root, some, above, sure in rows]
         return plant(trees, device, choice.kind)
