@@ -87,7 +87,11 @@ ABLATIONS: dict[str, dict[str, Ablation]] = {
     "hass": EAGLE,
     "eagle3": {"features hidden": _zero("fc.weight")},
     "dflash": {"features hidden": _zero("fc.weight")},
-    "dspark": {"features hidden": _zero("fc.weight"), "told nothing": _zero("pull.weight")},
+    "dspark": {
+        "features hidden": _zero("fc.weight"),
+        "told nothing": _zero("pull.weight"),
+        "nothing judged": _zero("worth.weight"),
+    },
     "msd": {"pictures hidden": _blind},
     "vispec": {"adaptor removed": _unadapted, "g = 0": _untold},
     "hivis": {"corrections removed": _zero("corrections")},

@@ -85,30 +85,45 @@ def expected(
     if method == "medusa":
         return target.head(net.heads[level](final[0, -1]))
     if method in ("hydra", "hydra++"):
-        told = final[0, -1]
+        feature = final[0, -1]
         if method == "hydra++":
             positions = torch.arange(final.shape[1])[None]
-            told = net.layer(final, position_embeddings=net.rotary(final, positions))[0, -1]
+            feature = net.layer(final, position_embeddings=net.rotary(final, positions))[0, -1]
         since = target.embed(text[0, len(ids) - 1 :])
-        return target.head(net.heads[level](torch.cat([told, *since])))
+        return target.head(net.heads[level](torch.cat([feature, *since])))
     if method == "kangaroo":
         shallow = states_of(target, inputs, ids + path)[net.settings["exit_layer"]]
         return target.head(net(shallow, torch.arange(shallow.shape[1])[None], None)[0, -1])
     assert method in ("dflash", "dspark")
+    if method == "dspark":
+        return target.head(told(net, target, inputs, ids, path)[0])
+    return target.head(slots(net, target, inputs, ids)[level + 1])
+
+
+@torch.no_grad()
+def slots(net: Any, target: CausalTarget, inputs: dict[str, Tensor], ids: list[int]) -> Tensor:
+    """[block, H] what a block drafter gives after a prompt and `ids`."""
+    states = states_of(target, inputs, ids[:-1])
     context = net.fuse(torch.cat([states[tap] for tap in net.settings["taps"]], -1))
     cache, places = DynamicCache(), torch.arange(context.shape[1] + net.settings["block"])[None]
     net.absorb(context, places[:, : context.shape[1]], cache)
     mask = block_mask(torch.tensor([[len(ids) - 1]]), context.shape[1], net.settings["block"], context.dtype)
-    hidden = net(net.blocks(target.embed(torch.tensor([ids[-1:]]))[:, 0]), places[:, context.shape[1] :], mask, cache)
-    entering = hidden[0, level + 1]
-    if method == "dspark":
-        memory = torch.zeros_like(entering)
-        for slot, token in zip(hidden[0, 1 : level + 2], text[0, len(ids) - 1 :], strict=True):
-            every = net.slot(slot) + net.token(torch.cat([target.embed(token), memory]))
-            gate, news, said = every.unflatten(0, (3, -1))
-            memory = gate.sigmoid() * memory + (1 - gate.sigmoid()) * news.tanh()
-            entering = slot + net.pull(said.tanh())
-    return target.head(entering)
+    pending = target.embed(torch.tensor([ids[-1:]]))[:, 0]
+    return net(net.blocks(pending), places[:, context.shape[1] :], mask, cache)[0]
+
+
+@torch.no_grad()
+def told(
+    net: Any, target: CausalTarget, inputs: dict[str, Tensor], ids: list[int], path: list[int]
+) -> tuple[Tensor, Tensor]:
+    """What enters the output head for a slot that is told its path, [H], and the factors of its law, [3]."""
+    hidden = slots(net, target, inputs, ids)
+    entering, said, memory = hidden[0], hidden[0], torch.zeros_like(hidden[0])
+    for slot, token in zip(hidden[1 : len(path) + 2], torch.tensor([ids[-1], *path]), strict=True):
+        gate, news, said = (net.slot(slot) + net.token(torch.cat([target.embed(token), memory]))).unflatten(0, (3, -1))
+        memory = gate.sigmoid() * memory + (1 - gate.sigmoid()) * news.tanh()
+        entering = slot + net.pull(said.tanh())
+    return entering, net.worth(said.tanh()).exp()
 
 
 def studied(
@@ -135,11 +150,13 @@ def taught(
     head, embed = target.head, target.embed
     loss = recipe.loss(net, Single(head, embed), features)
     optimizer = build_optimizer(net, 0.02)
-    for step in range(steps):
-        value = loss(position=torch.tensor([step]), rows=rows)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        for step in range(steps):
+            value = loss(position=torch.tensor([step]), rows=rows)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
     return net.double().eval()
 
 

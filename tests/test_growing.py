@@ -12,7 +12,7 @@ from torch import Tensor
 from mmspec.contract import Draft, Kind, Shape
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.dspark import DSpark
-from mmspec.drafters.growing import Choice, Guess, grow, grow_at_once
+from mmspec.drafters.growing import Choice, Guess, Judged, grow, grow_at_once
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 
@@ -178,6 +178,35 @@ def test_a_coupled_child_is_the_winner_of_the_targets_race_with_the_law_raised_t
     found = torch.stack([first_children(choice, level) for level in range(5)], 1)
     assert torch.equal(found, wanted)
     assert (found != LAWS.argmax(-1)).any() or trust == 3.0
+
+
+JUDGED = [torch.rand(2, 3, 1, generator=torch.Generator().manual_seed(n)) + 0.5 for n in range(3)]
+
+
+@pytest.mark.parametrize(("sampling", "kind"), [(WARM, "coupled"), (GREEDY, "coupled"), (WARM, "sampled")])
+def test_a_drafter_says_node_by_node_what_its_law_counts_beside_the_noise(sampling: Sampling, kind: Kind) -> None:
+    """Against the race written out; a law that children are drawn from stays as it is."""
+    sampler = Sampler(sampling, 2, CPU)
+    choice = Choice(sampler, kind, trust=1.4, sharpness=1.2)
+    laws, paths = LAWS[:, 2:5], PENDING[:, None, None].expand(-1, 3, -1)
+    plain = choice.children(laws, EMITTED, 2, 30, paths)
+    neutral = choice.children(Judged(laws, *3 * [torch.ones(2, 3, 1)]), EMITTED, 2, 30, paths)
+    judged = choice.children(Judged(laws, *JUDGED), EMITTED, 2, 30, paths)
+    for one, other in zip(plain, neutral, strict=True):
+        torch.testing.assert_close(one, other)
+    assert judged[2].equal(plain[2])
+    if kind == "sampled":
+        assert judged[0].equal(plain[0])
+        return
+    trust, sharpness, greedy = JUDGED
+    if sampling.temperature == 0:
+        raced = laws * 1.2 * greedy
+    else:
+        raced = (1.4 * trust * laws + sampler.target_noise(EMITTED[:, None] + 2, 30)) * 1.2 * sharpness
+    confidence, token = raced.log_softmax(-1).topk(30)
+    assert judged[0].equal(token)
+    torch.testing.assert_close(judged[1], confidence)
+    assert not torch.allclose(judged[1], plain[1], atol=0.05)
 
 
 def test_sharper_confidence_keeps_a_longer_path_instead_of_a_sibling() -> None:

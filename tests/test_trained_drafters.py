@@ -31,7 +31,9 @@ from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import NO_DRAFT, Fixed
 from mmspec.drafters.dflash import spread_taps
+from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle3 import usual_taps
+from mmspec.drafters.growing import Judged
 from mmspec.drafters.independent import Independent, Speaking
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots
@@ -111,6 +113,45 @@ def test_a_tree_holds_the_best_children_of_its_nodes(method: str) -> None:
 
     toys.answer(target, Watched(taught.drafter(method, net, depth=4, width=3, top_k=3, total=9), look), inputs, 12)
     assert looked > 60
+
+
+def test_a_head_says_of_every_node_what_its_law_is_worth() -> None:
+    """Where a tree grows at temperature 1: laws and their factors from scratch, each told the path of its own node."""
+    model, target = test_equality.make("simple")
+    net = taught.network("dspark", target)
+    calls: list[tuple[Tensor, Tensor, Judged]] = []
+
+    class Heard(DSpark):
+        def laws(self, hidden: Any) -> Any:
+            expand = super().laws(hidden)
+
+            def heard(level: int, tokens: Tensor, origin: Tensor, above: Any) -> Judged:
+                calls.append((tokens, origin, expand(level, tokens, origin, above)))
+                return calls[-1][2]
+
+            return heard
+
+    looked: set[float] = set()
+    inputs = toys.prompts(*LENGTHS)
+
+    def look(state: State, draft: Draft) -> None:
+        for row in range(3):
+            paths: list[list[int]] = [[]]
+            for level, (tokens, origin, judged) in enumerate(calls[: 0 if state.done[row] else None]):
+                if level:
+                    above = zip(origin[row].tolist(), tokens[row].tolist(), strict=True)
+                    paths = [[*paths[parent], token] for parent, token in above]
+                for node, path in enumerate(paths if len(looked) < 60 else []):
+                    given = net, target, toys.row_of(inputs, row), state.ids[row], path
+                    torch.testing.assert_close(judged.logits[row, node], taught.expected("dspark", *given))
+                    factors = torch.cat(judged[1:], -1)[row, node]
+                    torch.testing.assert_close(factors, taught.told(*given)[1])
+                    looked.add(float(factors[0]))
+        calls.clear()
+
+    made = Watched(Heard(net, depth=4, width=3, top_k=3, total=9), look)
+    toys.answer(target, made, inputs, 12, WARM)
+    assert len(looked) >= 60
 
 
 @pytest.mark.parametrize("method", ["eagle3", "medusa", "hydra", "kangaroo", "dflash"])

@@ -182,6 +182,7 @@ def block_net(kind: type[BlockNet], target: CausalTarget) -> BlockNet:
     torch.nn.init.normal_(made.mask)
     if isinstance(made, SparkNet):  # its head says nothing before it has learnt
         torch.nn.init.normal_(made.pull.weight, std=0.1)
+        torch.nn.init.normal_(made.worth.weight, std=0.1)
     return made
 
 

@@ -8,8 +8,9 @@ s what the node's parent remembers (0 at the pending token).
     h + P tanh(said)
 
 It is the recurrent one of the paper's sequential heads, with the target's frozen embeddings and output head in the
-place of two matrices as long as the vocabulary. The paper's confidence head is left out: how far a block is worth
-verifying, `auto` measures (`mmspec.control`).
+place of two matrices as long as the vocabulary. A confidence head, exp(C tanh(said)), tells what the law of a node is
+worth. The paper's says how far to verify a chain; this one has three numbers, which decide who wins the target's race
+and so what a tree holds (`mmspec.drafters.growing.Judged`). How many nodes are worth verifying, `auto` measures.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 
 from mmspec.drafters.dflash import BlockDrafter, BlockNet
-from mmspec.drafters.growing import Above, Expand
+from mmspec.drafters.growing import Above, Expand, Judged
 from mmspec.drafters.heads import HeadNet
+
+FAR = 3.0
+"""Logarithm that no factor of a law exceeds: infinite ones would rule out words, and let in those that are."""
 
 
 class SparkNet(BlockNet):
     """A block drafter with the sequential head. Arguments as for `BlockNet`."""
 
-    quiet = ("slot.", "token.", "pull.")
+    quiet = ("slot.", "token.", "pull.", "worth.")
 
     def __init__(self, config: Qwen3Config, taps: Sequence[int], block: int) -> None:
         super().__init__(config, taps, block)
@@ -37,10 +41,13 @@ class SparkNet(BlockNet):
         self.slot = nn.Linear(size, 3 * size)  # J's columns for h, asked for all slots at once
         self.token = nn.Linear(2 * size, 3 * size, bias=False)  # those for E(x) and s
         self.pull = nn.Linear(size, size, bias=False)
+        self.worth = nn.Linear(size, 3, bias=False)
         nn.init.zeros_(self.pull.weight)
+        nn.init.zeros_(self.worth.weight)
 
-    def told(self, hidden: Tensor, slot: Tensor, token: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What enters the output head, [.., H], for slots that are told the token before them; and their memory.
+    def told(self, hidden: Tensor, slot: Tensor, token: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What enters the output head, [.., H], for slots that are told the token before them; their memory, [.., H];
+        and the factors of a `Judged`, [.., 3].
 
         Args: hidden: [.., H] of the slots, as `forward` makes them. slot: [.., 3 H], `self.slot(hidden)`. token:
             [.., H] embeddings of these tokens. memory: [.., H] what the slots before them remember.
@@ -48,7 +55,8 @@ class SparkNet(BlockNet):
         gate, news, said = (slot + self.token(torch.cat([token, memory], -1))).chunk(3, -1)
         kept = gate.sigmoid()
         memory = kept * memory + (1 - kept) * news.tanh()
-        return hidden + self.pull(said.tanh()), memory
+        said = said.tanh()
+        return hidden + self.pull(said), memory, self.worth(said).clamp(-FAR, FAR).exp()
 
 
 class DSpark(BlockDrafter):
@@ -68,7 +76,7 @@ class DSpark(BlockDrafter):
         slots: list[tuple[Tensor, Tensor]] = []
         memory = torch.empty(0)
 
-        def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Judged:
             nonlocal memory
             token = embed(tokens)
             if level == 0:
@@ -77,7 +85,7 @@ class DSpark(BlockDrafter):
                 memory = torch.zeros_like(token)
             else:
                 memory = memory.gather(1, origin[..., None].expand_as(token))
-            entering, memory = self.net.told(*slots[level], token, memory)
-            return self.head(entering)
+            entering, memory, factors = self.net.told(*slots[level], token, memory)
+            return Judged(self.head(entering), *factors.split(1, -1))
 
         return expand

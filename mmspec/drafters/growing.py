@@ -5,7 +5,8 @@ together. Which children they get depends on the kind of proposal:
 
     point    log q, plain top-k.
     coupled  top-k of c log q + g with the target's noise g; the confidence is their softmax. c above 1 pays where the
-             target is surer than the drafter, whose q is a mean of the laws that the target may have.
+             target is surer than the drafter, whose q is a mean of the laws that the target may have. A drafter may
+             judge node by node how much its law counts, and how sure the outcome is (`Judged`).
     sampled  drawn without replacement, with noise of the draft's own. The tree is then always a static one, because a
              shape that looked at the draws would change the law of the ratio rule.
 """
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +33,24 @@ from mmspec.tree import best
 MANY, PART = 8192, 128
 """From which vocabulary on it is searched in parts, and of how many words."""
 
+
+class Judged(NamedTuple):
+    """Laws of nodes, and what their drafter thinks of them: positive factors, each [B, F, 1]. Children that are drawn
+    from a law, and plain ones above temperature 0, do not ask for them.
+
+    logits: [B, F, V]. trust, sharpness: of `Choice.trust` and `Choice.sharpness`, where the target's noise decides.
+    greedy: of the sharpness at temperature 0.
+    """
+
+    logits: Tensor
+    trust: Tensor
+    sharpness: Tensor
+    greedy: Tensor
+
+
 Above = Callable[[], Tensor]
-Expand = Callable[[int, Tensor, Tensor, Above], Tensor]
-"""expand(level, tokens, origin, above) -> logits [B, F, V] of what follows F nodes at this level.
+Expand = Callable[[int, Tensor, Tensor, Above], Tensor | Judged]
+"""expand(level, tokens, origin, above) -> logits [B, F, V] of what follows F nodes at this level, perhaps judged.
 
 tokens: [B, F] of the nodes; at level 0 the pending token. origin: [B, F] which of the nodes of the call before is the
 parent. above: gives [B, F, M] bool, which of the M nodes of all calls from level 1 on lie on the path to each node,
@@ -90,23 +107,24 @@ class Choice:
         return self.draws or self.sampler.remembers
 
     def children(
-        self, logits: Tensor, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
+        self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes with logits [B, F, V]: tokens and log-confidence [B, F, k], and the law [B, F, V].
+        """Children of nodes with a law in logits: tokens and log-confidence [B, F, k], and the law [B, F, V].
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
             costs as well.
         """
-        scores = self._scores(rule_out(logits, self.barred), paths)
+        judged = law if isinstance(law, Judged) else None
+        scores = self._scores(rule_out(law if judged is None else judged.logits, self.barred), paths)
         if self.draws:
             raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
         elif self.races:
             # the rule asks for one more
             noise = self.sampler.noise_ahead(emitted, max(level, levels) + 1, scores.shape[-1])
-            raced = self._raced(scores, noise[:, level : level + 1])
+            raced = self._raced(scores, noise[:, level : level + 1], judged)
         else:
-            raced = self._sharpened(scores)
+            raced = self._sharpened(scores, judged)
         return (*_first(raced, k), scores)
 
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -119,10 +137,14 @@ class Choice:
         noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])
         return _first(self._raced(scores, noise[:, :levels]), k)
 
-    def _sharpened(self, scores: Tensor) -> Tensor:
-        return scores * self.sharpness if self.sampler.greedy else scores
+    def _sharpened(self, scores: Tensor, judged: Judged | None = None) -> Tensor:
+        if not self.sampler.greedy:
+            return scores
+        return scores * (self.sharpness if judged is None else judged.greedy * self.sharpness)
 
-    def _raced(self, scores: Tensor, noise: Tensor) -> Tensor:
+    def _raced(self, scores: Tensor, noise: Tensor, judged: Judged | None = None) -> Tensor:
+        if judged is not None:
+            return race(scores, noise, judged.trust * self.trust, judged.sharpness * self.sharpness)
         raced = torch.add(noise, scores, alpha=self.trust)
         return raced if self.sharpness == 1 else raced * self.sharpness
 
@@ -139,6 +161,14 @@ class Choice:
             return above
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         return torch.cat([above[rows, origin], tokens[..., None]], -1)
+
+
+def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Tensor:
+    """Log-confidence [.., V], not normalised, that a token wins the target's race.
+
+    Args: scores: [.., V] log q. noise: [.., V] the target's. trust, sharpness: [.., 1] whole, as in `Choice`.
+    """
+    return torch.addcmul(noise, scores, trust) * sharpness
 
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -218,8 +248,8 @@ def grow(
     count, floor = 0, math.log(least) if least else -math.inf
     for level in range(shape.depth):
         if guessed is None:
-            logits = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
-            children, confidence, _ = choice.children(logits, emitted, level, top_k, paths, shape.depth)
+            law = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
+            children, confidence, _ = choice.children(law, emitted, level, top_k, paths, shape.depth)
         else:
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
@@ -307,8 +337,8 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
-        logits = expand(level, tokens[:, part.inner], origin, lambda above=above: above)  # type: ignore[misc]
-        children, _, scores = choice.children(logits, emitted, level, part.most, paths, len(parts))
+        law = expand(level, tokens[:, part.inner], origin, lambda above=above: above)  # type: ignore[misc]
+        children, _, scores = choice.children(law, emitted, level, part.most, paths, len(parts))
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))

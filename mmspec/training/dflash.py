@@ -52,19 +52,18 @@ class DFlashLoss:
         row, _, slot = drafted.nonzero(as_tuple=True)
         goal = final[row, places[drafted] - 1]
         weights = self.recipe.decay ** slot.to(goal.dtype)
-        loss = goal.new_zeros(())
-        for share, entering in self.entering(hidden, before):
-            losses = in_chunks(self._judged, self.target.vocab_size, entering[drafted], goal)
-            loss = loss + share * (losses * weights).sum() / weights.sum()
-        return loss
+        return (self.losses(hidden, before, drafted, goal) * weights).sum() / weights.sum()
 
-    def entering(self, hidden: Tensor, before: Tensor) -> list[tuple[float, Tensor]]:
-        """What enters the output head, [B, J, slots, H], for slots behind the tokens `before` [B, J, slots], and how
-        much its loss counts."""
-        return [(1.0, hidden)]
+    def losses(self, hidden: Tensor, before: Tensor, drafted: Tensor, goal: Tensor) -> Tensor:
+        """[M] of the slots that draft.
 
-    def _judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
-        """The losses [M] of what stands for features `goal` [M, H]."""
+        Args: hidden: [B, J, slots, H] what the block gives for the slots. before: [B, J, slots] the answer's tokens in
+            front of them. drafted: [B, J, slots] bool, M of them. goal: [M, H] the features that they stand for.
+        """
+        return in_chunks(self.guessed, self.target.vocab_size, hidden[drafted], goal)
+
+    def guessed(self, estimate: Tensor, goal: Tensor) -> Tensor:
+        """The losses [M] of what enters the output head, [M, H], in the place of features `goal` [M, H]."""
         return cross_entropy(head_logits(self.target, estimate), head_law(self.target, goal), reduction="none")
 
     def _anchors(self, position: int, rows: list[Answered]) -> tuple[Tensor, Tensor]:
