@@ -115,8 +115,8 @@ class Choice:
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
             costs as well.
         """
-        judged = law if isinstance(law, Judged) else None
-        scores = self._scores(rule_out(law if judged is None else judged.logits, self.barred), paths)
+        logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
+        scores = self._scores(rule_out(logits, self.barred), paths)
         if self.draws:
             raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
         elif self.races:
