@@ -280,7 +280,7 @@ def test_rejected_partial_and_full_acceptance_give_the_same_answer(method: str) 
 def test_trees_without_what_is_hardly_taken_give_the_same_answer(temperature: float) -> None:
     """Rows of a round have trees of different sizes."""
     target, inputs, want, _, _ = lesson(temperature)
-    made = taught.drafter("dspark", learnt("dspark", temperature, 40))
+    made = taught.drafter("dspark", learnt("dspark", temperature, 25))
     control = Fixed(Shape(5, 4, 20, least=0.3))
     sizes: list[list[int]] = []
 
@@ -292,7 +292,8 @@ def test_trees_without_what_is_hardly_taken_give_the_same_answer(temperature: fl
         target, Watched(made, look), inputs, 24, Sampling(temperature=temperature, seed=5), control=control
     )
     assert got.rows == want
-    assert set(got.accepted) >= {0, 1, 2}
+    assert 0 in got.accepted
+    assert set(got.accepted) & {1, 2, 3, 4}
     assert any(len(set(row)) > 1 for row in sizes)
     assert max(map(max, sizes)) < 20
 
