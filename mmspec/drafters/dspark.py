@@ -67,8 +67,8 @@ class DSpark(BlockDrafter):
     noun = "DSpark"
     net_class: ClassVar[type[HeadNet]] = SparkNet
     greedy_sharpness = 1.5  # nobody knows yet what the target says next, so its laws are a little too flat
-    menu = ((1, 2), (1, 4), (1, 8), (2, 16), (3, 32))
-    floor = 0.1  # a node costs a CPU about a fifteenth of a round, a level a little more
+    menu = ((1, 2), (1, 4), (1, 8), (2, 16), (4, 32))
+    floor = 0.05  # of a token: a node costs a CPU less than a hundredth of a round, which emits five to nine
 
     def laws(self, hidden: Callable[[], Tensor]) -> Expand:
         """The sequential head tells each slot what was drafted before it."""

@@ -32,6 +32,8 @@ from mmspec.tree import best
 
 MANY, PART = 8192, 128
 """From which vocabulary on it is searched in parts, and of how many words."""
+LEVEL = 3
+"""Nodes that cost a CPU as much to verify as one more level costs to draft, its own nodes included."""
 
 
 class Judged(NamedTuple):
@@ -227,8 +229,8 @@ def grow(
     """A dynamic tree: every level keeps the `width` most confident nodes, the best `total - 1` of all are verified.
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node. least: confidence in
-        a node's path below which it is left out, and no deeper levels are asked for: above 0 the host decides, and
-        rows may differ in size.
+        a node's path below which it is left out; what a node costs in tokens, so that a deeper level is asked for only
+        below a path of `LEVEL` times as much: above 0 the host decides, and rows may differ in size.
 
     Of a guess nothing is asked node by node, so it costs nothing to keep all nodes that may be among the best.
     """
@@ -245,7 +247,7 @@ def grow(
     lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
-    count, floor = 0, math.log(least) if least else -math.inf
+    count, deeper = 0, min(LEVEL * least, max(least, 0.5))
     for level in range(shape.depth):
         if guessed is None:
             law = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
@@ -254,7 +256,7 @@ def grow(
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
-        if level + 1 == shape.depth or (least and float(sums.max()) < floor):
+        if level + 1 == shape.depth or (least and float(sums.max()) < math.log(deeper)):
             break
         score, chosen = sums.topk(min(width, token.shape[1]), dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
@@ -265,7 +267,7 @@ def grow(
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
     if least:
         rows = zip(pending.tolist(), found.tolist(), parents.tolist(), scores.tolist(), strict=True)
-        trees = [surer(root, some, above, sure, shape.total, floor) for root, some, above, sure in rows]
+        trees = [surer(root, some, above, sure, shape.total, math.log(least)) for root, some, above, sure in rows]
         return plant(trees, device, choice.kind)
     draft = best(found, parents, scores, depth, pending, shape.total, choice.kind)
     draft._levels = shape.depth
