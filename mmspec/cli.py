@@ -88,7 +88,11 @@ def generate(
     ] = None,
     acceptance: Annotated[str, typer.Option(help="Acceptance rule (mmspec rules); some are lossy.")] = "exact",
     shape: Annotated[
-        str, typer.Option(help="Size of drafts: auto, own, a depth (4), or depth x width x nodes (5x4x16).")
+        str,
+        typer.Option(
+            help="Size of drafts: auto, own, a depth (4), depth x width x nodes (5x4x16), or with the least confidence "
+            "of a path (5x4x16x0.1)."
+        ),
     ] = "auto",
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Most tokens to emit, 1 or more; 128, or what the model makes a whole of.")

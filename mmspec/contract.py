@@ -90,7 +90,9 @@ class Shape:
 
     def __str__(self) -> str:
         """As the command line takes it."""
-        return str(self.depth) if self == Shape(self.depth) else f"{self.depth}x{self.width}x{self.total}"
+        if self == Shape(self.depth):
+            return str(self.depth)
+        return f"{self.depth}x{self.width}x{self.total}" + (f"x{self.least}" if self.least else "")
 
 
 @dataclass

@@ -243,12 +243,16 @@ def control_for(shape: Any, drafter: Any) -> Control:
 
 
 def read_shape(text: str) -> str | Shape:
-    """A shape as the command line takes it: auto, own, a depth, or depth, width and number of nodes as in 5x4x16."""
+    """A shape as the command line takes it: auto, own, a depth, or depth, width and number of nodes as in 5x4x16, or
+    with `least` as in 5x4x16x0.1."""
     if text in ("auto", "own"):
         return text
     try:
-        return Shape(*map(int, text.split("x", 2)))
+        depth, *others = text.split("x", 3)
+        least = float(others.pop()) if len(others) > 2 else 0.0
+        return Shape(int(depth), *map(int, others), least=least)
     except ValueError as error:  # InputError is one, too
         raise InputError(
-            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, or depth x width x nodes such as 5x4x16"
+            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, or depth x width x nodes such as 5x4x16, "
+            "and x the least confidence of a path such as 5x4x16x0.1"
         ) from error

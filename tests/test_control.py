@@ -317,14 +317,22 @@ def test_a_name_gets_auto_a_drafter_of_the_users_keeps_its_settings(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "shape"),
-    [("auto", "auto"), ("own", "own"), ("4", Shape(4)), ("5x4x16", Shape(5, 4, 16)), ("3x2", Shape(3, 2, 7))],
+    [
+        ("auto", "auto"),
+        ("own", "own"),
+        ("4", Shape(4)),
+        ("5x4x16", Shape(5, 4, 16)),
+        ("3x2", Shape(3, 2, 7)),
+        ("5x4x16x0.1", Shape(5, 4, 16, least=0.1)),
+        ("4x1x5x0.05", Shape(4, least=0.05)),
+    ],
 )
 def test_shapes_are_read_as_they_are_printed(text: str, shape: Any) -> None:
     assert read_shape(text) == shape
     assert read_shape(str(shape)) == shape
 
 
-@pytest.mark.parametrize("text", ["", "big", "4x", "x", "4x4x4x4", "-1", "4x0x9", "4x2x3"])
+@pytest.mark.parametrize("text", ["", "big", "4x", "x", "4x4x4x4", "5x4x16x", "5x4x16x0.1x2", "-1", "4x0x9", "4x2x3"])
 def test_what_is_no_shape_is_one_clear_error(text: str) -> None:
     with pytest.raises(InputError, match="auto, own, a depth such as 4"):
         read_shape(text)
