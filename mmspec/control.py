@@ -38,7 +38,9 @@ TREES = (
     *(Shape(depth, 4, total) for depth, total in ((2, 6), (3, 9), (4, 12), (5, 16), (6, 20), (7, 26), (8, 32))),
     Shape(8, 8, 60),
 )
-"""Menus of drafters, from the smallest shape to the largest."""
+PRUNED = (*map(Shape, (1, 2, 4)), Shape(5, 4, 16), Shape(8, 4, 32))
+"""Menus of drafters, from the smallest shape to the largest. `PRUNED` is for trees that leave out what is hardly taken:
+they fit themselves to every round, so that a few sizes do, and fewer rounds are spent on others than the best."""
 
 BASELINE = 3  # rounds without a draft that are played first
 MARGIN = 0.02  # what drafting must gain before it starts, and lose before it ends
@@ -253,6 +255,6 @@ def read_shape(text: str) -> str | Shape:
         return Shape(int(depth), *map(int, others), least=least)
     except ValueError as error:  # InputError is one, too
         raise InputError(
-            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, or depth x width x nodes such as 5x4x16, "
-            "and x the least confidence of a path such as 5x4x16x0.1"
+            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, depth x width x nodes such as 5x4x16, or "
+            "with the least confidence of a path such as 5x4x16x0.1"
         ) from error

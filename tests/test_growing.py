@@ -10,9 +10,12 @@ import toys
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
+from mmspec.control import PRUNED, TREES
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.dspark import DSpark
+from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.growing import Choice, Guess, Judged, grow, grow_at_once
+from mmspec.drafters.hydra import Hydra
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 
@@ -164,6 +167,20 @@ def test_a_block_drafter_trusts_itself_by_temperature_and_offers_trees_as_deep_a
     spark = DSpark(taught.network("dspark", target))
     assert all(shape.depth == min(shape.total - 1, most) and shape.least > 0 for shape in spark.shapes)
     assert {Shape(1, least=spark.floor)} < set(spark.shapes)
+
+
+def test_trees_leave_out_what_is_hardly_taken_where_the_host_looks_at_them() -> None:
+    target = CausalTarget(toys.simple_llama())
+    pruned, hydra, static = (
+        kind(taught.network(method, target))
+        for kind, method in ((Eagle, "eagle2"), (Hydra, "hydra"), (Eagle1, "eagle"))
+    )
+    assert pruned.shapes == static.shapes == TREES  # not bound yet
+    for drafter in (pruned, hydra, static):
+        drafter.bind(target)
+    assert [shape.total for shape in pruned.shapes] == [shape.total for shape in PRUNED]
+    assert {shape.least for shape in pruned.shapes} == {Eagle.floor}
+    assert {shape.least for shape in (*hydra.shapes, *static.shapes)} == {0.0}
 
 
 def first_children(choice: Choice, level: int) -> Tensor:

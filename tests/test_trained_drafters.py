@@ -277,11 +277,12 @@ def test_rejected_partial_and_full_acceptance_give_the_same_answer(method: str) 
 
 @pytest.mark.dynamic("compiled ones have trees of one size")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_trees_without_what_is_hardly_taken_give_the_same_answer(temperature: float) -> None:
+@pytest.mark.parametrize(("method", "least"), [("dspark", 0.3), ("eagle2", 0.05)])
+def test_trees_without_what_is_hardly_taken_give_the_same_answer(method: str, least: float, temperature: float) -> None:
     """Rows of a round have trees of different sizes."""
     target, inputs, want, _, _ = lesson(temperature)
-    made = taught.drafter("dspark", learnt("dspark", temperature, 25))
-    control = Fixed(Shape(5, 4, 20, least=0.3))
+    made = taught.drafter(method, learnt(method, temperature, 25))
+    control = Fixed(Shape(5, 4, 20, least=least))
     sizes: list[list[int]] = []
 
     def look(state: State, draft: Draft) -> None:

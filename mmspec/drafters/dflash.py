@@ -105,8 +105,6 @@ class BlockDrafter(Unrolled):
     menu: ClassVar[tuple[tuple[int, int], ...]]
     """Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little
     from one to the next, so a finer choice would follow the noise."""
-    floor: ClassVar[float] = 0.0
-    """`Shape.least` of these trees."""
     absorb: Forward
     """Takes the context in, and returns it."""
     block: Forward

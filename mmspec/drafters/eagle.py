@@ -96,6 +96,7 @@ class Eagle(Unrolled):
     kin: ClassVar[tuple[str, ...]] = ("eagle",)
     measured = True
     noun = "EAGLE"
+    floor = 0.04  # of a token, as in `mmspec.drafters.dspark`
     net_class: ClassVar[type[HeadNet]] = EagleHead
     steps: Steps | None = None
     """Its layer's steps, compiled as the target is."""
@@ -146,6 +147,7 @@ class Eagle1(Eagle):
     source = "EAGLE, arXiv 2401.15077"
     kin = ("eagle2",)
     static = True
+    floor = 0.0
 
 
 class Hass(Eagle):

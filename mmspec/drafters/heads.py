@@ -20,7 +20,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from mmspec.checkpoints import WEIGHTS
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
-from mmspec.control import TREES
+from mmspec.control import PRUNED, TREES
 from mmspec.drafters import eight_bits
 from mmspec.drafters.growing import Choice, Expand, Guess, Plan, fill, grow, grow_at_once, planned
 from mmspec.drafters.precision import placed
@@ -93,6 +93,8 @@ class HeadDrafter(ABC):
     """Whether trees have the same shape in every round."""
     measured: ClassVar[bool] = False
     """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
+    floor: ClassVar[float] = 0.0
+    """`Shape.least` of the trees among which `auto` chooses where `asks_host`; static ones have no use for it."""
     greedy_sharpness: ClassVar[float] = 1.0
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
@@ -132,6 +134,11 @@ class HeadDrafter(ABC):
         return found
 
     @property
+    def asks_host(self) -> bool:
+        """Whether the host looks at trees while they grow: where nothing waits for it."""
+        return self.engine is None and self.target is not None and self.target.model.device.type == "cpu"
+
+    @property
     def most(self) -> int:
         """How many levels the network can draft."""
         return 1 << 30
@@ -139,7 +146,10 @@ class HeadDrafter(ABC):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """See `mmspec.contract.Drafter`."""
-        return tuple(shape for shape in TREES if shape.depth <= self.most)
+        menu = TREES
+        if self.floor and self.asks_host:
+            menu = tuple(replace(shape, least=self.floor) for shape in PRUNED)
+        return tuple(shape for shape in menu if shape.depth <= self.most)
 
     @abstractmethod
     def taps(self, target: Any) -> tuple[int, ...]:
@@ -220,8 +230,7 @@ class HeadDrafter(ABC):
         if choice.personal and not choice.draws:
             sizes = replace(sizes, levels=min(sizes.levels, MOST_PERSONAL))
         plan = self.plan(choice, sizes, state.pending.device)
-        asks_host = self.engine is None and state.pending.device.type == "cpu"  # where nothing waits for it
-        least = state.shape.least if state.shape is not None and asks_host else 0.0
+        least = state.shape.least if state.shape is not None and self.asks_host else 0.0
         return level_by_level(state.pending, state.emitted, choice, expand, sizes, plan, least)
 
     def plan(self, choice: Choice, sizes: Sizes, device: torch.device) -> Plan | None:
