@@ -255,6 +255,6 @@ def read_shape(text: str) -> str | Shape:
         return Shape(int(depth), *map(int, others), least=least)
     except ValueError as error:  # InputError is one, too
         raise InputError(
-            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, depth x width x nodes such as 5x4x16, or "
-            "with the least confidence of a path such as 5x4x16x0.1"
+            f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, depth x width x nodes such as 5x4x16, "
+            "or with the least confidence of a path such as 5x4x16x0.1"
         ) from error
