@@ -13,6 +13,8 @@ from mmspec.errors import missing_extra
 
 PARTS = ("draft", "verify", "other")
 MARKERS = "os^D"
+COLORS = "tab20"
+"""A palette of ten dark and ten light ones: a run may have as many methods."""
 
 
 def require_matplotlib() -> Any:
@@ -67,12 +69,14 @@ def label(figures: Figures) -> str:
 
 def legend_below(panel: Any) -> None:
     """Names under the panel, where they cover nothing."""
-    panel.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+    panel.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
 
 
 def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
     """S with its interval over tau, a colour per method, a marker per temperature; on the diagonal drafting is free."""
     panel.set(xlabel="tau (tokens per verification)", ylabel="S (decode)", title="speed-up")
+    pairs = require_matplotlib().get_cmap(COLORS).colors
+    colors = [*pairs[::2], *pairs[1::2]]
     names = list(dict.fromkeys(figures.method for figures in found))
     warmths = list(dict.fromkeys(figures.temperature for figures in found))
     known = [figures for figures in found if figures.speedup and figures.tau]
@@ -81,7 +85,7 @@ def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
         low, high = figures.speedup_low or speedup, figures.speedup_high or speedup
         bars = [[max(speedup - low, 0.0)], [max(high - speedup, 0.0)]]
         look = {
-            "color": f"C{names.index(figures.method) % 10}",
+            "color": colors[names.index(figures.method) % len(colors)],
             "marker": MARKERS[warmths.index(figures.temperature) % len(MARKERS)],
         }
         panel.errorbar([figures.tau], [speedup], yerr=bars, capsize=3, linestyle="", label=label(figures), **look)

@@ -64,8 +64,8 @@ class Shape:
 
     depth: levels below node 0; with none there is no draft. width: children of a node, and nodes expanded per level.
     total: nodes, node 0 included; 0 stands for 1 + depth * width. least: confidence in a node's path, 0 to 1, below
-        which a drafter that builds its trees on a CPU may leave it out, and grow no deeper where no path has several
-        times as much.
+        which a drafter that builds its trees on a CPU may leave it out, and grow no deeper where no path has three
+        times as much, or a half.
     Raises: InputError for numbers that no draft can have.
     """
 

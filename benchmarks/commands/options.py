@@ -55,10 +55,14 @@ Table = Annotated[
     typer.Option(help="The survey's table 1 (text) or 2 (vision-language); or drafters: all of them, on the world."),
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of a run of tasks; options go first.")]
-FixedShape = Annotated[str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16.")]
+FixedShape = Annotated[
+    str, typer.Option(help="Of the drafts: own, a length such as 4, or a tree such as 5x4x16 or 5x4x16x0.1.")
+]
 Shape = Annotated[
     str | None,
-    typer.Option(help="Of drafts: auto, own, a length such as 4, or a tree such as 5x4x16. Default: auto."),
+    typer.Option(
+        help="Of drafts: auto, own, a length such as 4, or a tree such as 5x4x16 or 5x4x16x0.1. Default: auto."
+    ),
 ]
 Compile = Annotated[
     bool,

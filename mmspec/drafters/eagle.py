@@ -147,7 +147,6 @@ class Eagle1(Eagle):
     source = "EAGLE, arXiv 2401.15077"
     kin = ("eagle2",)
     static = True
-    floor = 0.0
 
 
 class Hass(Eagle):

@@ -32,8 +32,9 @@ from mmspec.tree import best
 
 MANY, PART = 8192, 128
 """From which vocabulary on it is searched in parts, and of how many words."""
-LEVEL = 3
-"""Nodes that cost a CPU as much to verify as one more level costs to draft, its own nodes included."""
+LEVEL, SURE = 3, 0.5
+"""Nodes that cost a CPU as much to verify as one more level costs to draft; confidence in a path below which one more
+level is drafted in any case."""
 
 
 class Judged(NamedTuple):
@@ -230,7 +231,7 @@ def grow(
 
     Args: pending, emitted: [B]. shape: at least one level deep. top_k: children proposed per node. least: confidence in
         a node's path below which it is left out; what a node costs in tokens, so that a deeper level is asked for only
-        below a path of `LEVEL` times as much: above 0 the host decides, and rows may differ in size.
+        below a path of `LEVEL` times as much, or of `SURE`: above 0 the host decides, and rows may differ in size.
 
     Of a guess nothing is asked node by node, so it costs nothing to keep all nodes that may be among the best.
     """
@@ -247,7 +248,7 @@ def grow(
     lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
-    count, deeper = 0, min(LEVEL * least, max(least, 0.5))
+    count, deeper = 0, min(LEVEL * least, max(least, SURE))
     for level in range(shape.depth):
         if guessed is None:
             law = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]

@@ -94,7 +94,7 @@ class HeadDrafter(ABC):
     measured: ClassVar[bool] = False
     """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
     floor: ClassVar[float] = 0.0
-    """`Shape.least` of the trees among which `auto` chooses where `asks_host`; static ones have no use for it."""
+    """`Shape.least` of the trees among which `auto` chooses where the host looks at them; 0 for the finer menu."""
     greedy_sharpness: ClassVar[float] = 1.0
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
@@ -147,7 +147,7 @@ class HeadDrafter(ABC):
     def shapes(self) -> tuple[Shape, ...]:
         """See `mmspec.contract.Drafter`."""
         menu = TREES
-        if self.floor and self.asks_host:
+        if self.floor and self.asks_host and not self.static:
             menu = tuple(replace(shape, least=self.floor) for shape in PRUNED)
         return tuple(shape for shape in menu if shape.depth <= self.most)
 
