@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -250,9 +250,10 @@ def read_shape(text: str) -> str | Shape:
     if text in ("auto", "own"):
         return text
     try:
-        depth, *others = text.split("x", 3)
-        least = float(others.pop()) if len(others) > 2 else 0.0
-        return Shape(int(depth), *map(int, others), least=least)
+        *sizes, last = text.split("x", 3)
+        if len(sizes) < 3:
+            return Shape(*map(int, (*sizes, last)))
+        return replace(Shape(*map(int, sizes)), least=float(last))
     except ValueError as error:  # InputError is one, too
         raise InputError(
             f"shape {shorten(text)} is not valid: auto, own, a depth such as 4, depth x width x nodes such as 5x4x16, "
