@@ -13,8 +13,6 @@ from mmspec.errors import missing_extra
 
 PARTS = ("draft", "verify", "other")
 MARKERS = "os^D"
-COLORS = "tab20"
-"""A palette of ten dark and ten light ones: a run may have as many methods."""
 
 
 def require_matplotlib() -> Any:
@@ -67,6 +65,12 @@ def label(figures: Figures) -> str:
     return f"{figures.method}, T={figures.temperature:g}"
 
 
+def color(number: int) -> Any:
+    """Of the method of that number: ten dark ones, then ten light ones."""
+    pairs = require_matplotlib().get_cmap("tab20").colors
+    return (*pairs[::2], *pairs[1::2])[number % len(pairs)]
+
+
 def legend_below(panel: Any) -> None:
     """Names under the panel, where they cover nothing."""
     panel.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
@@ -75,8 +79,6 @@ def legend_below(panel: Any) -> None:
 def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
     """S with its interval over tau, a colour per method, a marker per temperature; on the diagonal drafting is free."""
     panel.set(xlabel="tau (tokens per verification)", ylabel="S (decode)", title="speed-up")
-    pairs = require_matplotlib().get_cmap(COLORS).colors
-    colors = [*pairs[::2], *pairs[1::2]]
     names = list(dict.fromkeys(figures.method for figures in found))
     warmths = list(dict.fromkeys(figures.temperature for figures in found))
     known = [figures for figures in found if figures.speedup and figures.tau]
@@ -85,7 +87,7 @@ def draw_speed(panel: Any, found: Sequence[Figures]) -> None:
         low, high = figures.speedup_low or speedup, figures.speedup_high or speedup
         bars = [[max(speedup - low, 0.0)], [max(high - speedup, 0.0)]]
         look = {
-            "color": colors[names.index(figures.method) % len(colors)],
+            "color": color(names.index(figures.method)),
             "marker": MARKERS[warmths.index(figures.temperature) % len(MARKERS)],
         }
         panel.errorbar([figures.tau], [speedup], yerr=bars, capsize=3, linestyle="", label=label(figures), **look)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, measure_by
 from mmspec.benchmarks.figures import HF, OURS, Figures
-from mmspec.benchmarks.plot import legend_below, require_matplotlib
+from mmspec.benchmarks.plot import color, legend_below, require_matplotlib
 from mmspec.benchmarks.rows import split
 
 CELL, GAP, LINE = 128, 4, 16
@@ -41,7 +41,7 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
         points.sort(key=lambda point: point[0])
         xs, ys = [point[1] for point in points], [point[2] for point in points]
         lossy = points[0][3].lossless is False
-        look: dict[str, Any] = {"color": f"C{index % 10}", "marker": "o" if lossy else "s"}
+        look: dict[str, Any] = {"color": color(index), "marker": "o" if lossy else "s"}
         panel.errorbar(xs, ys, yerr=_bars(points), capsize=3, linestyle="-" if lossy else "", label=series, **look)
         for knob, x, y, _ in points:
             if lossy:

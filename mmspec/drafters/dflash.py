@@ -138,7 +138,7 @@ class BlockDrafter(Unrolled):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
-        least = self.floor if self.asks_host else 0.0
+        least = self.least
         return tuple(
             Shape(min(size - 1, self.most), width, size, least)
             for width, size in self.menu

@@ -248,7 +248,8 @@ def grow(
     lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates
-    count, deeper = 0, min(LEVEL * least, max(least, SURE))
+    count, worth = 0, (least, min(LEVEL * least, max(least, SURE)))  # of a node, and of one more level
+    floor, deeper = (math.log(part) if least else -math.inf for part in worth)
     for level in range(shape.depth):
         if guessed is None:
             law = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
@@ -257,7 +258,7 @@ def grow(
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
         grown.append((token, parent[..., None].expand_as(children).flatten(1), sums, torch.full_like(token, level + 1)))
-        if level + 1 == shape.depth or (least and float(sums.max()) < math.log(deeper)):
+        if level + 1 == shape.depth or (least and float(sums.max()) < deeper):
             break
         score, chosen = sums.topk(min(width, token.shape[1]), dim=-1)
         parent, origin = chosen + count, chosen // children.shape[-1]
@@ -268,7 +269,7 @@ def grow(
     found, parents, scores, depth = (torch.cat(part, 1) for part in zip(*grown, strict=True))
     if least:
         rows = zip(pending.tolist(), found.tolist(), parents.tolist(), scores.tolist(), strict=True)
-        trees = [surer(root, some, above, sure, shape.total, math.log(least)) for root, some, above, sure in rows]
+        trees = [surer(root, some, above, sure, shape.total, floor) for root, some, above, sure in rows]
         return plant(trees, device, choice.kind)
     draft = best(found, parents, scores, depth, pending, shape.total, choice.kind)
     draft._levels = shape.depth

@@ -95,6 +95,8 @@ class HeadDrafter(ABC):
     """Whether training measures `shares` all the same: for drawn trees, and a static method that the weights serve."""
     floor: ClassVar[float] = 0.0
     """`Shape.least` of the trees among which `auto` chooses where the host looks at them; 0 for the finer menu."""
+    asks_host: bool = False
+    """Whether the host looks at trees while they grow: where nothing waits for it. Known once the target is."""
     greedy_sharpness: ClassVar[float] = 1.0
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
@@ -134,11 +136,6 @@ class HeadDrafter(ABC):
         return found
 
     @property
-    def asks_host(self) -> bool:
-        """Whether the host looks at trees while they grow: where nothing waits for it."""
-        return self.engine is None and self.target is not None and self.target.model.device.type == "cpu"
-
-    @property
     def most(self) -> int:
         """How many levels the network can draft."""
         return 1 << 30
@@ -146,10 +143,14 @@ class HeadDrafter(ABC):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """See `mmspec.contract.Drafter`."""
-        menu = TREES
-        if self.floor and self.asks_host and not self.static:
-            menu = tuple(replace(shape, least=self.floor) for shape in PRUNED)
-        return tuple(shape for shape in menu if shape.depth <= self.most)
+        least = self.least
+        menu = PRUNED if least else TREES
+        return tuple(replace(shape, least=least) for shape in menu if shape.depth <= self.most)
+
+    @property
+    def least(self) -> float:
+        """`Shape.least` of these trees."""
+        return self.floor if self.asks_host and not self.static else 0.0
 
     @abstractmethod
     def taps(self, target: Any) -> tuple[int, ...]:
@@ -173,6 +174,7 @@ class HeadDrafter(ABC):
                 f"{target.num_layers} layers"
             )
         self.target = target
+        self.asks_host = self.engine is None and target.model.device.type == "cpu"
         words = self.net.draft_ids
         self.head = target.head if words is None else NarrowHead(target.head, words)
         self.needs = Needs(taps=tuple(sorted(set(taps))))
