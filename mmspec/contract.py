@@ -44,15 +44,12 @@ class Needs:
 
     taps: HF `hidden_states` indices (0 = embeddings, number of layers = final, after the last norm), returned for the
         prompt and for every verified node.
-    attention: the last layer's attention weights over the prompt, for vision-aware drafters; the target must have been
-        loaded with eager attention, the only kind that has them.
     embeddings: the input embeddings of the prompt, image features in place (tap 0, but of the prompt alone).
     inputs: the prompt's model inputs as the target got them, for a drafter that sees the pictures itself.
     focus: how much attention every prompt position gets in the last layer (`mmspec.focus`); under any attention.
     """
 
     taps: tuple[int, ...] = ()
-    attention: bool = False
     embeddings: bool = False
     inputs: bool = False
     focus: bool = False
@@ -213,8 +210,8 @@ class State:
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
     early: whether the target can commit a round before the host has read it, so that the next one can be started.
-    prompt_taps, prompt_embeddings, prompt_attention: what `Needs` asked for: tap -> [B, T, H], [B, T, H] and
-        [B, heads, T, T], valid for the first prompt_length[b] positions of a row.
+    prompt_taps, prompt_embeddings: what `Needs` asked for: tap -> [B, T, H], and [B, T, H], valid for the first
+        prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
     prompt_inputs, prompt_features: with `Needs.inputs`, what the target was given, and what it made of the pictures.
         All of the prompt is there while a drafter begins, and freed then.
@@ -233,7 +230,6 @@ class State:
     early: bool = False
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
-    prompt_attention: Tensor | None = None
     prompt_focus: Tensor | None = None
     prompt_inputs: dict[str, Any] = field(default_factory=dict)
     prompt_features: Any = None
@@ -241,7 +237,7 @@ class State:
     def forget_prompt(self) -> None:
         """Free what `Needs` asked for, which may be as large as a cache: drafters read it when they begin."""
         self.prompt_taps, self.prompt_inputs = {}, {}
-        self.prompt_embeddings = self.prompt_attention = self.prompt_focus = self.prompt_features = None
+        self.prompt_embeddings = self.prompt_focus = self.prompt_features = None
 
     def undrafted(self) -> Draft:
         """The draft of a plain step: only the pending token, or what stands for it in targets without one."""

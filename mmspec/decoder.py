@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -27,14 +26,13 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @dataclass
 class Heard:
-    """logits [B, N, V]; per tap, hidden states [B, N, H]; if asked for, the last layer's attention [B, heads, N, N].
+    """logits [B, N, V]; per tap, hidden states [B, N, H].
 
     features: what a model that sees made of the prompt's pictures.
     """
 
     logits: Tensor
     taps: dict[int, Tensor] = field(default_factory=dict)
-    attention: Tensor | None = None
     features: Any = None
 
 
@@ -131,22 +129,16 @@ class Decoder:
         return next(parts, self.model)
 
     def read(
-        self, pieces: Sequence[dict[str, Any]], lengths: list[int], taps: tuple[int, ...] = (), attention: bool = False
+        self, pieces: Sequence[dict[str, Any]], lengths: list[int], taps: tuple[int, ...] = ()
     ) -> tuple[RowCache, Heard]:
         """Prefill, one forward per piece.
 
         Args: pieces: model inputs with right-padded `input_ids` [B, T], or `inputs_embeds` [B, T, H] (padding is never
             attended to, being later); of a long prompt several, each with the next columns.
             lengths: real tokens per row.
-            taps: `hidden_states` indices to return for the whole prompt. attention: return the attention weights, too.
+            taps: `hidden_states` indices to return for the whole prompt.
         Returns: the cache, and logits [B, 1, V] after each row's last token.
-        Raises: UnsupportedError: the attention implementation has no weights to return.
         """
-        if attention and self.config._attn_implementation != "eager":
-            raise UnsupportedError(
-                f"the drafter looks at attention weights, which {self.config._attn_implementation} attention does not "
-                "return: load the target with attn_implementation='eager'"
-            )
         cache = RowCache(len(lengths), self.device)
         last: dict[int, Tensor] = {}  # row -> [V]
         parts: list[Heard] = []
@@ -158,18 +150,13 @@ class Decoder:
             extra: dict[str, Any] = {}
             if self.keeps_logits:
                 extra["logits_to_keep"] = torch.tensor(wanted, device=self.device)
-            if attention:
-                extra["output_attentions"] = True
             parts.append(self._forward(piece, cache, taps, **extra))
             for row, place in ends.items():
                 last[row] = parts[-1].logits[row, wanted.index(place) if self.keeps_logits else place]
         cache.fill(lengths)
         logits = torch.stack([last[row] for row in range(len(lengths))])[:, None]
         states = {tap: torch.cat([part.taps[tap] for part in parts], 1) for tap in taps}
-        weights = [
-            F.pad(part.attention, (0, end - part.attention.shape[-1])) for part in parts if part.attention is not None
-        ]
-        return cache, Heard(logits, states, torch.cat(weights, 2) if weights else None)
+        return cache, Heard(logits, states)
 
     def extend(
         self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
@@ -224,5 +211,4 @@ class Decoder:
         if taps:
             extra["output_hidden_states"] = sorted(taps)
         out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)
-        attention = out.attentions[-1] if "output_attentions" in extra else None
-        return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps}, attention)
+        return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps})

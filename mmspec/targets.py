@@ -169,7 +169,7 @@ class CausalTarget:
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
         focus = Focus(lengths)
         with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
-            prompt, heard = self.read(inputs, rows, taps, needs.attention)
+            prompt, heard = self.read(inputs, rows, taps)
         cache = self.decoder.settle(prompt, budget, needs.taps)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size, prompt=True)
@@ -187,7 +187,6 @@ class CausalTarget:
             room=min(budget, max(room)) - 2,
             prompt_taps=heard.taps,
             prompt_embeddings=heard.taps[0] if needs.embeddings else None,
-            prompt_attention=heard.attention,
             prompt_focus=focus.mean() if needs.focus else None,
             prompt_inputs=inputs if needs.inputs else {},
             prompt_features=heard.features if needs.inputs else None,
@@ -197,9 +196,7 @@ class CausalTarget:
             early=self.decoder.early and not sampler.remembers,
         )
 
-    def read(
-        self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = (), attention: bool = False
-    ) -> tuple[RowCache, Heard]:
+    def read(self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
         """Forward prompts (or whole texts) whose ids are `rows`, with the pictures in `inputs`. See `Decoder.read`."""
         arranged = self.arrange(inputs, rows)
         slots = torch.isin(
@@ -207,7 +204,7 @@ class CausalTarget:
         )
         pieces = [self.piece(arranged, start, end) for start, end in spans(slots, self.piece_size)]
         lengths = [len(row) for row in rows]
-        cache, heard = self.decoder.read(pieces, lengths, taps, attention)
+        cache, heard = self.decoder.read(pieces, lengths, taps)
         heard.features = arranged.get("features")
         if "position_ids" in arranged:
             following = [int(arranged["position_ids"][..., row, :n].max()) + 1 for row, n in enumerate(lengths)]

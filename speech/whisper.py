@@ -158,11 +158,9 @@ class Whisper(CausalTarget):
         found = super().piece(arranged, start, end)
         return {**found, "heard": arranged["heard"]} if start == 0 else found
 
-    def read(
-        self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = (), attention: bool = False
-    ) -> tuple[RowCache, Heard]:
+    def read(self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
         """See `CausalTarget`; what may not stand first, and what may never be said, is ruled out."""
-        cache, heard = super().read(inputs, rows, taps, attention)
+        cache, heard = super().read(inputs, rows, taps)
         heard.logits = self.allowed(heard.logits, first=True)
         return cache, heard
 

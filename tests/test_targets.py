@@ -40,28 +40,19 @@ from mmspec.targets import CausalTarget, check_finite
 
 @pytest.mark.parametrize("name", ["llama", "smolvlm"])
 def test_a_drafter_gets_what_it_needs_of_the_prompt(name: str) -> None:
-    """Hidden states, embeddings with the picture in place, attention: those of the plain model, row by row."""
+    """Hidden states, embeddings with the picture in place: those of the plain model, row by row."""
     model, target = test_equality.make(name, "eager")
     inputs = test_equality.inputs_for(target, 17, 9)
     sampler = Sampler(Sampling(), 2, torch.device("cpu"))
     with torch.inference_mode():
-        needs = Needs(taps=(1, 2), attention=True, embeddings=True)
+        needs = Needs(taps=(1, 2), embeddings=True)
         state = target.prefill({**inputs, "max_new_tokens": 9}, needs, sampler)
         assert state.prompt_embeddings is not None
-        assert state.prompt_attention is not None
         for row, n in enumerate((17, 9)):
-            out = model(**toys.row_of(inputs, row), output_hidden_states=True, output_attentions=True)
+            out = model(**toys.row_of(inputs, row), output_hidden_states=True)
             assert torch.allclose(state.prompt_embeddings[row, :n], out.hidden_states[0][0], atol=1e-6)
-            assert torch.allclose(state.prompt_attention[row, :, :n, :n], out.attentions[-1][0], atol=1e-6)
             for tap in (1, 2):
                 assert torch.allclose(state.prompt_taps[tap][row, :n], out.hidden_states[tap][0], atol=1e-6)
-
-
-def test_attention_weights_need_eager_attention() -> None:
-    target = CausalTarget(toys.llama("sdpa"))
-    sampler = Sampler(Sampling(), 1, torch.device("cpu"))
-    with pytest.raises(UnsupportedError, match="attn_implementation='eager'"):
-        target.prefill({**toys.prompts(5), "max_new_tokens": 9}, Needs(attention=True), sampler)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
