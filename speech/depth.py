@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import CHAINS
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.children import Choice
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import chain

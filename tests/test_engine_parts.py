@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from mmspec.decoder import Decoder
-from mmspec.drafters.growing import MANY, PART, best_of_many
+from mmspec.drafters.children import MANY, PART, best_of_many
 from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
 from mmspec.engine.fusing import Part, fuse

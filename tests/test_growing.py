@@ -11,10 +11,11 @@ from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
 from mmspec.control import PRUNED, TREES
+from mmspec.drafters.children import Choice, Judged
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle import Eagle, Eagle1
-from mmspec.drafters.growing import Choice, Guess, Judged, grow, grow_at_once
+from mmspec.drafters.growing import Guess, grow, grow_at_once
 from mmspec.drafters.hydra import Hydra
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget

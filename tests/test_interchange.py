@@ -21,7 +21,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec import cli, registry
-from mmspec.drafters.growing import Choice
+from mmspec.drafters.children import Choice
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, UnsupportedError
 from mmspec.interchange import export as exporting
 from mmspec.interchange.export import export

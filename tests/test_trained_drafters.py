@@ -30,10 +30,10 @@ from mmspec.acceptance.ratio import Ratio, without
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import NO_DRAFT, Fixed
+from mmspec.drafters.children import Judged
 from mmspec.drafters.dflash import spread_taps
 from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle3 import usual_taps
-from mmspec.drafters.growing import Judged
 from mmspec.drafters.independent import Independent, Speaking
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots

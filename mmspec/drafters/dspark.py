@@ -10,7 +10,7 @@ s what the node's parent remembers (0 at the pending token).
 It is the recurrent one of the paper's sequential heads, with the target's frozen embeddings and output head in the
 place of two matrices as long as the vocabulary. A confidence head, exp(C tanh(said)), tells what the law of a node is
 worth. The paper's says how far to verify a chain; this one has three numbers, which decide who wins the target's race
-and so what a tree holds (`mmspec.drafters.growing.Judged`). How many nodes are worth verifying, `auto` measures.
+and so what a tree holds (`mmspec.drafters.children.Judged`). How many nodes are worth verifying, `auto` measures.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 
+from mmspec.drafters.children import Judged
 from mmspec.drafters.dflash import BlockDrafter, BlockNet
-from mmspec.drafters.growing import Above, Expand, Judged
+from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet
 
 FAR = 3.0

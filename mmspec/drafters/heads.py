@@ -1,5 +1,5 @@
 """What drafters that are trained on the target's features have in common: they borrow its frozen embeddings and output
-head, draft trees that are dynamic (`mmspec.drafters.growing`) or static (`mmspec.drafters.static`), and are saved as a
+head, draft trees that are dynamic (`mmspec.drafters.growing`) or static (`mmspec.drafters.filling`), and are saved as a
 small network beside a description.
 
 A method is a subclass: its network, which features it taps, and what it does on one request.
@@ -22,7 +22,9 @@ from mmspec.checkpoints import WEIGHTS
 from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
 from mmspec.control import PRUNED, TREES
 from mmspec.drafters import eight_bits
-from mmspec.drafters.growing import Choice, Expand, Guess, Plan, fill, grow, grow_at_once, planned
+from mmspec.drafters.children import Choice
+from mmspec.drafters.filling import Plan, fill, planned
+from mmspec.drafters.growing import Expand, Guess, grow, grow_at_once
 from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words

@@ -20,7 +20,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Above, Choice
+from mmspec.drafters.children import Choice
+from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.medusa import ResidualBlock
 from mmspec.drafters.slots import Last, Slots

@@ -24,7 +24,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Above, Choice
+from mmspec.drafters.children import Choice
+from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Slots
 from mmspec.errors import MismatchError

@@ -21,7 +21,8 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.growing import Choice, Guess
+from mmspec.drafters.children import Choice
+from mmspec.drafters.growing import Guess
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Last
 from mmspec.sampling import Sampler

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from mmspec.cache import Past
 from mmspec.contract import Accepted, Draft, State, Verified
-from mmspec.drafters.growing import Choice, Expand, Guess, Plan
+from mmspec.drafters.children import Choice
+from mmspec.drafters.filling import Plan
+from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
 from mmspec.engine.steps import WIDTHS

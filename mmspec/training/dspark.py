@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from mmspec.drafters.children import race
 from mmspec.drafters.dflash import BlockNet
 from mmspec.drafters.dspark import DSpark, SparkNet
-from mmspec.drafters.growing import race
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import TREES
-from mmspec.drafters.growing import Above, Choice, fill, grow, planned
+from mmspec.drafters.children import Choice
+from mmspec.drafters.filling import fill, planned
+from mmspec.drafters.growing import Above, grow
 from mmspec.drafters.independent import Speaking
 from mmspec.drafters.static import TYPICAL, best_tree
 from mmspec.errors import InputError

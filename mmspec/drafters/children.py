@@ -1,0 +1,159 @@
+"""Which children a node gets from the law that a drafter has of it. It depends on the kind of proposal:
+
+point    log q, plain top-k.
+coupled  top-k of c log q + g with the target's noise g; the confidence is their softmax. c above 1 pays where the
+         target is surer than the drafter, whose q is a mean of the laws that the target may have. A drafter may
+         judge node by node how much its law counts, and how sure the outcome is (`Judged`).
+sampled  drawn without replacement, with noise of the draft's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmspec.contract import Kind
+from mmspec.placeholders import listed, rule_out
+from mmspec.sampling import Sampler
+
+MANY, PART = 8192, 128
+"""From which vocabulary on it is searched in parts, and of how many words."""
+
+
+class Judged(NamedTuple):
+    """Laws of nodes, and what their drafter thinks of them: positive factors, each [B, F, 1]. Children that are drawn
+    from a law, and plain ones above temperature 0, do not ask for them.
+
+    logits: [B, F, V]. trust, sharpness: of `Choice.trust` and `Choice.sharpness`, where the target's noise decides.
+    greedy: of the sharpness at temperature 0.
+    """
+
+    logits: Tensor
+    trust: Tensor
+    sharpness: Tensor
+    greedy: Tensor
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How children are chosen on one request.
+
+    placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise.
+    sharpness: exponent of the confidence, coupled or greedy. barred: the placeholders on the sampler's device.
+    """
+
+    sampler: Sampler
+    kind: Kind
+    placeholders: Collection[int] = ()
+    trust: float = 1.0
+    sharpness: float = 1.0
+    barred: Tensor | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "barred", listed(tuple(self.placeholders), self.sampler.device))
+
+    @property
+    def draws(self) -> bool:
+        """Whether children are drawn from a law that the draft must declare."""
+        return self.kind == "sampled" and not self.sampler.greedy
+
+    @property
+    def races(self) -> bool:
+        """Whether the target's noise decides with them."""
+        return self.kind == "coupled" and not self.sampler.greedy
+
+    @property
+    def personal(self) -> bool:
+        """Whether nodes with the same law may have other children."""
+        return self.draws or self.sampler.remembers
+
+    def children(
+        self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Children of nodes with a law in logits: tokens and log-confidence [B, F, k], and the law [B, F, V].
+
+        Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
+            levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
+            costs as well.
+        """
+        logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
+        scores = self._scores(rule_out(logits, self.barred), paths)
+        if self.draws:
+            raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
+        elif self.races:
+            # the rule asks for one more
+            noise = self.sampler.noise_ahead(emitted, max(level, levels) + 1, scores.shape[-1])
+            raced = self._raced(scores, noise[:, level : level + 1], judged)
+        else:
+            raced = self._sharpened(scores, judged)
+        return (*_first(raced, k), scores)
+
+    def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
+        [B, levels, k]. Not for a `personal` choice."""
+        scores = self.sampler.shape(rule_out(logits, self.barred))
+        if not self.races:
+            return _first(self._sharpened(scores), k)
+        levels = scores.shape[1]
+        noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])
+        return _first(self._raced(scores, noise[:, :levels]), k)
+
+    def _sharpened(self, scores: Tensor, judged: Judged | None = None) -> Tensor:
+        if not self.sampler.greedy:
+            return scores
+        return scores * (self.sharpness if judged is None else judged.greedy * self.sharpness)
+
+    def _raced(self, scores: Tensor, noise: Tensor, judged: Judged | None = None) -> Tensor:
+        if judged is not None:
+            return race(scores, noise, judged.trust * self.trust, judged.sharpness * self.sharpness)
+        raced = torch.add(noise, scores, alpha=self.trust)
+        return raced if self.sharpness == 1 else raced * self.sharpness
+
+    def _scores(self, logits: Tensor, paths: Tensor) -> Tensor:
+        """Warped log-scores [B, F, V], as the target's are."""
+        if not self.sampler.remembers:
+            return self.sampler.shape(logits)
+        each = zip(paths.unbind(1), logits.unbind(1), strict=True)
+        return torch.stack([self.sampler.after(path, law) for path, law in each], 1)
+
+    def paths(self, above: Tensor, origin: Tensor, tokens: Tensor) -> Tensor:
+        """Those to nodes [B, F] from those [B, M, L] to the nodes of the level before; origin: [B, F] parents there."""
+        if not self.sampler.remembers:
+            return above
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        return torch.cat([above[rows, origin], tokens[..., None]], -1)
+
+
+def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Tensor:
+    """Log-confidence [.., V], not normalised, that a token wins the target's race.
+
+    Args: scores: [.., V] log q. noise: [.., V] the target's. trust, sharpness: [.., 1] whole, as in `Choice`.
+    """
+    return torch.addcmul(noise, scores, trust) * sharpness
+
+
+def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
+    confidence, token = best_of_many(raced.log_softmax(-1), min(k, raced.shape[-1]))
+    # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
+    token = torch.where(confidence == -torch.inf, token[..., :1], token)
+    # sorting puts NaN first, and a node must not stand before its parent
+    return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
+
+
+def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(k)` of [.., V]: of a large vocabulary only the parts with the k highest maxima are searched, which
+    takes a GPU a few small launches instead of many."""
+    size = scores.shape[-1]
+    if size < MANY or k * PART > size:
+        return scores.topk(k, dim=-1)
+    parts = F.pad(scores, (0, -size % PART), value=-torch.inf).unflatten(-1, (-1, PART))
+    highest = parts.amax(-1).topk(k, dim=-1).indices  # [.., k]
+    values, place = parts.gather(-2, highest[..., None].expand(*highest.shape, PART)).flatten(-2).topk(k, dim=-1)
+    index = highest.gather(-1, place // PART) * PART + place % PART
+    return values, index.clamp(max=size - 1)  # a padded place can win only where fewer than k scores are numbers
