@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Unpack
 
 import torch
@@ -55,6 +56,9 @@ _OWN_INPUTS = {
     "output_attentions", "output_hidden_states", "logits_to_keep", "mm_encoder_outputs", "kwargs",
 }  # fmt: skip
 """Arguments of a model's forward that are not for callers: the decode loop sets them, or they are for training."""
+
+READING = Lock()
+"""Processors and tokenizers remember how they were last asked to pad, and in what language: one prompt at a time."""
 
 
 def load(
@@ -191,7 +195,8 @@ class Pipeline:
         if spoken and self.target.modality != "speech":
             raise InputError(f"{type(self.target.model).__name__} does not speak: leave voice out")
         texts, pictures = read_prompts(prompt, image)
-        return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **spoken)
+        with READING:
+            return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **spoken)
 
     def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.

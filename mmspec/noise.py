@@ -14,7 +14,7 @@ TARGET, DRAFT, ACCEPT = 1, 2, 3
 """Streams: what the target emits, what a drafter samples, the coins of a ratio rule."""
 
 _MASK = 0xFFFFFFFF
-_GOLDEN = 0x9E3779B9
+_GOLDEN, _SILVER = 0x9E3779B9, 0x85EBCA6B
 _BITS = 23
 
 
@@ -38,7 +38,7 @@ def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor
     """
     key = _mix((seeds & _MASK) ^ (stream * _GOLDEN & _MASK))
     key = _mix(((seeds >> 32) & _MASK) ^ key)
-    key = _mix((key[:, None] + positions * _GOLDEN) & _MASK)
+    key = _mix((key[:, None] + positions * _GOLDEN + (positions >> 32) * _SILVER) & _MASK)
     bits = _mix(_mix((key[:, :, None] + _indices(width, seeds.device)) & _MASK))
     return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
 

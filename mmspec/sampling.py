@@ -191,9 +191,15 @@ class Sampler:
         It is new in every round, also where a position is drafted again: a rule that looked at the whole draft, such as
         block verification, has used up the noise of the tokens that it rejected.
 
-        Args: emitted: [B] tokens before this round. level: below 256. lanes: nodes of the level, 256 at most.
+        Args: emitted: [B] tokens before this round. lanes: nodes of the level.
         Returns: [B, lanes, V].
+        Raises: InputError: a level or lane beyond 256, whose numbers would be those of another node.
         """
+        if level >= 256 or lanes > 256:
+            raise InputError(
+                f"a drawn tree has 256 levels and 256 nodes with children in each at most, this one {level + 1} and "
+                f"{lanes}: ask for a smaller shape"
+            )
         lane = torch.arange(lanes, device=emitted.device)
         return noise.gumbel(self.seeds, noise.DRAFT, emitted[:, None] * 2**16 + level * 2**8 + lane, vocab_size)
 

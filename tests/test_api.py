@@ -3,6 +3,8 @@
 import copy
 import logging
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,28 @@ def test_a_list_of_prompts_gives_a_list_of_answers(pipe: mmspec.Pipeline) -> Non
     assert one[0].token_ids == pipe(prompt="why", max_new_tokens=4).token_ids
     pieces = next(pipe.stream([RED, None], ["why", QUESTION], max_new_tokens=4))
     assert [len(piece.tokens) for piece in pieces] == [1, 1]
+
+
+def test_prompts_of_several_threads_are_read_one_at_a_time(
+    pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer remembers how it was last asked to pad: another thread's batch would come out ragged."""
+    inside, most, encode = [], [], pipe.target.encode
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        inside.append(1)
+        time.sleep(0.005)
+        most.append(len(inside))
+        found = encode(*arguments, **options)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(pipe.target, "encode", watched)
+    pipes = [pipe, pipe.with_drafter("none")] * 3
+    with ThreadPoolExecutor(len(pipes)) as pool:
+        found = list(pool.map(lambda each: each.prepare(None, ["hi", "hello there"]), pipes))
+    assert max(most) == 1
+    assert all(len(one["input_ids"]) == 2 for one in found)
 
 
 def test_pieces_put_together_are_the_answer(pipe: mmspec.Pipeline, language_model: Path) -> None:

@@ -28,7 +28,7 @@ from mmspec import cli
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.checkpoints import save_drafter
-from mmspec.contract import Draft, Shape, State
+from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import OWN, Auto, Fixed, control_for
 from mmspec.drafters.datastore import SEPARATOR, Datastore, suffix_order
 from mmspec.drafters.datastore_cli import build
@@ -39,7 +39,7 @@ from mmspec.drafters.hybrid import Hybrid, mixed
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.lookahead import Lookahead, Trajectories
 from mmspec.drafters.none import NoDrafter
-from mmspec.drafters.recycling import SHARES, Recycling
+from mmspec.drafters.recycling import SHARES, Recycled, Recycling
 from mmspec.drafters.retrieval import Retrieval
 from mmspec.drafters.static import best_tree
 from mmspec.drafters.suffix import Suffix, SuffixStore
@@ -384,6 +384,23 @@ def test_successors_are_those_of_the_last_verification_rejected_nodes_included()
     assert drafter.successors.numel() == 3 * (toys.VOCAB + 1)
     assert drafts[0].size == 1  # nothing is known yet, so nothing is verified in vain
     assert max(draft.size for draft in drafts) == 8
+
+
+def test_a_request_goes_on_with_what_it_learned_when_its_drafter_forgets() -> None:
+    class Forgotten(Recycled):
+        def propose(self, state: State) -> Draft:
+            self.drafter.forget()
+            return super().propose(state)
+
+    class Forgetful(Recycling):
+        def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recycled:
+            return Forgotten(self, super().begin(state, sampler, kind).successors)
+
+    target = test_equality.make("llama")[1]
+    want = toys.answer(target, NoDrafter(), toys.prompts(12, 9), 30).rows
+    got = toys.answer(target, Forgetful(total=8, depth=2, width=3), toys.prompts(12, 9), 30)
+    assert got.rows == want
+    assert max(got.accepted) > 0
 
 
 # Lookahead ----------------------------------------------------------------------------------------------------------

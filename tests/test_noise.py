@@ -37,7 +37,7 @@ def chi_square(x: Tensor, cells: int) -> float:
     return float(torch.special.gammaincc(torch.tensor((cells - 1) / 2, dtype=torch.float64), statistic / 2))
 
 
-@pytest.mark.parametrize("counter", ["seed", "high seed", "position", "index"])
+@pytest.mark.parametrize("counter", ["seed", "high seed", "position", "high position", "index"])
 def test_numbers_are_uniform_and_neighbours_independent_along_every_counter(counter: str) -> None:
     n = 200_000
     count, one = torch.arange(n), torch.zeros(1, 1, dtype=torch.long)
@@ -47,6 +47,8 @@ def test_numbers_are_uniform_and_neighbours_independent_along_every_counter(coun
         x = noise.uniform(count << 32, noise.TARGET, one.expand(n, 1), 1)
     elif counter == "position":
         x = noise.uniform(seeds(3), noise.TARGET, count[None], 1)
+    elif counter == "high position":
+        x = noise.uniform(seeds(3), noise.TARGET, count[None] << 32, 1)
     else:
         x = noise.uniform(seeds(3), noise.TARGET, one, n)
     x = x.flatten()

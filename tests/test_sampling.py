@@ -83,6 +83,15 @@ def test_no_order_of_equal_tokens_decides_what_top_p_keeps(top_k: int) -> None:
     assert ((logits == edge).sum(-1) > 1).any()  # there were some to tell apart
 
 
+@pytest.mark.parametrize(("level", "lanes"), [(0, 257), (256, 1)])
+def test_no_two_nodes_of_a_drawn_tree_share_their_noise(level: int, lanes: int) -> None:
+    sampler, emitted = Sampler(Sampling(), 1, torch.device("cpu")), torch.tensor([7])
+    known = torch.cat([sampler.draft_noise(emitted, each, 256, 3)[0, :, 0] for each in range(3)])
+    assert len(known.unique()) == len(known)
+    with pytest.raises(InputError, match="smaller shape"):
+        sampler.draft_noise(emitted, level, lanes, 3)
+
+
 @pytest.mark.parametrize("penalty", [1.0, 1.4])
 def test_every_step_of_generate_has_the_law_of_our_nodes(penalty: float) -> None:
     """transformers reports the warped scores of each step of its own sampling loop."""

@@ -71,20 +71,20 @@ class Recycling:
         if self.successors is None or self.successors.device != device:
             size = (self.vocab_size + 1, self.width)
             self.successors = torch.full(size, UNKNOWN, dtype=torch.int32, device=device)
-        return Recycled(self)
+        return Recycled(self, self.successors)
 
 
 @dataclass
 class Recycled:
-    """Token recycling on one request."""
+    """Token recycling on one request, which keeps the matrix that it began with, whoever makes the drafter forget."""
 
     drafter: Recycling
+    successors: Tensor
 
     def propose(self, state: State) -> Draft:
         """A static tree filled from the pending tokens; nodes below an unknown successor are invalid."""
         assert state.pending is not None
         own = self.drafter
-        assert own.successors is not None
         levels = state.levels(own.depth)
         width = own.width if state.shape is None else min(own.width, state.shape.width)
         nodes = best_tree((SHARES,), state.nodes(own.total), levels, width)
@@ -94,7 +94,7 @@ class Recycled:
             size = sum(node.level == level for node in nodes)
             parents, ranks, _ = shape[tokens.shape[1] : tokens.shape[1] + size].unbind(1)
             above = tokens[:, parents]  # [B, nodes of the level]
-            found = own.successors[above.clamp(min=0), ranks].long()
+            found = self.successors[above.clamp(min=0), ranks].long()
             tokens = torch.cat([tokens, torch.where(above < 0, UNKNOWN, found)], 1)
             if level == 1 and not bool((found != UNKNOWN).any()):  # a tree of nothing would be verified all the same
                 return state.undrafted()
@@ -103,8 +103,7 @@ class Recycled:
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
-        table = self.drafter.successors
-        assert table is not None
+        table = self.successors
         logits = forbid(verified.logits, self.drafter.placeholders)
         best = logits.topk(table.shape[1], dim=-1).indices.flatten(0, 1)  # [B * N, width]
         unused = table.shape[0] - 1
