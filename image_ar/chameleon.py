@@ -40,6 +40,7 @@ LUMINA_PROMPT = "Generate an image of {width}x{height} according to the followin
 class Chameleon(ImageTarget):
     """A Chameleon that draws. See `mmspec.loading.Family`."""
 
+    hf = ("ChameleonForConditionalGeneration", "ChameleonProcessor")
     usual_guidance = 3.0
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -73,20 +74,6 @@ class Chameleon(ImageTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Chameleon or Anole."""
         return config.model_type == "chameleon" and not of_lumina(config)
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.chameleon.modeling_chameleon import ChameleonForConditionalGeneration
-
-        return ChameleonForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.chameleon.processing_chameleon import ChameleonProcessor
-
-        return ChameleonProcessor
 
     def ends_of_lines(self) -> list[int]:
         """The language model's ids of the layout's own tokens, in the order in which the layout numbers them."""

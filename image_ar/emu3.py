@@ -34,6 +34,7 @@ class Emu3(ImageTarget):
     `negative_prompt_ids` [B, T'] with `negative_prompt_attention_mask`, which guidance needs.
     """
 
+    hf = ("Emu3ForConditionalGeneration", "Emu3Processor")
     usual_guidance = 3.0
     pictures = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
 
@@ -57,20 +58,6 @@ class Emu3(ImageTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Emu3 with its picture tokenizer."""
         return config.model_type == "emu3"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.emu3.modeling_emu3 import Emu3ForConditionalGeneration
-
-        return Emu3ForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.emu3.processing_emu3 import Emu3Processor
-
-        return Emu3Processor
 
     def _layout(self, rows: int, columns: int) -> Layout:
         end = self.codes

@@ -109,6 +109,7 @@ class GlmImage(ImageTarget):
     them: rows and columns of each picture and of its preview, the same for all.
     """
 
+    hf = ("GlmImageForConditionalGeneration", "GlmImageProcessor")
     settings = ()
     applies = ()
     pictures = ("image_grid_thw", "images_per_sample")
@@ -134,20 +135,6 @@ class GlmImage(ImageTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of GLM-Image."""
         return config.model_type == "glm_image"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.glm_image.modeling_glm_image import GlmImageForConditionalGeneration
-
-        return GlmImageForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
-
-        return GlmImageProcessor
 
     def _layout(self, rows: int, columns: int, small: tuple[int, int] | None = None) -> TwoGrids:
         ratio = rows / columns

@@ -27,6 +27,7 @@ from mmspec.prompts import check_plain
 class Janus(ImageTarget):
     """A Janus checkpoint that draws. See `mmspec.loading.Family`."""
 
+    hf = ("JanusForConditionalGeneration", "JanusProcessor")
     usual_guidance = 5.0
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -51,20 +52,6 @@ class Janus(ImageTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Janus."""
         return config.model_type == "janus"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.janus.modeling_janus import JanusForConditionalGeneration
-
-        return JanusForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.janus.processing_janus import JanusProcessor
-
-        return JanusProcessor
 
     @property
     def codebook(self) -> Tensor:

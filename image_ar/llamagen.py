@@ -71,15 +71,15 @@ class LlamaGenTarget(ImageTarget):
         """Whether the configuration is one of this package's LlamaGen."""
         return config.model_type == "mmspec-llamagen"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class of the model."""
         from mmspec.image_ar.llamagen_model import LlamaGen
 
         return LlamaGen
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads the names of classes."""
         return Classes
 

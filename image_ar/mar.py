@@ -88,13 +88,13 @@ class MarTarget(CausalTarget):
         """Whether the configuration is one of this package's MAR."""
         return config.model_type == "mmspec-mar"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class of the model."""
         return mar_class()
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads captions, or the names of classes."""
         from transformers import PreTrainedTokenizerFast
 

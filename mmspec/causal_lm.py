@@ -28,15 +28,15 @@ class CausalLM(CausalTarget):
         alone = config.get_text_config(decoder=True) is config and not config.is_encoder_decoder
         return alone and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The HF class of the model."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads the tokenizer from a folder."""
         from transformers import AutoTokenizer
 

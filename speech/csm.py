@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import CsmForConditionalGeneration, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
@@ -55,6 +55,7 @@ class CsmState(State):
 class Csm(Speaking):
     """A CSM checkpoint. See `mmspec.loading.Family`."""
 
+    hf = ("CsmForConditionalGeneration", "CsmProcessor")
     usual_drafter = "depth"
     compiles = False
 
@@ -67,18 +68,6 @@ class Csm(Speaking):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of CSM."""
         return config.model_type == "csm"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return CsmForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import CsmProcessor
-
-        return CsmProcessor
 
     @property
     def codebooks(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import DiaForConditionalGeneration, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import State
 from mmspec.errors import InputError
@@ -39,6 +39,7 @@ USUAL_TOP_K = 50
 class Dia(Delayed):
     """A Dia checkpoint, see `mmspec.loading.Family`."""
 
+    hf = ("DiaForConditionalGeneration", "DiaProcessor")
     noun = "Dia"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -55,18 +56,6 @@ class Dia(Delayed):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Dia."""
         return config.model_type == "dia"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return DiaForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import DiaProcessor
-
-        return DiaProcessor
 
     @property
     def budget(self) -> int:

@@ -94,13 +94,13 @@ class Llasa(Speaking):
         """Whether the configuration is that of a Llama that speaks."""
         return config.model_type == "llama" and (config.vocab_size == VOCABULARY or hasattr(config, "speech_codes"))
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The HF class of the model."""
         return LlamaForCausalLM
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """The class of tokenizer and codec together."""
         return LlasaProcessor
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import MusicgenForConditionalGeneration, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
@@ -27,6 +27,7 @@ from mmspec.speech.speaking import LONGEST_S
 class Musicgen(Delayed):
     """A MusicGen checkpoint, see `mmspec.loading.Family`."""
 
+    hf = ("MusicgenForConditionalGeneration", "MusicgenProcessor")
     noun = "MusicGen"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -45,18 +46,6 @@ class Musicgen(Delayed):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of MusicGen."""
         return config.model_type == "musicgen"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return MusicgenForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import MusicgenProcessor
-
-        return MusicgenProcessor
 
     @property
     def prompt_vocab_size(self) -> int:
