@@ -22,7 +22,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, read_decoder
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
+from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
 from mmspec.prompts import check_plain
 from mmspec.targets import unpad
 
@@ -83,15 +83,9 @@ class Chameleon(ImageTarget):
         """How a picture lies. side: codes per row of the pictures that the picture tokenizer was made for."""
         return Layout(side, side, self.codes, tail=(self.codes,))
 
-    @property
-    def codebook(self) -> Tensor:
-        """[codes, d]."""
-        return self.model.model.vqmodel.quantize.embedding.weight.detach()
-
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
-        if any(images):
-            raise InputError(f"{type(self).__name__} draws from a text here: leave image out")
+        check_no_pictures(images, type(self).__name__)
         check_plain(texts, processor.tokenizer)
         asked = [self.prompt(text) for text in texts]
         rows = [processor.tokenizer(text)["input_ids"] for text in asked]
@@ -129,8 +123,8 @@ class Chameleon(ImageTarget):
         """See `ImageTarget.pixels`."""
         if self.painter is None:
             raise UnsupportedError(f"the checkpoint has no picture decoder: {FILE} is not in its folder")
-        vectors = self.model.model.vqmodel.quantize.embedding(codes).permute(0, 3, 1, 2)
-        return self.painter(self.model.model.vqmodel.post_quant_conv(vectors))[0]
+        vectors = self.vqmodel.quantize.embedding(codes).permute(0, 3, 1, 2)
+        return self.painter(self.vqmodel.post_quant_conv(vectors))[0]
 
 
 class Lumina(Chameleon):
@@ -141,6 +135,7 @@ class Lumina(Chameleon):
     """
 
     pictures = ("image_sizes",)
+    any_size = True
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -159,11 +154,6 @@ class Lumina(Chameleon):
 
     def _layout(self, rows: int, columns: int) -> Layout:
         return Layout(rows, columns, self.codes, newline=self.codes, tail=(self.codes + 1,))
-
-    @property
-    def budget(self) -> int:
-        """The request's size decides; no picture is larger than the context."""
-        return self.decoder.max_length
 
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The size that the request asks for, or the usual one."""

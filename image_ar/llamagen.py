@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import normalize
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
@@ -58,6 +57,7 @@ class LlamaGenTarget(ImageTarget):
     """A LlamaGen folder. See `mmspec.loading.Family`."""
 
     usual_guidance = 4.0
+    unit_codes = True
     examples = ("0", "1", "2", "3")
     """Prompts to begin with, classes that every model has."""
 
@@ -84,9 +84,9 @@ class LlamaGenTarget(ImageTarget):
         return Classes
 
     @property
-    def codebook(self) -> Tensor:
-        """[codes, d], unit vectors, as the picture decoder takes them."""
-        return normalize(self.model.vqmodel.quantize.embedding.weight.detach().float(), dim=-1)
+    def vqmodel(self) -> Any:
+        """The stock picture tokenizer."""
+        return self.model.vqmodel
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` [B, 1]: classes, by number or name."""
@@ -100,7 +100,7 @@ class LlamaGenTarget(ImageTarget):
 
     def pixels(self, codes: Tensor) -> Tensor:
         """See `ImageTarget.pixels`."""
-        return self.model.vqmodel.decode(codes.flatten(1))[0]
+        return self.vqmodel.decode(codes.flatten(1))[0]
 
 
 RENAMED = (
