@@ -13,7 +13,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -23,7 +22,7 @@ from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, read_decode
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
-from mmspec.prompts import check_plain
+from mmspec.prompts import check_plain, padded
 from mmspec.targets import unpad
 
 logger = logging.getLogger(__name__)
@@ -92,10 +91,7 @@ class Chameleon(ImageTarget):
         for text, row in zip(asked, rows, strict=True):
             check_known(text, row, processor.tokenizer)
         opening = [self.names[name] for name in (TURN, START) if name in self.names] + self.size_tokens(self.layout)
-        width = max(map(len, rows))
-        padded = [[self.filler] * (width - len(row)) + row + opening for row in rows]
-        mask = [[0] * (width - len(row)) + [1] * (len(row) + len(opening)) for row in rows]
-        return {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
+        return padded([row + opening for row in rows], self.filler)
 
     def prompt(self, text: str) -> str:
         """What is asked for a caption."""

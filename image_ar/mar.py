@@ -24,7 +24,7 @@ from mmspec.image_ar.pictures import to_picture, to_pixels
 from mmspec.image_ar.words import check_known, check_no_pictures
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
-from mmspec.prompts import check_plain
+from mmspec.prompts import check_plain, padded
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, unpad
@@ -131,12 +131,7 @@ class MarTarget(CausalTarget):
         rows = [processor(text, add_special_tokens=False)["input_ids"] for text in texts]
         for text, row in zip(texts, rows, strict=True):
             check_known(text, row, processor)
-        width = max(map(len, rows))
-        pads = [width - len(row) for row in rows]
-        return {
-            "input_ids": torch.tensor([[0] * pad + row for pad, row in zip(pads, rows, strict=True)]),
-            "attention_mask": torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads]),
-        }
+        return padded(rows, 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Canvas:  # type: ignore[override]
         """An empty canvas; nothing is computed.

@@ -23,6 +23,7 @@ from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
+from mmspec.prompts import padded
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
@@ -106,7 +107,7 @@ class Csm(Speaking):
         if any(images) or voice is not None:
             raise InputError("CSM is served with texts alone: leave image and voice out")
         rows = [processor.tokenizer(f"[0]{text}")["input_ids"] for text in texts]
-        return self.padded(rows)
+        return padded(rows, self.tokenizer.pad_token_id or 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the prompts and draw the first code of the first frame.
