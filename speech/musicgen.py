@@ -13,11 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
@@ -57,15 +55,6 @@ class Musicgen(Delayed):
         """Columns of LONGEST_S seconds."""
         return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)
 
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` [B, T] of descriptions."""
-        if any(images) or voice is not None:
-            raise InputError("MusicGen is served with texts alone: leave image and voice out")
-        found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
-        return {name: found[name] for name in ("input_ids", "attention_mask")}
-
     @torch.no_grad()
     def track(self, row: list[int], total: int, scale: float) -> Track:
         """A row whose text [T] has been read."""
@@ -81,16 +70,7 @@ class Musicgen(Delayed):
 
         The last token stands for padding: it has all the mass where the pattern forces it, and none elsewhere.
         """
-        rows = len(track.text)
-        ids = columns.T.repeat(rows, 1)  # [R K, N]
-        out = self.model(
-            encoder_outputs=(track.text,),
-            attention_mask=track.mask,
-            decoder_input_ids=ids,
-            past_key_values=track.cache,
-            use_cache=True,
-        )
-        logits = out.logits.unflatten(0, (rows, self.codebooks)).transpose(1, 2)  # [R, N, K, V]
+        logits = self.logits(track, columns.T.repeat(len(track.text), 1))  # of ids [R K, N]
         return self.patterned(self.mixed(logits, track.scale), before, track.total)
 
     def mixed(self, logits: Tensor, scale: float) -> Tensor:
