@@ -149,10 +149,6 @@ class CausalTarget:
         """The ids that end an answer."""
         return end_tokens(self.model.generation_config)
 
-    def product(self, ids: list[int]) -> dict[str, Any]:
-        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`."""
-        return {}
-
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """What ends the rows of a request."""
         return TextStop(self.ends(), budget, strings, text_of)
@@ -162,8 +158,11 @@ class CausalTarget:
         return None
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """The same where it depends on the row's prompt, too: `inputs` is what `prefill` was given."""
-        return self.product(ids)
+        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`.
+
+        Args: inputs: what `prefill` was given.
+        """
+        return {}
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.
