@@ -13,7 +13,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -22,8 +21,8 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, read_decoder
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
-from mmspec.prompts import check_plain
+from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
+from mmspec.prompts import check_plain, padded
 from mmspec.targets import unpad
 
 logger = logging.getLogger(__name__)
@@ -40,6 +39,7 @@ LUMINA_PROMPT = "Generate an image of {width}x{height} according to the followin
 class Chameleon(ImageTarget):
     """A Chameleon that draws. See `mmspec.loading.Family`."""
 
+    hf = ("ChameleonForConditionalGeneration", "ChameleonProcessor")
     usual_guidance = 3.0
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -74,20 +74,6 @@ class Chameleon(ImageTarget):
         """Whether the configuration is one of Chameleon or Anole."""
         return config.model_type == "chameleon" and not of_lumina(config)
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.chameleon.modeling_chameleon import ChameleonForConditionalGeneration
-
-        return ChameleonForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.chameleon.processing_chameleon import ChameleonProcessor
-
-        return ChameleonProcessor
-
     def ends_of_lines(self) -> list[int]:
         """The language model's ids of the layout's own tokens, in the order in which the layout numbers them."""
         return [self.names[END]]
@@ -96,25 +82,16 @@ class Chameleon(ImageTarget):
         """How a picture lies. side: codes per row of the pictures that the picture tokenizer was made for."""
         return Layout(side, side, self.codes, tail=(self.codes,))
 
-    @property
-    def codebook(self) -> Tensor:
-        """[codes, d]."""
-        return self.model.model.vqmodel.quantize.embedding.weight.detach()
-
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
-        if any(images):
-            raise InputError(f"{type(self).__name__} draws from a text here: leave image out")
+        check_no_pictures(images, type(self).__name__)
         check_plain(texts, processor.tokenizer)
         asked = [self.prompt(text) for text in texts]
         rows = [processor.tokenizer(text)["input_ids"] for text in asked]
         for text, row in zip(asked, rows, strict=True):
             check_known(text, row, processor.tokenizer)
         opening = [self.names[name] for name in (TURN, START) if name in self.names] + self.size_tokens(self.layout)
-        width = max(map(len, rows))
-        padded = [[self.filler] * (width - len(row)) + row + opening for row in rows]
-        mask = [[0] * (width - len(row)) + [1] * (len(row) + len(opening)) for row in rows]
-        return {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
+        return padded([row + opening for row in rows], self.filler)
 
     def prompt(self, text: str) -> str:
         """What is asked for a caption."""
@@ -142,8 +119,8 @@ class Chameleon(ImageTarget):
         """See `ImageTarget.pixels`."""
         if self.painter is None:
             raise UnsupportedError(f"the checkpoint has no picture decoder: {FILE} is not in its folder")
-        vectors = self.model.model.vqmodel.quantize.embedding(codes).permute(0, 3, 1, 2)
-        return self.painter(self.model.model.vqmodel.post_quant_conv(vectors))[0]
+        vectors = self.vqmodel.quantize.embedding(codes).permute(0, 3, 1, 2)
+        return self.painter(self.vqmodel.post_quant_conv(vectors))[0]
 
 
 class Lumina(Chameleon):
@@ -154,6 +131,7 @@ class Lumina(Chameleon):
     """
 
     pictures = ("image_sizes",)
+    any_size = True
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -172,11 +150,6 @@ class Lumina(Chameleon):
 
     def _layout(self, rows: int, columns: int) -> Layout:
         return Layout(rows, columns, self.codes, newline=self.codes, tail=(self.codes + 1,))
-
-    @property
-    def budget(self) -> int:
-        """The request's size decides; no picture is larger than the context."""
-        return self.decoder.max_length
 
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The size that the request asks for, or the usual one."""

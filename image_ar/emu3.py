@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mmspec.errors import InputError, UnsupportedError, one_line
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import ImageLogits, ImageWords
+from mmspec.image_ar.words import ImageLogits, ImageWords, check_no_pictures
 from mmspec.prompts import check_plain
 from mmspec.targets import unpad
 
@@ -34,8 +34,10 @@ class Emu3(ImageTarget):
     `negative_prompt_ids` [B, T'] with `negative_prompt_attention_mask`, which guidance needs.
     """
 
+    hf = ("Emu3ForConditionalGeneration", "Emu3Processor")
     usual_guidance = 3.0
     pictures = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
+    any_size = True
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         self.mapping = model.model.vocabulary_mapping
@@ -58,33 +60,9 @@ class Emu3(ImageTarget):
         """Whether the configuration is one of Emu3 with its picture tokenizer."""
         return config.model_type == "emu3"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.emu3.modeling_emu3 import Emu3ForConditionalGeneration
-
-        return Emu3ForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.emu3.processing_emu3 import Emu3Processor
-
-        return Emu3Processor
-
     def _layout(self, rows: int, columns: int) -> Layout:
         end = self.codes
         return Layout(rows, columns, self.codes, newline=end, tail=(end + 1, end + 2, end + 3))
-
-    @property
-    def codebook(self) -> Tensor:
-        """[codes, d]."""
-        return self.model.model.vqmodel.quantize.embedding.weight.detach()
-
-    @property
-    def budget(self) -> int:
-        """The request's size decides; no picture is larger than the context."""
-        return self.decoder.max_length
 
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The size that the request asks for, or the usual one."""
@@ -94,8 +72,7 @@ class Emu3(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions and of the negative prompt, padded on the left."""
-        if any(images):
-            raise InputError("Emu3 draws from a text here: leave image out")
+        check_no_pictures(images, "Emu3")
         check_plain(texts, processor.tokenizer)
         how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
         try:
@@ -120,4 +97,4 @@ class Emu3(ImageTarget):
 
     def pixels(self, codes: Tensor) -> Tensor:
         """See `ImageTarget.pixels`."""
-        return self.model.model.vqmodel.decode(codes)[0]
+        return self.vqmodel.decode(codes)[0]

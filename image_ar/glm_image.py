@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import normalize
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.image_ar.layout import UNKNOWN, Layout
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
-from mmspec.image_ar.words import ImageLogits, check_known
+from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
 from mmspec.prompts import check_plain
 from mmspec.sampling import Sampler
 
@@ -109,9 +108,12 @@ class GlmImage(ImageTarget):
     them: rows and columns of each picture and of its preview, the same for all.
     """
 
+    hf = ("GlmImageForConditionalGeneration", "GlmImageProcessor")
     settings = ()
     applies = ()
     pictures = ("image_grid_thw", "images_per_sample")
+    any_size = True
+    unit_codes = True
     compiles = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -135,34 +137,10 @@ class GlmImage(ImageTarget):
         """Whether the configuration is one of GLM-Image."""
         return config.model_type == "glm_image"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.glm_image.modeling_glm_image import GlmImageForConditionalGeneration
-
-        return GlmImageForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.glm_image.processing_glm_image import GlmImageProcessor
-
-        return GlmImageProcessor
-
     def _layout(self, rows: int, columns: int, small: tuple[int, int] | None = None) -> TwoGrids:
         ratio = rows / columns
         preview = small or (int(sqrt(ratio) * PREVIEW_SIDE), int(sqrt(1 / ratio) * PREVIEW_SIDE))
         return TwoGrids(rows, columns, self.codes, tail=(self.end,), small=preview)
-
-    @property
-    def codebook(self) -> Tensor:
-        """[codes, d], unit vectors, as pictures are read with them."""
-        return normalize(self.model.model.vqmodel.quantize.embedding.weight.detach().float(), dim=-1)
-
-    @property
-    def budget(self) -> int:
-        """The request's size decides; no picture is larger than the context."""
-        return self.decoder.max_length
 
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The sizes that the request asks for, or the usual ones."""
@@ -194,8 +172,7 @@ class GlmImage(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the sizes and the start of an image, padded on the left."""
-        if any(images):
-            raise InputError("GLM-Image draws from a text here: leave image out")
+        check_no_pictures(images, "GLM-Image")
         check_plain(texts, processor.tokenizer)
         how: dict[str, Any] = {"padding": len(texts) > 1, "return_tensors": "pt"}
         if processor.chat_template:

@@ -15,19 +15,21 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError, UnsupportedError
+from mmspec.errors import UnsupportedError
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import check_known
+from mmspec.image_ar.words import check_known, check_no_pictures
 from mmspec.prompts import check_plain
 
 
 class Janus(ImageTarget):
     """A Janus checkpoint that draws. See `mmspec.loading.Family`."""
 
+    hf = ("JanusForConditionalGeneration", "JanusProcessor")
     usual_guidance = 5.0
+    unit_codes = True
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         inner, side = model.model, model.config.vq_config.num_patches
@@ -52,31 +54,9 @@ class Janus(ImageTarget):
         """Whether the configuration is one of Janus."""
         return config.model_type == "janus"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers.models.janus.modeling_janus import JanusForConditionalGeneration
-
-        return JanusForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers.models.janus.processing_janus import JanusProcessor
-
-        return JanusProcessor
-
-    @property
-    def codebook(self) -> Tensor:
-        """[codes, d], unit vectors, as the picture decoder takes them."""
-        return torch.nn.functional.normalize(
-            self.model.model.vqmodel.quantize.embedding.weight.detach().float(), dim=-1
-        )
-
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
-        if any(images):
-            raise InputError("Janus draws from a text here: leave image out")
+        check_no_pictures(images, "Janus")
         check_plain(texts, processor.tokenizer)
         if processor.chat_template:
             chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
@@ -108,11 +88,10 @@ class Janus(ImageTarget):
     def codes(self, picture: Image.Image) -> list[int]:
         """The codes of a real picture, row by row: by the network in the model's folder that found those it was trained
         on, if there is one, else by the stock encoder."""
-        tokenizer = self.model.model.vqmodel
-        pixels = to_pixels(picture, self.layout.rows * 2 ** (len(tokenizer.config.channel_multiplier) - 1))
+        pixels = to_pixels(picture, self.layout.rows * 2 ** (len(self.vqmodel.config.channel_multiplier) - 1))
         if self.patches is not None:
             return self.patches.codes(pixels, self.codebook.cpu()).flatten().tolist()
-        return tokenizer.encode(pixels.to(self.model.device, self.model.dtype)).image_tokens.flatten().tolist()
+        return self.vqmodel.encode(pixels.to(self.model.device, self.model.dtype)).image_tokens.flatten().tolist()
 
     def reconstruct(self, picture: Image.Image) -> Image.Image:
         """What the codes keep of a real picture."""

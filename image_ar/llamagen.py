@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import normalize
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
@@ -58,6 +57,7 @@ class LlamaGenTarget(ImageTarget):
     """A LlamaGen folder. See `mmspec.loading.Family`."""
 
     usual_guidance = 4.0
+    unit_codes = True
     examples = ("0", "1", "2", "3")
     """Prompts to begin with, classes that every model has."""
 
@@ -71,22 +71,22 @@ class LlamaGenTarget(ImageTarget):
         """Whether the configuration is one of this package's LlamaGen."""
         return config.model_type == "mmspec-llamagen"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class of the model."""
         from mmspec.image_ar.llamagen_model import LlamaGen
 
         return LlamaGen
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads the names of classes."""
         return Classes
 
     @property
-    def codebook(self) -> Tensor:
-        """[codes, d], unit vectors, as the picture decoder takes them."""
-        return normalize(self.model.vqmodel.quantize.embedding.weight.detach().float(), dim=-1)
+    def vqmodel(self) -> Any:
+        """The stock picture tokenizer."""
+        return self.model.vqmodel
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` [B, 1]: classes, by number or name."""
@@ -100,7 +100,7 @@ class LlamaGenTarget(ImageTarget):
 
     def pixels(self, codes: Tensor) -> Tensor:
         """See `ImageTarget.pixels`."""
-        return self.model.vqmodel.decode(codes.flatten(1))[0]
+        return self.vqmodel.decode(codes.flatten(1))[0]
 
 
 RENAMED = (

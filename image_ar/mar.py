@@ -21,10 +21,10 @@ from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
 from mmspec.image_ar.pictures import to_picture, to_pixels
-from mmspec.image_ar.words import check_known
+from mmspec.image_ar.words import check_known, check_no_pictures
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
-from mmspec.prompts import check_plain
+from mmspec.prompts import check_plain, padded
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, unpad
@@ -88,13 +88,13 @@ class MarTarget(CausalTarget):
         """Whether the configuration is one of this package's MAR."""
         return config.model_type == "mmspec-mar"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class of the model."""
         return mar_class()
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads captions, or the names of classes."""
         from transformers import PreTrainedTokenizerFast
 
@@ -123,8 +123,7 @@ class MarTarget(CausalTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` [B, T], words padded on the left with their `attention_mask`, or [B, 1] of classes."""
-        if any(images):
-            raise InputError("MAR draws from a text here: leave image out")
+        check_no_pictures(images, "MAR")
         config = self.model.config
         if not config.captions:
             return {"input_ids": torch.tensor([[number] for number in class_numbers(processor, texts, config.classes)])}
@@ -132,12 +131,7 @@ class MarTarget(CausalTarget):
         rows = [processor(text, add_special_tokens=False)["input_ids"] for text in texts]
         for text, row in zip(texts, rows, strict=True):
             check_known(text, row, processor)
-        width = max(map(len, rows))
-        pads = [width - len(row) for row in rows]
-        return {
-            "input_ids": torch.tensor([[0] * pad + row for pad, row in zip(pads, rows, strict=True)]),
-            "attention_mask": torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads]),
-        }
+        return padded(rows, 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Canvas:  # type: ignore[override]
         """An empty canvas; nothing is computed.

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past
@@ -93,7 +94,7 @@ class GuidedVerified(Verified):
 class ImageTarget(CausalTarget):
     """Base of the families. They add which checkpoints they serve, the second row's prompt, and the picture decoder.
 
-    Args: embed, head: see `CodeDecoder`. layout: how the codes lie. codebook: [V, d] of the picture decoder.
+    Args: embed, head: see `CodeDecoder`. layout: how the codes lie.
     """
 
     modality = "image"
@@ -104,6 +105,10 @@ class ImageTarget(CausalTarget):
     applies: tuple[str, ...] = ("guidance_scale",)
     usual_guidance = 1.0
     """The scale where neither the request nor the checkpoint's generation config names one."""
+    any_size = False
+    """Whether the request decides the size of its picture."""
+    unit_codes = False
+    """Whether the picture tokenizer takes its vectors at unit length."""
 
     def __init__(self, model: PreTrainedModel, embed: nn.Module, head: nn.Module, layout: Layout) -> None:
         self.decoder: CodeDecoder = CodeDecoder(model, embed, head)
@@ -124,9 +129,15 @@ class ImageTarget(CausalTarget):
         return self.decoder.head
 
     @property
+    def vqmodel(self) -> Any:
+        """The stock picture tokenizer."""
+        return self.model.model.vqmodel
+
+    @property
     def codebook(self) -> Tensor:
         """[codes, d] what the codes stand for in the picture decoder."""
-        raise NotImplementedError
+        vectors = self.vqmodel.quantize.embedding.weight.detach()
+        return normalize(vectors.float(), dim=-1) if self.unit_codes else vectors
 
     @property
     def prompt_vocab_size(self) -> int:
@@ -135,8 +146,8 @@ class ImageTarget(CausalTarget):
 
     @property
     def budget(self) -> int:
-        """A whole picture."""
-        return self.layout.length
+        """A whole picture; where the request decides its size, none is larger than the context."""
+        return self.decoder.max_length if self.any_size else self.layout.length
 
     def neighbours(self, count: int) -> Neighbours:
         """The table of the codebook with `count` columns or more, computed at most once for each larger count."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.prompts import check_plain
+from mmspec.prompts import check_plain, padded
 from mmspec.targets import CausalTarget
 
 
@@ -28,15 +27,15 @@ class CausalLM(CausalTarget):
         alone = config.get_text_config(decoder=True) is config and not config.is_encoder_decoder
         return alone and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The HF class of the model."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """What reads the tokenizer from a folder."""
         from transformers import AutoTokenizer
 
@@ -55,8 +54,4 @@ class CausalLM(CausalTarget):
             rows = processor.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         else:
             rows = [processor(text, verbose=False)["input_ids"] for text in texts]
-        width = max(map(len, rows))
-        padding = [width - len(row) for row in rows]
-        ids = [[processor.pad_token_id or 0] * n + row for n, row in zip(padding, rows, strict=True)]
-        mask = [[0] * n + [1] * (width - n) for n in padding]
-        return {"input_ids": torch.tensor(ids, dtype=torch.long), "attention_mask": torch.tensor(mask)}
+        return padded(rows, processor.pad_token_id or 0)

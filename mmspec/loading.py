@@ -54,12 +54,12 @@ class Family(Protocol):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether this class is the one for a checkpoint, judged by its configuration."""
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The stock class of the model."""
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """The stock class of the processor or tokenizer."""
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from PIL import Image
+from torch import Tensor
 
 from mmspec.errors import InputError
 from mmspec.media import load_image
@@ -49,6 +51,15 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
             raise InputError(
                 f"the prompt holds the control token {found!r}: take it out (pictures are passed as image)"
             )
+
+
+def padded(rows: list[list[int]], filler: int) -> dict[str, Tensor]:
+    """`input_ids` and `attention_mask` [B, T] of prompts, padded on the left."""
+    width = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([[filler] * (width - len(row)) + row for row in rows], dtype=torch.long),
+        "attention_mask": torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], dtype=torch.long),
+    }
 
 
 def _text(text: Any, name: str) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
@@ -45,6 +46,9 @@ class CausalState(State):
 class CausalTarget:
     """A causal HF model as target. See `mmspec.contract.TextTarget`."""
 
+    hf: ClassVar[tuple[str, str]]
+    """Names in transformers of the stock classes, of the model and of the processor, which are imported when asked for.
+    A family with other classes overrides `model_class` and `processor_class`."""
     modality = "text"
     makes = "text"
     """What an answer is: a text, a picture, a sound."""
@@ -80,6 +84,16 @@ class CausalTarget:
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.hidden_size: int = self.decoder.config.hidden_size
         self.num_layers: int = self.decoder.num_layers
+
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The class of the model."""
+        return getattr(transformers, cls.hf[0])
+
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
+        """The class of the processor or tokenizer, or what reads one from a folder."""
+        return getattr(transformers, cls.hf[1])
 
     @property
     def embed(self) -> nn.Module:
@@ -135,10 +149,6 @@ class CausalTarget:
         """The ids that end an answer."""
         return end_tokens(self.model.generation_config)
 
-    def product(self, ids: list[int]) -> dict[str, Any]:
-        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`."""
-        return {}
-
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """What ends the rows of a request."""
         return TextStop(self.ends(), budget, strings, text_of)
@@ -148,8 +158,11 @@ class CausalTarget:
         return None
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """The same where it depends on the row's prompt, too: `inputs` is what `prefill` was given."""
-        return self.product(ids)
+        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`.
+
+        Args: inputs: what `prefill` was given.
+        """
+        return {}
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.

@@ -17,12 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import CsmForConditionalGeneration, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
+from mmspec.prompts import padded
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
@@ -55,6 +56,7 @@ class CsmState(State):
 class Csm(Speaking):
     """A CSM checkpoint. See `mmspec.loading.Family`."""
 
+    hf = ("CsmForConditionalGeneration", "CsmProcessor")
     usual_drafter = "depth"
     compiles = False
 
@@ -67,18 +69,6 @@ class Csm(Speaking):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of CSM."""
         return config.model_type == "csm"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return CsmForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import CsmProcessor
-
-        return CsmProcessor
 
     @property
     def codebooks(self) -> int:
@@ -117,7 +107,7 @@ class Csm(Speaking):
         if any(images) or voice is not None:
             raise InputError("CSM is served with texts alone: leave image and voice out")
         rows = [processor.tokenizer(f"[0]{text}")["input_ids"] for text in texts]
-        return self.padded(rows)
+        return padded(rows, self.tokenizer.pad_token_id or 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the prompts and draw the first code of the first frame.

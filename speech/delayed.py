@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
@@ -105,6 +106,15 @@ class Delayed(CausalTarget):
             raise InputError(f"what {self.noun} makes has no text: leave stop out")
         return ColumnStop([], budget)
 
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """`input_ids` and `attention_mask` [B, T] of texts."""
+        if any(images) or voice is not None:
+            raise InputError(f"{self.noun} is served with texts alone: leave image and voice out")
+        found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
+        return {name: found[name] for name in ("input_ids", "attention_mask")}
+
     def track(self, row: list[int], total: int, scale: float) -> Track:
         """A row whose text [T] has been read."""
         raise NotImplementedError
@@ -113,6 +123,17 @@ class Delayed(CausalTarget):
         """Read columns [N, K], the first of which is number `before`: logits [N, K, law_size] of those that follow,
         what the pattern forces in place."""
         raise NotImplementedError
+
+    def logits(self, track: Track, ids: Tensor) -> Tensor:
+        """Read columns, laid out as the decoder takes them: logits [R, N, K, V] of all rows, as it gives them."""
+        out = self.model(
+            encoder_outputs=(track.text,),
+            attention_mask=track.mask,
+            decoder_input_ids=ids,
+            past_key_values=track.cache,
+            use_cache=True,
+        )
+        return out.logits.unflatten(0, (len(track.text), self.codebooks)).transpose(1, 2)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the texts and draw the first columns.

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
-from transformers import DiaForConditionalGeneration, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import State
 from mmspec.errors import InputError
@@ -39,6 +38,7 @@ USUAL_TOP_K = 50
 class Dia(Delayed):
     """A Dia checkpoint, see `mmspec.loading.Family`."""
 
+    hf = ("DiaForConditionalGeneration", "DiaProcessor")
     noun = "Dia"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -56,18 +56,6 @@ class Dia(Delayed):
         """Whether the configuration is one of Dia."""
         return config.model_type == "dia"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return DiaForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import DiaProcessor
-
-        return DiaProcessor
-
     @property
     def budget(self) -> int:
         """Columns of LONGEST_S seconds."""
@@ -83,15 +71,6 @@ class Dia(Delayed):
         super().stopping(budget, strings, text_of)
         return DiaStop(self.delays.index(max(self.delays)), self.end, budget)
 
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` [B, T] of texts."""
-        if any(images) or voice is not None:
-            raise InputError("Dia is served with texts alone: leave image and voice out")
-        found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
-        return {name: found[name] for name in ("input_ids", "attention_mask")}
-
     @torch.no_grad()
     def track(self, row: list[int], total: int, scale: float) -> Track:
         """See `Delayed`. Raises: InputError: a text that the encoder cannot hold."""
@@ -105,15 +84,7 @@ class Dia(Delayed):
     @torch.no_grad()
     def hear(self, track: Track, columns: Tensor, before: int) -> Tensor:
         """See `Delayed`."""
-        rows = len(track.text)
-        out = self.model(
-            encoder_outputs=(track.text,),
-            attention_mask=track.mask,
-            decoder_input_ids=columns.repeat(rows, 1, 1),
-            past_key_values=track.cache,
-            use_cache=True,
-        )
-        logits = out.logits.unflatten(0, (rows, self.codebooks)).transpose(1, 2)  # [R, N, K, V]
+        logits = self.logits(track, columns.repeat(len(track.text), 1, 1))  # of ids [R, N, K]
         ended, starts = self.ends_of(track, columns, before)
         return self.patterned(
             self.allowed(self.mixed(logits, track.scale, track.top_k)), before, track.total, ended, starts

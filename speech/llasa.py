@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedConfig, PreT
 
 from mmspec.checkpoints import read_model
 from mmspec.errors import InputError, UnsupportedError, shorten
-from mmspec.prompts import check_plain
+from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
 from mmspec.speech.speaking import Speaking
@@ -94,13 +94,13 @@ class Llasa(Speaking):
         """Whether the configuration is that of a Llama that speaks."""
         return config.model_type == "llama" and (config.vocab_size == VOCABULARY or hasattr(config, "speech_codes"))
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The HF class of the model."""
         return LlamaForCausalLM
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """The class of tokenizer and codec together."""
         return LlasaProcessor
 
@@ -161,4 +161,4 @@ class Llasa(Speaking):
             asked = {"role": "user", "content": f"{ASK}{TEXT}{self.written(text)}{TEXT_END}"}
             begun = {"role": "assistant", "content": SPEECH}
             rows.append(tokenizer.apply_chat_template([asked, begun], continue_final_message=True, return_dict=False))
-        return self.padded(rows)
+        return padded(rows, tokenizer.pad_token_id or 0)

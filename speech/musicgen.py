@@ -13,11 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
-from transformers import MusicgenForConditionalGeneration, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
@@ -27,6 +25,7 @@ from mmspec.speech.speaking import LONGEST_S
 class Musicgen(Delayed):
     """A MusicGen checkpoint, see `mmspec.loading.Family`."""
 
+    hf = ("MusicgenForConditionalGeneration", "MusicgenProcessor")
     noun = "MusicGen"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -46,18 +45,6 @@ class Musicgen(Delayed):
         """Whether the configuration is one of MusicGen."""
         return config.model_type == "musicgen"
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return MusicgenForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import MusicgenProcessor
-
-        return MusicgenProcessor
-
     @property
     def prompt_vocab_size(self) -> int:
         """Words of the text encoder."""
@@ -67,15 +54,6 @@ class Musicgen(Delayed):
     def budget(self) -> int:
         """Columns of LONGEST_S seconds."""
         return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)
-
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
-        """`input_ids` and `attention_mask` [B, T] of descriptions."""
-        if any(images) or voice is not None:
-            raise InputError("MusicGen is served with texts alone: leave image and voice out")
-        found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
-        return {name: found[name] for name in ("input_ids", "attention_mask")}
 
     @torch.no_grad()
     def track(self, row: list[int], total: int, scale: float) -> Track:
@@ -92,16 +70,7 @@ class Musicgen(Delayed):
 
         The last token stands for padding: it has all the mass where the pattern forces it, and none elsewhere.
         """
-        rows = len(track.text)
-        ids = columns.T.repeat(rows, 1)  # [R K, N]
-        out = self.model(
-            encoder_outputs=(track.text,),
-            attention_mask=track.mask,
-            decoder_input_ids=ids,
-            past_key_values=track.cache,
-            use_cache=True,
-        )
-        logits = out.logits.unflatten(0, (rows, self.codebooks)).transpose(1, 2)  # [R, N, K, V]
+        logits = self.logits(track, columns.T.repeat(len(track.text), 1))  # of ids [R K, N]
         return self.patterned(self.mixed(logits, track.scale), before, track.total)
 
     def mixed(self, logits: Tensor, scale: float) -> Tensor:

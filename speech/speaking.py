@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from mmspec.errors import InputError
 from mmspec.options import MAX_NEW_TOKENS
+from mmspec.prompts import padded
 from mmspec.speech.chunks import Chunks
 from mmspec.speech.text import spoken
 from mmspec.targets import CausalTarget
@@ -84,15 +85,9 @@ class Speaking(CausalTarget):
             raise InputError(f"{len(texts)} prompts came with {len(voices)} voices: give one, or one for each")
         codes = [processor.voice(one) for one in voices]
         rows = [self.prompt(self.written(text), heard) for text, heard in zip(texts, codes, strict=True)]
-        return {**self.padded(rows), "voice_codes": torch.stack([one.cpu() for one in codes])}
-
-    def padded(self, rows: list[list[int]]) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask` [B, T] of prompts, padded on the left."""
-        width = max(map(len, rows))
-        pad = self.tokenizer.pad_token_id or 0
         return {
-            "input_ids": torch.tensor([[pad] * (width - len(row)) + row for row in rows]),
-            "attention_mask": torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+            **padded(rows, self.tokenizer.pad_token_id or 0),
+            "voice_codes": torch.stack([one.cpu() for one in codes]),
         }
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:

@@ -32,13 +32,13 @@ class ValleTarget(Speaking):
         """Whether the configuration is one of `Valle`."""
         return isinstance(config, ValleConfig)
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class of the model."""
         return Valle
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """The class of tokenizer, codec and voices together."""
         return SpeechProcessor
 

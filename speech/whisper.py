@@ -18,7 +18,6 @@ from transformers import (
     EncoderDecoderCache,
     PreTrainedConfig,
     PreTrainedModel,
-    WhisperForConditionalGeneration,
 )
 
 from mmspec.cache import Past, RowCache
@@ -62,6 +61,7 @@ class HearingDecoder(Decoder):
 class Whisper(CausalTarget):
     """A Whisper checkpoint. See `mmspec.loading.Family`."""
 
+    hf = ("WhisperForConditionalGeneration", "WhisperProcessor")
     modality = "speech"
     pictures = ("input_features",)
     """[B, mels, frames] of the speech."""
@@ -79,18 +79,6 @@ class Whisper(CausalTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Whisper with its encoder."""
         return config.model_type == "whisper" and bool(config.is_encoder_decoder)
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        return WhisperForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import WhisperProcessor
-
-        return WhisperProcessor
 
     @property
     def budget(self) -> int:

@@ -4,6 +4,7 @@ import copy
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ from mmspec.vlm.pretrain.lessons import (
 from mmspec.vlm.pretrain.named import counted, names, values_named
 from mmspec.vlm.pretrain.pointers import Taught, counting_loss, known_after, meant, shown, taught_layers, taught_loss
 from mmspec.vlm.pretrain.slots import NONE, slot_words, slots_of_things
-from mmspec.vlm.pretrain.smolvlm import build_processor, smolvlm_config
+from mmspec.vlm.pretrain.smolvlm import SMOLVLM
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer
 from mmspec.vlm.pretrain.vision import dense_labels
 
@@ -46,7 +47,7 @@ ANY = Sign(("STOP",), "red", "black")
 
 def processor():
     texts = (text for index in range(8) for qa in sample("tok", index).qas for text in (qa.question, f" {qa.answer}"))
-    return build_processor(train_tokenizer(texts, 700))
+    return SMOLVLM.processor(train_tokenizer(texts, 700))
 
 
 STACK = "model.text_model.layers"
@@ -54,7 +55,7 @@ STACK = "model.text_model.layers"
 
 def tiny(tokenizer):
     torch.manual_seed(0)
-    config = smolvlm_config(token_ids(tokenizer), layers=2, width=32, vision_layers=1)
+    config = replace(SMOLVLM, width=32, vision_layers=1).config(token_ids(tokenizer), layers=2)
     return SmolVLMForConditionalGeneration(config).eval()
 
 

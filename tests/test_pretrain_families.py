@@ -30,7 +30,7 @@ from mmspec.vlm.pretrain.lessons import asked_about, lesson
 from mmspec.vlm.pretrain.llava_next import LLAVA_NEXT
 from mmspec.vlm.pretrain.pixtral import PIXTRAL
 from mmspec.vlm.pretrain.pointers import taught_layers
-from mmspec.vlm.pretrain.smolvlm import SMOLVLM, smolvlm_config
+from mmspec.vlm.pretrain.smolvlm import SMOLVLM
 from mmspec.vlm.pretrain.stages import Stage
 from mmspec.vlm.pretrain.tokenizer import question_text, token_ids, train_tokenizer, with_tokens
 from mmspec.vlm.pretrain.translated_layers import LayerTrainer
@@ -54,7 +54,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = (text for index in range(8) for qa in sample("t", index).qas for text in (qa.question, f" {qa.answer}"))
     processor = SMOLVLM.processor(train_tokenizer(texts, 600))
     torch.manual_seed(0)
-    config = smolvlm_config(token_ids(processor.tokenizer), layers=4, width=32, vision_layers=1)
+    config = LITTLE.config(token_ids(processor.tokenizer), layers=4)
     model = SmolVLMForConditionalGeneration(config)
     loud(model.model.text_model)
     model.save_pretrained(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from mmspec.vlm.vision import VisionTarget
 
@@ -16,24 +16,12 @@ from mmspec.vlm.vision import VisionTarget
 class Gemma3(VisionTarget):
     """A Gemma3 checkpoint that sees. Pictures: `pixel_values` [pictures, 3, H, W]. See `mmspec.loading.Family`."""
 
+    hf = ("Gemma3ForConditionalGeneration", "Gemma3Processor")
+
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of the multimodal class (the text-only ones are `gemma3_text`)."""
         return config.model_type == "gemma3"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers import Gemma3ForConditionalGeneration
-
-        return Gemma3ForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import Gemma3Processor
-
-        return Gemma3Processor
 
     def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
         """The model inputs of columns start to end; the types, from which the model makes its masks, of all so far."""

@@ -19,24 +19,12 @@ BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 class Llava(VisionTarget):
     """A LLaVA-1.5 checkpoint. Pictures: `pixel_values` [pictures, 3, H, W]. See `mmspec.loading.Family`."""
 
+    hf = ("LlavaForConditionalGeneration", "LlavaProcessor")
+
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA one with another tower than Pixtral's."""
         return config.model_type == "llava" and config.vision_config.model_type != "pixtral"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers import LlavaForConditionalGeneration
-
-        return LlavaForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import LlavaProcessor
-
-        return LlavaProcessor
 
 
 class Pixtral(Llava):
@@ -45,6 +33,7 @@ class Pixtral(Llava):
     Break and end tokens are embedded like text, but they are picture, not text, to a drafter.
     """
 
+    hf = ("LlavaForConditionalGeneration", "PixtralProcessor")
     pictures = ("pixel_values", "image_sizes")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -57,13 +46,6 @@ class Pixtral(Llava):
         """Whether the configuration is a LLaVA one with Pixtral's tower."""
         return config.model_type == "llava" and config.vision_config.model_type == "pixtral"
 
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import PixtralProcessor
-
-        return PixtralProcessor
-
 
 class LlavaNext(VisionTarget):
     """A LLaVA-NeXT (LLaVA-1.6) checkpoint.
@@ -71,23 +53,10 @@ class LlavaNext(VisionTarget):
     Pictures: `pixel_values` [pictures, tiles, 3, H, W], padded with empty tiles, and `image_sizes` [pictures, 2].
     """
 
+    hf = ("LlavaNextForConditionalGeneration", "LlavaNextProcessor")
     pictures = ("pixel_values", "image_sizes")
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA-NeXT one."""
         return config.model_type == "llava_next"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers import LlavaNextForConditionalGeneration
-
-        return LlavaNextForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import LlavaNextProcessor
-
-        return LlavaNextProcessor

@@ -24,6 +24,7 @@ class Qwen25VL(VisionTarget):
     says where they stand.
     """
 
+    hf = ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLProcessor")
     pictures = ("pixel_values", "image_grid_thw")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -34,20 +35,6 @@ class Qwen25VL(VisionTarget):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a Qwen2.5-VL one."""
         return config.model_type == "qwen2_5_vl"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers import Qwen2_5_VLForConditionalGeneration
-
-        return Qwen2_5_VLForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import Qwen2_5_VLProcessor
-
-        return Qwen2_5_VLProcessor
 
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
         """Model inputs with the features of the pictures, and `position_ids`: [3, B, T], or [B, T] without pictures.
@@ -70,21 +57,9 @@ class Qwen25VL(VisionTarget):
 class Qwen3VL(Qwen25VL):
     """A Qwen3-VL checkpoint (the dense ones), with the same inputs."""
 
+    hf = ("Qwen3VLForConditionalGeneration", "Qwen3VLProcessor")
+
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a Qwen3-VL one."""
         return config.model_type == "qwen3_vl"
-
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The HF class of the model."""
-        from transformers import Qwen3VLForConditionalGeneration
-
-        return Qwen3VLForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
-        """The HF class of the processor."""
-        from transformers import Qwen3VLProcessor
-
-        return Qwen3VLProcessor

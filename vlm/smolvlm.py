@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.vlm.vision import VisionTarget
 
-MODEL_TYPES = ("smolvlm", "idefics3")
+CLASSES = {
+    "smolvlm": ("SmolVLMForConditionalGeneration", "SmolVLMProcessor"),
+    "idefics3": ("Idefics3ForConditionalGeneration", "Idefics3Processor"),
+}
+"""Of each `model_type`, see `CausalTarget.hf`."""
 
 
 class SmolVLM(VisionTarget):
@@ -28,26 +33,14 @@ class SmolVLM(VisionTarget):
         """Whether the configuration is one of the two conditional-generation classes, with a Llama-like decoder."""
         heads = config.architectures or ["ForConditionalGeneration"]
         parts = hasattr(config, "vision_config") and hasattr(config, "image_token_id")
-        return config.model_type in MODEL_TYPES and parts and heads[0].endswith("ForConditionalGeneration")
+        return config.model_type in CLASSES and parts and heads[0].endswith("ForConditionalGeneration")
 
-    @staticmethod
-    def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    @classmethod
+    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The HF class of the model."""
-        if config.model_type == "smolvlm":
-            from transformers.models.smolvlm.modeling_smolvlm import SmolVLMForConditionalGeneration
+        return getattr(transformers, CLASSES[config.model_type][0])
 
-            return SmolVLMForConditionalGeneration
-        from transformers.models.idefics3.modeling_idefics3 import Idefics3ForConditionalGeneration
-
-        return Idefics3ForConditionalGeneration
-
-    @staticmethod
-    def processor_class(config: PreTrainedConfig) -> Any:
+    @classmethod
+    def processor_class(cls, config: PreTrainedConfig) -> Any:
         """The HF class of the processor."""
-        if config.model_type == "smolvlm":
-            from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
-
-            return SmolVLMProcessor
-        from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
-
-        return Idefics3Processor
+        return getattr(transformers, CLASSES[config.model_type][1])

@@ -14,6 +14,7 @@ from mmspec.image_ar.pretrain.architecture import IMAGE_START
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss
 from mmspec.image_ar.pretrain.world import normalized
+from mmspec.prompts import padded
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
@@ -75,12 +76,8 @@ class Painter(nn.Module):
         """Ids and mask [B, T], padded on the left: start, words, start of the image."""
         first = self.tokenizer.bos_token_id
         rows = [[first, *self.tokenizer(text)["input_ids"], self.start] for text in captions]
-        width = max(map(len, rows))
-        padding = [width - len(row) for row in rows]
-        ids = [[self.tokenizer.pad_token_id] * gap + row for gap, row in zip(padding, rows, strict=True)]
-        mask = [[0] * gap + [1] * len(row) for gap, row in zip(padding, rows, strict=True)]
-        device = self.model.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+        inputs, device = padded(rows, self.tokenizer.pad_token_id), self.model.device
+        return inputs["input_ids"].to(device), inputs["attention_mask"].to(device)
 
     def words_of(self, captions: list[Caption], owners: Tensor, width: int) -> Tensor:
         """Which words tell what a patch is: [B, codes, width] bool."""

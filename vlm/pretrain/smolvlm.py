@@ -24,35 +24,8 @@ PATCH_SIZE = 10
 SCALE_FACTOR = 2
 
 
-def smolvlm_config(tokens: TokenIds, layers: int = 24, width: int = 160, vision_layers: int = 6) -> SmolVLMConfig:
-    """The configuration of `smolvlm-mini`: about 10 M parameters, most of them in the depth of the decoder."""
-    return SmolVLMConfig(
-        text_config=decoder_shape(tokens, layers, width),
-        vision_config=tower_shape(vision_layers, width, IMAGE_SIZE, PATCH_SIZE),
-        image_token_id=tokens.image,
-        scale_factor=SCALE_FACTOR,
-        tie_word_embeddings=True,
-        pad_token_id=tokens.padding,
-        bos_token_id=tokens.start,
-        eos_token_id=tokens.end,
-        initializer_range=0.04,
-    )
-
-
-def build_processor(tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:
-    """The stock processor: one tile of 160 pixels per image, no splitting."""
-    edge = {"longest_edge": IMAGE_SIZE}
-    images = SmolVLMImageProcessor(
-        do_image_splitting=False, size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    )
-    videos = SmolVLMVideoProcessor(
-        size=edge, max_image_size=edge, resample=3, image_mean=[0.5] * 3, image_std=[0.5] * 3, num_frames=8, fps=1
-    )
-    return SmolVLMProcessor(images, tokenizer, videos, image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
-
-
 class SmolVLM(Family):
-    """Trained from nothing."""
+    """Trained from nothing: about 10 M parameters, most of them in the depth of the decoder."""
 
     name = "smolvlm-mini"
     model_class = SmolVLMForConditionalGeneration
@@ -65,11 +38,25 @@ class SmolVLM(Family):
 
     def config(self, ids: TokenIds, layers: int) -> SmolVLMConfig:
         """See `Family`; the tower is as wide as the decoder."""
-        return smolvlm_config(ids, layers, self.width, self.vision_layers)
+        return SmolVLMConfig(
+            text_config=decoder_shape(ids, layers, self.width),
+            vision_config=tower_shape(self.vision_layers, self.width, IMAGE_SIZE, PATCH_SIZE),
+            image_token_id=ids.image,
+            scale_factor=SCALE_FACTOR,
+            tie_word_embeddings=True,
+            pad_token_id=ids.padding,
+            bos_token_id=ids.start,
+            eos_token_id=ids.end,
+            initializer_range=0.04,
+        )
 
     def processor(self, tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:
-        """See `Family`."""
-        return build_processor(tokenizer)
+        """See `Family`; pictures are not split."""
+        edge = {"longest_edge": IMAGE_SIZE}
+        scale: dict[str, Any] = {"resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        images = SmolVLMImageProcessor(do_image_splitting=False, size=edge, max_image_size=edge, **scale)
+        videos = SmolVLMVideoProcessor(size=edge, max_image_size=edge, num_frames=8, fps=1, **scale)
+        return SmolVLMProcessor(images, tokenizer, videos, image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
 
     def pictures(self, pixels: Tensor) -> dict[str, Tensor]:
         """See `Family`."""

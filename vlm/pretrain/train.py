@@ -40,7 +40,7 @@ from mmspec.vlm.pretrain.vision import DenseProbe, LabelledPictures, Sight, matc
 VISION_FILE = "vision.safetensors"
 VALIDATION = 48  # pictures
 DRILLS = 3  # per picture
-VISION_STEPS = 520
+VISION_STEPS, VISION_BATCH = 520, 24
 STEPS = {
     SHALLOW.name: "--steps",
     DEEP.name: "--deep-steps",
@@ -58,13 +58,12 @@ def stack_name(family: Family) -> str:
 
 def train_vision(
     run: Path,
-    steps: int = VISION_STEPS,
-    batch: int = 24,
-    seed: int = 0,
-    family: Family = SMOLVLM,
-    known: Known | None = None,
-    tower: Known | None = None,
-    bf16: bool = False,
+    steps: int,
+    seed: int,
+    family: Family,
+    known: Known | None,
+    tower: Known | None,
+    bf16: bool,
 ) -> Path:
     """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped.
 
@@ -76,8 +75,8 @@ def train_vision(
         return result
     set_seed(seed)
     model = family.model(family.config(TokenIds(64, 3, 1, 2, 0), layers=24))
-    sight, folder, length = Sight(family, model), run / "vision", steps * batch
-    arguments = partial(stage_arguments, folder, steps, batch, seed=seed, falling=steps // 2)
+    sight, folder, length = Sight(family, model), run / "vision", steps * VISION_BATCH
+    arguments = partial(stage_arguments, folder, steps, VISION_BATCH, seed=seed, falling=steps // 2)
     if known is None:
         trainer = StageTrainer(
             family,
@@ -114,7 +113,7 @@ def world_text(seed: str, pictures: int) -> Iterator[str]:
             yield f"Assistant: {qa.answer}"
 
 
-def prepare_processor(run: Path, family: Family = SMOLVLM, known: Known | None = None) -> ProcessorMixin:
+def prepare_processor(run: Path, family: Family, known: Known | None) -> ProcessorMixin:
     """The processor of the checkpoint; its tokenizer is learnt once, or has the words that are known."""
     folder = run / "processor"
     if not (folder / "done").exists():
@@ -128,7 +127,7 @@ def prepare_processor(run: Path, family: Family = SMOLVLM, known: Known | None =
 
 
 def new_model(
-    processor: ProcessorMixin, vision: Path, layers: int, family: Family = SMOLVLM, known: Known | None = None
+    processor: ProcessorMixin, vision: Path, layers: int, family: Family, known: Known | None
 ) -> PreTrainedModel:
     """Pretrained vision tower and connector, and a new decoder of `layers` layers, or the one that is known."""
     if known is not None:
@@ -149,10 +148,10 @@ def train_answers(
     stage: Stage,
     model: PreTrainedModel,
     processor: ProcessorMixin,
-    seed: int = 0,
-    family: Family = SMOLVLM,
-    bf16: bool = False,
-    known: Known | None = None,
+    seed: int,
+    family: Family,
+    bf16: bool,
+    known: Known | None,
 ) -> Path:
     """One stage of question answering; returns the folder of the trained model. Resumes where it stopped.
 
@@ -203,10 +202,10 @@ def train_language(
     model: PreTrainedModel,
     processor: ProcessorMixin,
     stages: Sequence[Stage],
-    seed: int = 0,
-    family: Family = SMOLVLM,
-    bf16: bool = False,
-    known: Known | None = None,
+    seed: int,
+    family: Family,
+    bf16: bool,
+    known: Known | None,
 ) -> Path:
     """The stages after the first; returns the folder of the trained model."""
     for stage in stages:
