@@ -12,11 +12,11 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError, UnsupportedError, one_line
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_no_pictures
-from mmspec.prompts import check_plain
+from mmspec.prompts import asking, check_plain
 from mmspec.targets import unpad
 
 NEGATIVE = (
@@ -75,11 +75,9 @@ class Emu3(ImageTarget):
         check_no_pictures(images, "Emu3")
         check_plain(texts, processor.tokenizer)
         how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
-        try:
+        with asking(processor):
             inputs = dict(processor(text=texts, padding=len(texts) > 1, **how))
             negative = processor(text=[NEGATIVE] * len(texts), **how)
-        except ValueError as error:  # such as a tokenizer without padding
-            raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
         return {
             **inputs,
             "negative_prompt_ids": negative["input_ids"],

@@ -23,7 +23,7 @@ from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.image_ar.layout import UNKNOWN, Layout
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
 from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
-from mmspec.prompts import check_plain
+from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -177,9 +177,11 @@ class GlmImage(ImageTarget):
         how: dict[str, Any] = {"padding": len(texts) > 1, "return_tensors": "pt"}
         if processor.chat_template:
             chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
-            inputs = dict(processor.apply_chat_template(chats, tokenize=True, return_dict=True, **how))
+            with asking(processor):
+                inputs = dict(processor.apply_chat_template(chats, tokenize=True, return_dict=True, **how))
         else:
-            inputs = dict(processor(text=texts, **how))
+            with asking(processor):
+                inputs = dict(processor(text=texts, **how))
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)
         return inputs

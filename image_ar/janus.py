@@ -21,7 +21,7 @@ from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import check_known, check_no_pictures
-from mmspec.prompts import check_plain
+from mmspec.prompts import asking, check_plain
 
 
 class Janus(ImageTarget):
@@ -63,7 +63,8 @@ class Janus(ImageTarget):
             prompts = processor.apply_chat_template(chats, add_generation_prompt=True)
         else:
             prompts = texts
-        inputs = dict(processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1))
+        with asking(processor):
+            inputs = dict(processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1))
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)
         return inputs

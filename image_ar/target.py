@@ -187,9 +187,13 @@ class ImageTarget(CausalTarget):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> GuidedState:
         """Read the prompts, both rows of each, and draw the first code.
 
-        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`.
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`, and the
+            family's `pictures`.
         """
         inputs = dict(inputs)
+        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens", *self.pictures}
+        if strange:
+            raise InputError(f"{type(self.model).__name__} draws from a text here: leave {min(strange)} out")
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
         scale = self.guidance(inputs.pop("guidance", None))

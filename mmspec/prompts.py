@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from mmspec.errors import InputError
+from mmspec.errors import InputError, one_line
 from mmspec.media import load_image
 
 
@@ -51,6 +52,15 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
             raise InputError(
                 f"the prompt holds the control token {found!r}: take it out (pictures are passed as image)"
             )
+
+
+@contextmanager
+def asking(processor: Any) -> Iterator[None]:
+    """Turn what a processor does not take, such as a batch without a token to pad it, into an InputError."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
 
 
 def padded(rows: list[list[int]], filler: int) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
+from mmspec.prompts import asking
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
 from mmspec.targets import CausalTarget, unpad
@@ -112,7 +113,8 @@ class Delayed(CausalTarget):
         """`input_ids` and `attention_mask` [B, T] of texts."""
         if any(images) or voice is not None:
             raise InputError(f"{self.noun} is served with texts alone: leave image and voice out")
-        found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
+        with asking(processor):
+            found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
         return {name: found[name] for name in ("input_ids", "attention_mask")}
 
     def track(self, row: list[int], total: int, scale: float) -> Track:

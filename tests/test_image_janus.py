@@ -190,6 +190,19 @@ def test_bad_requests_are_named(target: Janus, options: dict[str, Any], message:
         pipe(**{"prompt": "a circle", **options})
 
 
+def test_inputs_that_would_not_be_read_are_refused(target: Janus) -> None:
+    pipe = mmspec.load(target.model, processor=tiny_images.janus_processor())
+    with pytest.raises(mmspec.Error, match="draws from a text here: leave pixel_values out"):
+        pipe.generate(**tiny_images.prompts(3), pixel_values=torch.zeros(1, 3, 9, 9))
+
+
+def test_a_batch_that_the_tokenizer_cannot_pad_is_an_error_of_ours(target: Janus) -> None:
+    processor = tiny_images.janus_processor()
+    processor.tokenizer.pad_token = None
+    with pytest.raises(mmspec.Error, match="JanusProcessor refuses the prompt: .*padding token"):
+        mmspec.load(target.model, processor=processor)(prompt=["a circle", "a red circle"])
+
+
 def test_guidance_is_refused_where_nothing_is_drawn() -> None:
     pipe = mmspec.load(toys.llama().float())
     with pytest.raises(mmspec.Error, match="guidance is not an option of LlamaForCausalLM"):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
-from mmspec.prompts import check_plain
+from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalState, CausalTarget
 
@@ -112,7 +112,7 @@ class VisionTarget(CausalTarget):
             [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
             for text, pictures in zip(texts, images, strict=True)
         ]
-        try:
+        with asking(processor):
             inputs = processor.apply_chat_template(
                 chats,
                 add_generation_prompt=True,
@@ -121,8 +121,6 @@ class VisionTarget(CausalTarget):
                 return_tensors="pt",
                 processor_kwargs={"padding": len(texts) > 1, "padding_side": "left", "verbose": False},
             )
-        except ValueError as error:  # such as a shape that the family does not take
-            raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
         return dict(inputs)
 
 
