@@ -1,5 +1,6 @@
 """Janus draws: the pictures of `generate`, with every drafter, rule, batch and guidance."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_inputs_that_would_not_be_read_are_refused(target: Janus) -> None:
 
 
 def test_a_batch_that_the_tokenizer_cannot_pad_is_an_error_of_ours(target: Janus) -> None:
-    processor = tiny_images.janus_processor()
+    processor = copy.deepcopy(tiny_images.janus_processor())
     processor.tokenizer.pad_token = None
     with pytest.raises(mmspec.Error, match="JanusProcessor refuses the prompt: .*padding token"):
         mmspec.load(target.model, processor=processor)(prompt=["a circle", "a red circle"])
