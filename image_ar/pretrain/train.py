@@ -24,7 +24,7 @@ from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.safe_files import read_json, write_whole
+from mmspec.safe_files import read_json, whole, write_whole
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
@@ -84,10 +84,9 @@ def train_stage(
             data_collator=None if labelled else collate,
         )
         trainer.train(resume_from_checkpoint=last_checkpoint(run / name))
-        part = run / f"{name}.tmp"
-        save_file({key: value.contiguous().clone() for key, value in module.state_dict().items()}, part)
         write_whole(run / f"{name}.json", json.dumps(trainer.state.log_history))
-        part.rename(result)
+        with whole(result) as draft:
+            save_file({key: value.contiguous().clone() for key, value in module.state_dict().items()}, draft)
     module.load_state_dict(load_file(result))
 
 

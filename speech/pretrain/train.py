@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from mmspec.checkpoints import replaceable
+from mmspec.checkpoints import replaceable, writing
 from mmspec.errors import InputError
-from mmspec.safe_files import write_whole
+from mmspec.safe_files import whole, write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
@@ -77,9 +77,9 @@ def train_codec(
         else:
             take_over_sound(codec, start.codec)
         learner = CodecLearner(codec)
-        folder, steps = options.run / "codec", options.codec_steps
+        steps = options.codec_steps
         arguments = training_arguments(
-            folder,
+            options.run / "codec",
             steps=steps,
             batch=options.batch,
             rate=0.02,
@@ -87,7 +87,8 @@ def train_codec(
             use_cpu=True,  # like all of this model's training: it is small, and its rows are ragged
         )
         fit(learner, learner.loss, Epochs(spoken, steps * options.batch, options.seed), arguments)
-        _keep(codec, done)
+        with writing(done) as folder:
+            codec.save_pretrained(folder)
     return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
 
 
@@ -114,7 +115,8 @@ def train_model(
             arguments = stage_arguments(options.run / name, steps, options.batch, rate, **more)
             samples = ByLength(corpus, steps * options.batch, options.seed, options.batch)
             fit(model, voices_of(model, corpus, processor), samples, arguments)
-            _keep(model, done)
+            with writing(done) as folder:
+                model.save_pretrained(folder)
         return Valle.from_pretrained(done, dtype=torch.float32)
 
     def deepened_anew() -> Valle:
@@ -147,19 +149,12 @@ def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> 
     return ValleLoss(model, processor.tokenizer, corpus, frames)
 
 
-def _keep(model: Any, done: Path) -> None:
-    temporary = done.with_suffix(".tmp")
-    model.save_pretrained(temporary)
-    temporary.rename(done)
-
-
 def codes_of(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Coded]:
     """The corpus in codes, kept in a file."""
     if not file.exists():
         found = coded(codec, spoken)
-        temporary = file.with_suffix(".tmp")
-        save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, temporary)
-        temporary.replace(file)
+        with whole(file) as draft:
+            save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, draft)
     codes = load_file(file)
     if len(codes) != len(spoken):
         raise InputError(f"{file} holds {len(codes)} utterances, {len(spoken)} are wanted: remove it")

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
-from mmspec.checkpoints import find_model, replaceable
+from mmspec.checkpoints import find_model, replaceable, writing
 from mmspec.errors import InputError
 from mmspec.miniworld import sample
+from mmspec.safe_files import whole
 from mmspec.training.card import shown_place
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet, regrown
@@ -101,8 +102,8 @@ def train_vision(
         )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     weights = {name: value.contiguous() for name, value in sight.state_dict().items()}
-    save_file(weights, run / "vision.tmp")
-    (run / "vision.tmp").rename(result)
+    with whole(result) as draft:
+        save_file(weights, draft)
     return result
 
 
@@ -186,10 +187,9 @@ def train_answers(
         eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    temporary = run / f"{stage.name}.tmp"
-    model.save_pretrained(temporary)
-    processor.save_pretrained(temporary)
-    temporary.rename(result)
+    with writing(result) as draft:
+        model.save_pretrained(draft)
+        processor.save_pretrained(draft)
     return result
 
 
