@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import JanusForConditionalGeneration, JanusProcessor, TrainingArguments, set_seed
@@ -25,6 +24,7 @@ from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
 from mmspec.safe_files import read_json, whole, write_whole
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
@@ -150,9 +150,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="mmspec train target janus-mini", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs/janus-mini"), help="folder of logs and checkpoints")
+    parser = target_parser("janus-mini", __doc__)
     parser.add_argument(
         "--start", help="checkpoint to go on from: name, folder or hub id; its codes and its shape stay"
     )
@@ -169,11 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
     parser.add_argument("--width", type=int, default=160, help="of the language model, a multiple of 32")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
+    options = parsed(parser, arguments)
     kept = (
         "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
         "batch", "shallow", "layers", "width", "seed",

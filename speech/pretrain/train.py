@@ -33,6 +33,7 @@ from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_mo
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.valle import Valle
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened
 from mmspec.training.loop import (
@@ -205,11 +206,7 @@ def write_texts(folder: Path, lines: list[str]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the defaults take some hours on two CPU cores."""
-    found = argparse.ArgumentParser(prog="mmspec train target valle-mini", description=__doc__)
-    found.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    found.add_argument(
-        "--run", type=Path, default=Path("runs/valle-mini"), help="folder of speech, logs and checkpoints"
-    )
+    found = target_parser("valle-mini", __doc__, run="folder of speech, logs and checkpoints")
     found.add_argument("--start", help="checkpoint to go on from, name, folder or hub id; codes may be others")
     found.add_argument("--codes", type=int, default=1024, help="codes of each codebook")
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
@@ -221,17 +218,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened (or the started) decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
     found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")
-    found.add_argument("--threads", type=int, default=2)
-    found.add_argument("--seed", type=int, default=0)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser().parse_args(arguments)
+    options = parsed(parser(), arguments)
     require_espeak()
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
     run(options)
 
 

@@ -19,6 +19,7 @@ from mmspec.errors import InputError
 from mmspec.miniworld import sample
 from mmspec.safe_files import whole
 from mmspec.training.card import shown_place
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
@@ -217,10 +218,8 @@ def train_language(
 
 def parser_of(family: Family) -> argparse.ArgumentParser:
     """The options of a family's command."""
-    parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
+    parser = target_parser(family.name, __doc__)
     parser.set_defaults(source=None, tower=None)  # the options of families that start from what is known
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
     parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
     parser.add_argument(
         "--busy-layers",
@@ -240,8 +239,6 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
     for stage in (*family.stages, MORE):
         told = f"{stage.about} (without it: {stage.steps})"
         parser.add_argument(STEPS[stage.name], type=int, dest=stage.name, help=told)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--bf16", action="store_true", help="mixed precision, where bfloat16 is fast; dense labels stay in float32"
     )
@@ -262,7 +259,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
     if options.start is None and options.busy_layers is not None:
         raise InputError("--busy-layers needs --start: the model whose layers they are")
     counts = {option: getattr(options, name) for option, name in new.items() if name not in ("source", "tower")}
-    counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers, "--threads": options.threads}
+    counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers}
     wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
     if wrong:
         raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
@@ -276,10 +273,8 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser_of(family).parse_args(arguments)
+    options = parsed(parser_of(family), arguments)
     check_options(options, family)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
 
     def asked(stage: Stage) -> Stage:
         """The stage with the updates that were asked for."""
