@@ -14,30 +14,19 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from mmspec.checkpoints import find_model, read_model, replaceable
 from mmspec.errors import MismatchError
 from mmspec.image_ar.mar_model import Mar
-from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, spread
 from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
-from mmspec.image_ar.pretrain.world import scene
+from mmspec.image_ar.pretrain.world import learnt_words
 from mmspec.safe_files import read_json
 from mmspec.training.command import parsed, target_parser
-from mmspec.training.folders import claim
+from mmspec.training.folders import claim, made_once
 from mmspec.training.loop import stage_arguments
 
 Start = tuple[Mar, Mar, PreTrainedTokenizerFast]
 """Target, drafter and tokenizer."""
-LEARNT = 600  # captions that the words are taken from
-
-
-def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
-    """The words of the checkpoint; they are learnt once."""
-    folder = run / "tokenizer"
-    if not (folder / "done").exists():
-        build_tokenizer(scene("tokenizer", index).caption.text for index in range(LEARNT)).save_pretrained(folder)
-        (folder / "done").touch()
-    return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def read_start(source: str) -> Start:
@@ -67,7 +56,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
         train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, 0.01, **more))
 
     if start is None:
-        tokenizer = prepare_tokenizer(run)
+        tokenizer = made_once(run / "tokenizer", learnt_words, PreTrainedTokenizerFast)
         vae, critic = AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed)
         stage("vae", Compressor(vae, critic), options.picture_steps)
         scale = 1 / spread(vae)[0]

@@ -15,17 +15,17 @@ from transformers import JanusForConditionalGeneration, JanusProcessor, Training
 from mmspec.checkpoints import find_model, read_model, replaceable
 from mmspec.errors import MismatchError
 from mmspec.image_ar.patches import Patches
-from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, janus_config
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
-from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words
 from mmspec.image_ar.reader import Reader
 from mmspec.safe_files import read_json, whole, write_whole
 from mmspec.training.command import parsed, target_parser
-from mmspec.training.folders import claim
+from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
 
@@ -34,17 +34,6 @@ Start = tuple[JanusForConditionalGeneration, Patches, JanusProcessor]
 STACK = "model.language_model.layers"
 VALIDATION = 64
 CRITIC_BATCH = 48
-
-
-def prepare_processor(run: Path) -> JanusProcessor:
-    """The processor of the checkpoint; its words are learnt once."""
-    folder = run / "processor"
-    if not (folder / "done").exists():
-        build_processor(
-            build_tokenizer(scene("tokenizer", index).caption.text for index in range(600))
-        ).save_pretrained(folder)
-        (folder / "done").touch()
-    return JanusProcessor.from_pretrained(folder)
 
 
 def read_start(source: str) -> Start:
@@ -121,7 +110,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
         train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
 
     if start is None:
-        processor = prepare_processor(run)
+        processor = made_once(run / "processor", lambda: build_processor(learnt_words()), JanusProcessor)
         model = JanusForConditionalGeneration(janus_config(processor.tokenizer, options.shallow, options.width))
         quiet(model.get_submodule(STACK), options.layers)  # type: ignore[arg-type]  # a ModuleList
         tokenizer = Autoencoder(model.model.vqmodel)

@@ -20,7 +20,7 @@ from mmspec.miniworld import sample
 from mmspec.safe_files import whole
 from mmspec.training.card import shown_place
 from mmspec.training.command import parsed, target_parser
-from mmspec.training.folders import claim
+from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds
@@ -118,15 +118,13 @@ def world_text(seed: str, pictures: int) -> Iterator[str]:
 
 def prepare_processor(run: Path, family: Family = SMOLVLM, known: Known | None = None) -> ProcessorMixin:
     """The processor of the checkpoint; its tokenizer is learnt once, or has the words that are known."""
-    folder = run / "processor"
-    if not (folder / "done").exists():
+
+    def make() -> ProcessorMixin:
         if known is None:
-            tokenizer = train_tokenizer(world_text("tokenizer", 1500))
-        else:
-            tokenizer = with_tokens(known.tokenizer, family.tokens)
-        family.processor(tokenizer).save_pretrained(folder)
-        (folder / "done").touch()
-    return family.processor_class.from_pretrained(folder)
+            return family.processor(train_tokenizer(world_text("tokenizer", 1500)))
+        return family.processor(with_tokens(known.tokenizer, family.tokens))
+
+    return made_once(run / "processor", make, family.processor_class)
 
 
 def new_model(
