@@ -114,7 +114,7 @@ def errors(listener: Listener, spoken: list[Utterance], shift: int = 0) -> float
 
 @torch.no_grad()
 def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
-    """Share of utterances whose speaker, is told right."""
+    """Share of utterances whose speaker is recognised."""
     guesses = [int(listener.voices(listener.manner_of(Audio(s.samples.numpy(), listener.config.rate))).argmax())
                for s in spoken]  # fmt: skip
     return sum(guess == one.speaker for guess, one in zip(guesses, spoken, strict=True)) / len(spoken)
