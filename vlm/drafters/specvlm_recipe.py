@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.steps import Batch
+from mmspec.training.steps import Batch, generator_at
 from mmspec.vlm.drafters.insights import InsightLoss
 from mmspec.vlm.drafters.lessons import SightRecipe
 from mmspec.vlm.drafters.sight import Seen, Sight
@@ -25,9 +23,8 @@ class SpecVlmLoss(InsightLoss):
     """The loss of an EAGLE head, cross-entropy and distance to the features."""
 
     def look(self, sight: Sight, batch: Batch) -> Seen:
-        """See `SightLoss`; the noise depends on the batch's place alone, so that a resumed run goes on as it was."""
-        device = sight.embeddings.device
-        return self.net.see(sight, torch.Generator(device).manual_seed(self.recipe.seed * 1_000_003 + batch.position))
+        """See `SightLoss`; with noise."""
+        return self.net.see(sight, generator_at(self.recipe, batch.position, sight.embeddings.device))
 
 
 @dataclass(frozen=True, kw_only=True)
