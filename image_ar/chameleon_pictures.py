@@ -23,6 +23,7 @@ from transformers.models.chameleon.modeling_chameleon import (
 )
 
 from mmspec.errors import CheckpointError, one_line
+from mmspec.safe_files import whole
 
 FILE = "picture_decoder.safetensors"
 INSIDE = "model.vqmodel.decoder."
@@ -124,9 +125,9 @@ def save_decoder(published: Mapping[str, Tensor], folder: Path, config: Any) -> 
     """
     weights = {name.removeprefix(PUBLISHED): weight for name, weight in published.items() if name.startswith(PUBLISHED)}
     made = _filled(weights, config, "the state dict")
-    part = folder / f".{FILE}.tmp"
-    save_file({name: weight.contiguous() for name, weight in made.state_dict().items()}, part)
-    return part.rename(folder / FILE)
+    with whole(folder / FILE) as draft:
+        save_file({name: weight.contiguous() for name, weight in made.state_dict().items()}, draft)
+    return folder / FILE
 
 
 def _filled(weights: dict[str, Tensor], config: Any, where: str) -> PictureDecoder:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mmspec.errors import CheckpointError, InputError, MismatchError, one_line
+from mmspec.safe_files import whole
 
 CHUNK = 1024
 
@@ -49,14 +50,11 @@ class Neighbours:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a safetensors file, whole or not at all."""
         goal = Path(path)
-        part = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
         try:
-            save_file({"nearest": self.nearest.contiguous().cpu()}, part, {"codebook": self.codebook})
-            part.rename(goal)
+            with whole(goal) as draft:
+                save_file({"nearest": self.nearest.contiguous().cpu()}, draft, {"codebook": self.codebook})
         except OSError as error:
             raise CheckpointError(f"{goal} was not saved: {one_line(error)}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Neighbours:

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmspec.errors import InputError, one_line, shorten
+from mmspec.safe_files import whole
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 ENDINGS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
@@ -58,14 +59,11 @@ def picture_format(path: str | os.PathLike[str]) -> str:
 def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
     """Write a picture: whole, or not at all. Raises: InputError: another ending, or a place that cannot be written."""
     kind, goal = picture_format(path), Path(path)
-    draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     try:
-        image.save(draft, format=kind)
-        draft.replace(goal)
+        with whole(goal) as draft:
+            image.save(draft, format=kind)
     except OSError as error:
         raise InputError(f"{goal} cannot be written: {one_line(error)}") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return goal
 
 

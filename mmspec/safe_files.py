@@ -1,9 +1,11 @@
-"""Files read and written safely: JSON, whether a folder's weights are of a safe kind, and text whole or not at all."""
+"""Files read and written safely: JSON, whether a folder's weights are of a safe kind, and files whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +42,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+@contextmanager
+def whole(goal: Path) -> Iterator[Path]:
+    """A file to write beside `goal`, which takes its place when the block ends without an error: a reader sees the old
+    one, none, or all of the new one. After an error `goal` is as it was."""
+    draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        draft.replace(goal)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def write_whole(file: Path, text: str) -> None:
-    """Write a file such that a reader sees the old one, none, or all of the new one."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
+    """Write a text, whole or not at all, and onto the disk."""
+    with whole(file) as draft, draft.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    temporary.replace(file)

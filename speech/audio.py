@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
+from mmspec.safe_files import whole
 
 LONGEST_S = 600.0
 """Seconds of a file that are read at most; more is refused."""
@@ -55,14 +56,11 @@ class Audio:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a 16-bit WAV file: whole, or not at all."""
         goal = Path(path)
-        draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
         try:
-            draft.write_bytes(self.wav())
-            draft.replace(goal)
+            with whole(goal) as draft:
+                draft.write_bytes(self.wav())
         except OSError as error:
             raise InputError(f"{goal} cannot be written: {one_line(error)}") from error
-        finally:
-            draft.unlink(missing_ok=True)
         return goal
 
 

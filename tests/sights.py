@@ -18,7 +18,7 @@ from mmspec.registry import resolve
 from mmspec.targets import CausalTarget
 from mmspec.training.answers import Answered
 from mmspec.training.muon import build_optimizer
-from mmspec.vlm.drafters.dream_recipe import Insight
+from mmspec.vlm.drafters.insights import Insight
 
 METHODS = ["msd", "vispec", "hivis", "dream", "specvlm"]
 FOCUSED = ("dream", "specvlm")

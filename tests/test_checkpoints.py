@@ -24,6 +24,7 @@ from mmspec.drafters.layer import block_config
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import CheckpointError, InputError, MismatchError, UnknownNameError
 from mmspec.loading import has_drafter
+from mmspec.safe_files import whole, write_whole
 from mmspec.targets import CausalTarget
 
 RED = Image.new("RGB", (50, 40), "red")
@@ -233,6 +234,29 @@ def test_whoever_may_read_the_folder_may_read_the_weights(target: CausalTarget, 
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert set(modes.values()) == {0o640}, modes
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    goal = tmp_path / "a.json"
+    write_whole(goal, "old")
+
+    def fail() -> None:
+        with whole(goal) as draft:
+            draft.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert goal.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [goal]
+    with whole(goal) as draft:
+        draft.write_text("new")
+        assert goal.read_text() == "old"
+    assert goal.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [goal]
+    with pytest.raises(FileNotFoundError), whole(goal):
+        pass  # nothing was written
+    assert goal.read_text() == "new"
 
 
 def test_folders_that_hold_something_else_are_not_replaced(tmp_path: Path) -> None:

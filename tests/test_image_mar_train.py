@@ -22,7 +22,7 @@ from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
-from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words, scene
 from mmspec.image_ar.reader import Reader
 from mmspec.miniworld.facts import SHAPES
 
@@ -105,7 +105,7 @@ def test_captions_fit_and_both_models_learn_a_batch_by_heart() -> None:
 
 @pytest.fixture(scope="module")
 def revealer() -> Revealer:
-    tokenizer = build_tokenizer([scene("tokenizer", index).caption.text for index in range(600)])
+    tokenizer = learnt_words()
     shape = {**TARGET, "hidden_size": 32, "num_attention_heads": 2, "layers": 5, "head_layers": 1, "head_width": 32}
     torch.manual_seed(0)
     return Revealer(mar_train.Mar(mar_config(len(tokenizer), 1.0, shape, vae=True)), Plain(), tokenizer)

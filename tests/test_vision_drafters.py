@@ -37,7 +37,7 @@ from mmspec.training.muon import build_optimizer
 from mmspec.training.steps import Batch, drafted_slots
 from mmspec.vlm.drafters import sight
 from mmspec.vlm.drafters.dream import most
-from mmspec.vlm.drafters.dream_recipe import Insight
+from mmspec.vlm.drafters.insights import Insight
 from mmspec.vlm.drafters.sight import Sight
 from mmspec.vlm.drafters.vispec import runs
 

@@ -22,11 +22,11 @@ from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.drafter import find_recipe, train_drafters
 from mmspec.training.features import Features
-from mmspec.vlm.drafters.dream_recipe import Insights, Sharpness, early
 from mmspec.vlm.drafters.ensemble import pooled
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
+from mmspec.vlm.drafters.insights import Insights, Sharpness, early
 from mmspec.vlm.drafters.lessons import image_slots
 from mmspec.vlm.drafters.recipes import MsdLoss, shows
 

@@ -13,6 +13,7 @@ from mmspec.checkpoints import writing
 from mmspec.image_ar.pretrain.architecture import CODES, GUIDANCE, PIXELS, SIDE, TEMPERATURE
 from mmspec.image_ar.pretrain.draw import Painter
 from mmspec.image_ar.pretrain.world import scene
+from mmspec.training.card import millions
 
 GAUGED = 8
 STAGES = {
@@ -81,7 +82,7 @@ def export(painter: Painter, processor: JanusProcessor, out: Path, run: Path, st
     text = model.config.text_config
     card = CARD.format(
         name=out.name,
-        millions=sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        millions=millions(model),
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         pixels=PIXELS,

@@ -14,6 +14,7 @@ from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import PIXELS
 from mmspec.image_ar.pretrain.export import begun, last_loss, logs_of
 from mmspec.image_ar.pretrain.mar_shapes import GUIDANCE
+from mmspec.training.card import millions
 
 STAGES = ("critic", "vae", "target", "drafter")
 
@@ -59,8 +60,8 @@ def export(
     target.generation_config = GenerationConfig(do_sample=True, temperature=1.0, guidance_scale=GUIDANCE)
     card = CARD.format(
         name=out.name,
-        millions=sum(parameter.numel() for parameter in target.parameters()) / 1e6,
-        small=sum(parameter.numel() for parameter in drafter.parameters()) / 1e6,
+        millions=millions(target),
+        small=millions(drafter),
         layers=config.encoder_layers,
         width=config.hidden_size,
         pixels=PIXELS,

@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from diffusers import AutoencoderKL
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
@@ -15,29 +14,19 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from mmspec.checkpoints import find_model, read_model, replaceable
 from mmspec.errors import MismatchError
 from mmspec.image_ar.mar_model import Mar
-from mmspec.image_ar.pretrain.architecture import build_tokenizer
 from mmspec.image_ar.pretrain.mar_export import export
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, spread
 from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
-from mmspec.image_ar.pretrain.world import scene
+from mmspec.image_ar.pretrain.world import learnt_words
 from mmspec.safe_files import read_json
-from mmspec.training.folders import claim
+from mmspec.training.command import parsed, target_parser
+from mmspec.training.folders import claim, made_once
 from mmspec.training.loop import stage_arguments
 
 Start = tuple[Mar, Mar, PreTrainedTokenizerFast]
 """Target, drafter and tokenizer."""
-LEARNT = 600  # captions that the words are taken from
-
-
-def prepare_tokenizer(run: Path) -> PreTrainedTokenizerFast:
-    """The words of the checkpoint; they are learnt once."""
-    folder = run / "tokenizer"
-    if not (folder / "done").exists():
-        build_tokenizer(scene("tokenizer", index).caption.text for index in range(LEARNT)).save_pretrained(folder)
-        (folder / "done").touch()
-    return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def read_start(source: str) -> Start:
@@ -67,7 +56,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
         train_stage(run, name, module, options.batch, stage_arguments(run / name, steps, options.batch, 0.01, **more))
 
     if start is None:
-        tokenizer = prepare_tokenizer(run)
+        tokenizer = made_once(run / "tokenizer", learnt_words, PreTrainedTokenizerFast)
         vae, critic = AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed)
         stage("vae", Compressor(vae, critic), options.picture_steps)
         scale = 1 / spread(vae)[0]
@@ -92,9 +81,7 @@ def shape(usual: dict[str, int], layers: int) -> dict[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="mmspec train target mar-mini", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs/mar-mini"), help="folder of logs and checkpoints")
+    parser = target_parser("mar-mini", __doc__)
     parser.add_argument("--start", help="checkpoint to go on from: name, folder or hub id; its VAE and its shapes stay")
     parser.add_argument("--critic-steps", type=int, default=200, help="updates of the network that tells shapes apart")
     parser.add_argument("--picture-steps", type=int, default=2400, help="updates of the VAE")
@@ -102,11 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--drafter-steps", type=int, default=900, help="updates of the drafter")
     parser.add_argument("--batch", type=int, default=16, help="pictures per update")
     parser.add_argument("--layers", type=int, default=TARGET["layers"], help="of the target's encoder, and its decoder")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
+    options = parsed(parser, arguments)
     kept = ("start", "critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     replaceable(options.out)
     start = None if options.start is None else read_start(options.start)

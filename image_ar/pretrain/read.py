@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS
 from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
 from mmspec.image_ar.pretrain.world import Scene, normalized, scene
 from mmspec.image_ar.reader import Reader, held
+from mmspec.training.card import figure_list, millions
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
 
@@ -113,23 +114,17 @@ def measure(reader: Reader, scenes: Sequence[Scene]) -> dict[str, float]:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the defaults take less than ten minutes on two CPU cores."""
-    found = argparse.ArgumentParser(prog="mmspec train target janus-reader", description=__doc__)
-    found.add_argument("--out", type=Path, required=True, help="folder of the finished reader")
-    found.add_argument("--run", type=Path, default=Path("runs/janus-reader"), help="folder of logs and checkpoints")
+    found = target_parser("janus-reader", __doc__, made="reader")
     found.add_argument("--steps", type=int, default=700, help="updates")
     found.add_argument("--batch", type=int, default=64, help="scenes per update")
     found.add_argument("--rate", type=float, default=0.02, help="peak learning rate of matrices")
     found.add_argument("--held-out", type=int, default=500, help="scenes to measure on")
-    found.add_argument("--threads", type=int, default=2)
-    found.add_argument("--seed", type=int, default=0)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser().parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
+    options = parsed(parser(), arguments)
     torch.manual_seed(options.seed)
     replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in ("steps", "batch", "rate", "seed")})
@@ -161,9 +156,9 @@ def export(reader: Reader, options: Any) -> None:
         done.write(folder)
         card = CARD.format(
             name=options.out.name,
-            millions=sum(weight.numel() for weight in reader.parameters()) / 1e6,
+            millions=millions(reader),
             scenes=options.steps * options.batch,
-            figures="\n".join(f"- {name.replace('_', ' ')}: {value:.4f}" for name, value in done.figures.items()),
+            figures=figure_list(done.figures, 4),
             **vars(options),
         )
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import JanusForConditionalGeneration, JanusProcessor, TrainingArguments, set_seed
@@ -16,16 +15,17 @@ from transformers import JanusForConditionalGeneration, JanusProcessor, Training
 from mmspec.checkpoints import find_model, read_model, replaceable
 from mmspec.errors import MismatchError
 from mmspec.image_ar.patches import Patches
-from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, build_tokenizer, janus_config
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_processor, janus_config
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
-from mmspec.image_ar.pretrain.world import Scenes, collate, scene
+from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words
 from mmspec.image_ar.reader import Reader
-from mmspec.safe_files import read_json, write_whole
-from mmspec.training.folders import claim
+from mmspec.safe_files import read_json, whole, write_whole
+from mmspec.training.command import parsed, target_parser
+from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
 
@@ -34,17 +34,6 @@ Start = tuple[JanusForConditionalGeneration, Patches, JanusProcessor]
 STACK = "model.language_model.layers"
 VALIDATION = 64
 CRITIC_BATCH = 48
-
-
-def prepare_processor(run: Path) -> JanusProcessor:
-    """The processor of the checkpoint; its words are learnt once."""
-    folder = run / "processor"
-    if not (folder / "done").exists():
-        build_processor(
-            build_tokenizer(scene("tokenizer", index).caption.text for index in range(600))
-        ).save_pretrained(folder)
-        (folder / "done").touch()
-    return JanusProcessor.from_pretrained(folder)
 
 
 def read_start(source: str) -> Start:
@@ -84,10 +73,9 @@ def train_stage(
             data_collator=None if labelled else collate,
         )
         trainer.train(resume_from_checkpoint=last_checkpoint(run / name))
-        part = run / f"{name}.tmp"
-        save_file({key: value.contiguous().clone() for key, value in module.state_dict().items()}, part)
         write_whole(run / f"{name}.json", json.dumps(trainer.state.log_history))
-        part.rename(result)
+        with whole(result) as draft:
+            save_file({key: value.contiguous().clone() for key, value in module.state_dict().items()}, draft)
     module.load_state_dict(load_file(result))
 
 
@@ -122,7 +110,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
         train_stage(run, name, module, batch, stage_arguments(run / name, steps, batch, rate, **more))
 
     if start is None:
-        processor = prepare_processor(run)
+        processor = made_once(run / "processor", lambda: build_processor(learnt_words()), JanusProcessor)
         model = JanusForConditionalGeneration(janus_config(processor.tokenizer, options.shallow, options.width))
         quiet(model.get_submodule(STACK), options.layers)  # type: ignore[arg-type]  # a ModuleList
         tokenizer = Autoencoder(model.model.vqmodel)
@@ -151,9 +139,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="mmspec train target janus-mini", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs/janus-mini"), help="folder of logs and checkpoints")
+    parser = target_parser("janus-mini", __doc__)
     parser.add_argument(
         "--start", help="checkpoint to go on from: name, folder or hub id; its codes and its shape stay"
     )
@@ -170,11 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
     parser.add_argument("--width", type=int, default=160, help="of the language model, a multiple of 32")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
+    options = parsed(parser, arguments)
     kept = (
         "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
         "batch", "shallow", "layers", "width", "seed",

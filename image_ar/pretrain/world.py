@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
 
-from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE
+from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_tokenizer
 from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, NOBODY, Caption, Cell, Kind, Said, draw_groups, tell
 from mmspec.image_ar.pretrain.contents import questions
 from mmspec.miniworld.facts import Mark, Shapes, Thing
@@ -21,6 +22,7 @@ from mmspec.miniworld.render import render
 SIZE = {"large": (84, 96)}  # of the 320 pixels of the canvas: five codes wide, so that every shape can be told
 GRAIN = ((SIDE, 11.0), (2 * SIDE, 8.0), (PIXELS, 4.0))
 """Side and spread of the noise that makes grounds and inks rough: no code follows surely from those before it."""
+LEARNT = 600  # captions that the words are taken from
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ def _labels(
             owners[rows[0], columns[0]] = NOBODY
         tops[thing.row, thing.column] = int(rows[0] * SIDE + columns[-1])
     return torch.from_numpy(owners), questions(seen, tops)
+
+
+def learnt_words() -> PreTrainedTokenizerFast:
+    """The words of all models of these scenes, from captions that are for nothing else."""
+    return build_tokenizer(scene("tokenizer", index).caption.text for index in range(LEARNT))
 
 
 class Scenes(Dataset[Scene]):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmspec.drafters.precision import rounded
 from mmspec.errors import CheckpointError
+from mmspec.safe_files import whole
 
 NOTE = "eight_bits"
 """In the file's metadata: the names of its packed matrices, as JSON."""
@@ -32,9 +33,8 @@ def pack(file: Path) -> None:
         if name + SCALE in weights:
             raise CheckpointError(f"{file} cannot be packed: it has a weight named {name + SCALE}")
         packed[name], packed[name + SCALE] = rounded(weights[name])
-    beside = file.with_name(f"{file.name}.tmp")
-    save_file(packed, beside, {NOTE: json.dumps(names)})
-    beside.replace(file)
+    with whole(file) as draft:
+        save_file(packed, draft, {NOTE: json.dumps(names)})
 
 
 def read(file: Path) -> dict[str, Tensor]:

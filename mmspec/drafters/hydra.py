@@ -22,8 +22,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Above
-from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.medusa import ResidualBlock
+from mmspec.drafters.heads import HeadNet
+from mmspec.drafters.medusa import Medusa, ResidualBlock
 from mmspec.drafters.slots import Last, Slots
 from mmspec.sampling import Sampler
 
@@ -102,25 +102,15 @@ class PrefixedHeads(HydraHeads):
         return self.norm(states)
 
 
-class Hydra(HeadDrafter):
+class Hydra(Medusa):
     """Drafts a static tree with `HydraHeads`."""
 
     method = "hydra"
     source = "Hydra, arXiv 2402.05109"
     noun = "Hydra"
-    static = True
     net_class: ClassVar[type[HeadNet]] = HydraHeads
     text: ClassVar[type[Last | Slots]] = Last
     """What is kept of the text's features."""
-
-    @property
-    def most(self) -> int:
-        """One level per head."""
-        return len(self.net.heads)
-
-    def taps(self, target: Any) -> tuple[int, ...]:
-        """The features that enter the target's head."""
-        return (target.num_layers,)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Telling:
         """Take over the prompt's features."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import LlamaConfig
 
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Guess
 from mmspec.drafters.heads import HeadDrafter, HeadNet
@@ -84,7 +84,7 @@ class Medusa(HeadDrafter):
         """The features that enter the target's head."""
         return (target.num_layers,)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
         """Take the prompt's last feature."""
         features = self.heard(state.prompt_taps)
         return Guessing(self, self.choice(sampler, kind), Last.of_prompt(state, features))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 import mmspec
 from mmspec.training.answers import Answered
@@ -102,6 +104,16 @@ def shown_place(told: str) -> str:
     if not path.is_absolute():
         return told
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def millions(*models: nn.Module) -> float:
+    """How many million parameters models have together."""
+    return sum(weight.numel() for model in models for weight in model.parameters()) / 1e6
+
+
+def figure_list(figures: Mapping[str, float], digits: int = 3) -> str:
+    """What was measured, as markdown."""
+    return "\n".join(f"- {name.replace('_', ' ')}: {value:.{digits}f}" for name, value in figures.items())
 
 
 def _data(course: Course, rows: Sequence[Answered]) -> list[str]:

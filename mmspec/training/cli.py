@@ -14,9 +14,18 @@ import typer
 
 app = typer.Typer(help="Train drafters, and the bundled models again.", no_args_is_help=True, rich_markup_mode=None)
 
+NOT_OF_RECIPES = (
+    "target", "method", "data", "out", "run", "questions", "answers", "sampled", "max_new_tokens", "answer_batch",
+    "start", "held_out", "validate_every", "save_every", "patience", "accumulate", "bf16", "memory", "disk", "seed",
+    "device", "ray", "workers",
+)  # fmt: skip
+"""Options of `mmspec train drafter` that say what to learn from, how often to look, and where; every other one is a
+setting of recipes."""
+
 
 @app.command()
 def drafter(
+    context: typer.Context,
     target: Annotated[
         str, typer.Option(help="Bundled name, folder or hub id of the model to draft for.")
     ] = "smolvlm-mini",
@@ -196,42 +205,9 @@ def drafter(
     load = partial(mmspec.load, target, drafter="none", device=device, compile=False)
     pipe = load()
     chosen = [find_recipe(name, pipe.target.modality) for name in methods]
-    given = {
-        "steps": steps,
-        "batch": batch,
-        "rate": rate,
-        "warm_steps": 0 if warm_steps is None and start is not None else warm_steps,  # a start has learnt words before
-        "warm_questions": warm_questions,
-        "unroll": unroll,
-        "decay": decay,
-        "feature_weight": feature_weight,
-        "law_weight": law_weight,
-        "token_weight": token_weight,
-        "top": top,
-        "top_weight": top_weight,
-        "noise": noise,
-        "intermediate": intermediate,
-        "words": words,
-        "draft_vocabulary": draft_vocabulary,
-        "levels": levels,
-        "exit_layer": exit_layer,
-        "block": block,
-        "anchors": anchors,
-        "layers": layers,
-        "alone": alone,
-        "untold": untold,
-        "width": width,
-        "heads": heads,
-        "queries": queries,
-        "ratio": ratio,
-        "global_feature": global_feature,
-        "keep": keep,
-        "middle_weight": middle_weight,
-        "text_share": text_share,
-        "projector_share": projector_share,
-        "head_weight": head_weight,
-        "trunk_pace": trunk_pace,
-    }
+    given = {name: value for name, value in context.params.items() if name not in NOT_OF_RECIPES}
+    if start is not None and warm_steps is None:
+        given["warm_steps"] = 0  # a start has learnt words before
     recipes = [recipe(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)]
     told: dict[str, Any] = {"sampled": sampled, "max_new_tokens": max_new_tokens}
     told = {
@@ -259,7 +235,7 @@ def drafter(
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
         folders = [out]
-    torch.set_flush_denormal(True)  # they slow a CPU down, and are nothing to a gradient
+    torch.set_flush_denormal(True)  # see `mmspec.training.command.parsed`
     if group().is_main_process:
         logging.basicConfig(format="%(message)s")
         logging.getLogger("mmspec").setLevel(logging.INFO)

@@ -24,7 +24,7 @@ from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, head_law, head_logits
-from mmspec.training.steps import HeadRecipe
+from mmspec.training.steps import HeadRecipe, generator_at
 
 
 class DFlashLoss:
@@ -68,7 +68,7 @@ class DFlashLoss:
 
     def _anchors(self, position: int, rows: list[Answered]) -> tuple[Tensor, Tensor]:
         """[B, J] positions of answer tokens that another one follows, and which of them are real."""
-        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + position)
+        generator = generator_at(self.recipe, position)
         chosen = [
             row.start + torch.randperm(len(row.answer) - 1, generator=generator)[: self.recipe.anchors] for row in rows
         ]

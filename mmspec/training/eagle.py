@@ -19,7 +19,7 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.steps import Batch, HeadRecipe, StepLoss
+from mmspec.training.steps import Batch, HeadRecipe, StepLoss, generator_at
 from mmspec.training.unroll import unroll
 
 
@@ -43,8 +43,7 @@ class EagleLoss(StepLoss):
         return self.recipe.feature_weight * by_feature + self.recipe.law_weight * super().judge(estimate, goal, law)
 
     def _noise(self, position: int, features: Tensor) -> Tensor:
-        # A generator per batch, not the global one: the noise of a resumed run is that of an unbroken one.
-        generator = torch.Generator(features.device).manual_seed(self.recipe.seed * 1_000_003 + position)
+        generator = generator_at(self.recipe, position, features.device)
         width = 2 * self.recipe.noise * features.square().mean().sqrt()
         return (torch.rand(features.shape, generator=generator, device=features.device) - 0.5) * width
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ def run_folder(base: Path, settings: dict[str, Any]) -> Path:
     folder = base.with_name(f"{base.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
     claim(folder, settings)
     return folder
+
+
+def made_once(folder: Path, make: Callable[[], Any], kind: Any) -> Any:
+    """What `make` makes, read from `folder`, where it is kept the first time. kind: its class, or one that reads it."""
+    if not (folder / "done").exists():
+        make().save_pretrained(folder)
+        (folder / "done").touch()
+    return kind.from_pretrained(folder)
 
 
 def claim(folder: Path, settings: dict[str, Any]) -> None:

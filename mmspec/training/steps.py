@@ -163,6 +163,11 @@ class StepLoss(ABC):
         return head_logits(self.target, features)
 
 
+def generator_at(recipe: Recipe, position: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A source of randomness for a batch by its place alone, so that a resumed run goes on as an unbroken one would."""
+    return torch.Generator(device).manual_seed(recipe.seed * 1_000_003 + position)
+
+
 def drafted_slots(rows: list[Answered], first: int, slots: int, step: int) -> Tensor:
     """[B, slots - first] bool: slots from `first` on whose estimate drafts an answer token in step `step`.
 

@@ -7,12 +7,12 @@ store takes nothing more; the first answers keep their place, and no file is eve
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mmspec.safe_files import whole
 from mmspec.training.answers import Answered
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,8 @@ class Store:
         if self.size + self.sharers * states.nbytes > self.limit:
             return
         file = self.folder / f"{index}.safetensors"
-        temporary = file.with_suffix(f".{os.getpid()}.tmp")
-        save_file({"states": states.contiguous().cpu()}, temporary)
-        os.replace(temporary, file)
+        with whole(file) as draft:
+            save_file({"states": states.contiguous().cpu()}, draft)
         self.size += self.sharers * file.stat().st_size
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from mmspec.errors import InputError
-from mmspec.safe_files import read_json
+from mmspec.safe_files import read_json, whole
 from mmspec.training.answers import Answered
 from mmspec.training.course import Course
 from mmspec.training.learner import Learner, LearnerTrainer
@@ -42,9 +41,8 @@ class Best:
     def keep(self) -> None:
         """These are the best."""
         if group().is_main_process:
-            temporary = self.file.with_suffix(".tmp")
-            save_file({name: weight.contiguous() for name, weight in self.learner.state_dict().items()}, temporary)
-            os.replace(temporary, self.file)
+            with whole(self.file) as draft:
+                save_file({name: weight.contiguous() for name, weight in self.learner.state_dict().items()}, draft)
 
     def take(self) -> None:
         """Back to the best."""

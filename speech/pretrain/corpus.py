@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.progress import progress
+from mmspec.safe_files import whole
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, say
@@ -98,11 +99,9 @@ def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say 
 
 def write_shard(file: Path, spoken: list[np.ndarray]) -> None:
     """Utterances [N] float32 in one file."""
-    whole = np.concatenate([np.round(np.clip(one, -1, 1) * 32767).astype(np.int16) for one in spoken])
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as stream:
-        np.savez(stream, pcm=whole, ends=np.cumsum([len(one) for one in spoken]))
-    temporary.replace(file)
+    pcm = np.concatenate([np.round(np.clip(one, -1, 1) * 32767).astype(np.int16) for one in spoken])
+    with whole(file) as draft, draft.open("wb") as stream:  # to a path, numpy would add an ending
+        np.savez(stream, pcm=pcm, ends=np.cumsum([len(one) for one in spoken]))
 
 
 def read_shard(file: Path) -> tuple[Tensor, list[int]]:

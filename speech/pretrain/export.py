@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from mmspec.checkpoints import writing
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.valle import Valle
-from mmspec.training.card import shown_place
+from mmspec.training.card import figure_list, millions, shown_place
 
 CARD = """---
 pipeline_tag: text-to-speech
@@ -64,14 +64,13 @@ def export(
         top_k=50,
         top_p=0.9,
     )
-    parts = (model, codec)
     start = settings["start"]
     recipe = NEW if start is None else ON
     settings = {**settings, "start": start and shown_place(str(start))}
     card = CARD.format(
         name=out.name,
         recipe=recipe.format(name=out.name, codes=codec.config.codebook_size, **settings),
-        millions=sum(weight.numel() for part in parts for weight in part.parameters()) / 1e6,
+        millions=millions(model, codec),
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         refiner=model.config.refiner_config.num_hidden_layers,
@@ -79,7 +78,7 @@ def export(
         codes=codec.config.codebook_size,
         rate=codec.frames_per_second,
         voices=", ".join(processor.voices),
-        figures="\n".join(f"- {name.replace('_', ' ')}: {value:.3f}" for name, value in figures.items()),
+        figures=figure_list(figures),
         **settings,
     )
     with writing(out) as folder:

@@ -28,6 +28,8 @@ from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, wr
 from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
+from mmspec.training.card import figure_list, millions
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
 
@@ -112,7 +114,7 @@ def errors(listener: Listener, spoken: list[Utterance], shift: int = 0) -> float
 
 @torch.no_grad()
 def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
-    """Share of utterances whose speaker, is told right."""
+    """Share of utterances whose speaker is recognised."""
     guesses = [int(listener.voices(listener.manner_of(Audio(s.samples.numpy(), listener.config.rate))).argmax())
                for s in spoken]  # fmt: skip
     return sum(guess == one.speaker for guess, one in zip(guesses, spoken, strict=True)) / len(spoken)
@@ -181,8 +183,8 @@ def export(listener: Listener, options: argparse.Namespace) -> None:
     """Write the finished folder, in bfloat16."""
     card = CARD.format(
         name=options.out.name,
-        millions=sum(weight.numel() for weight in listener.parameters()) / 1e6,
-        figures="\n".join(f"- {name.replace('_', ' ')}: {value:.3f}" for name, value in listener.figures.items()),
+        millions=millions(listener),
+        figures=figure_list(listener.figures),
         **vars(options),
     )
     with writing(options.out) as folder:
@@ -192,9 +194,8 @@ def export(listener: Listener, options: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the defaults take about twenty minutes on two CPU cores."""
-    found = argparse.ArgumentParser(prog="mmspec train target valle-listener", description=__doc__)
-    found.add_argument("--out", type=Path, required=True, help="folder of the finished listener")
-    found.add_argument("--run", type=Path, default=Path("runs/valle-mini"), help="run folder of the speech model")
+    found = target_parser("valle-listener", __doc__, made="listener", run="run folder of the speech model")
+    found.set_defaults(run=Path("runs/valle-mini"))
     found.add_argument("--work", type=Path, help="folder of logs and checkpoints; RUN/listener unless given")
     found.add_argument("--codec", type=Path, help="folder of the codec; RUN/codec-done unless given")
     found.add_argument("--sentences", type=int, default=7000, help="of the run: those that it learns from")
@@ -204,17 +205,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--codec-steps", type=int, default=800, help="updates on recordings and resynthesis")
     found.add_argument("--batch", type=int, default=16, help="utterances per update")
     found.add_argument("--rate", type=float, default=0.02, help="peak learning rate of matrices")
-    found.add_argument("--threads", type=int, default=2)
-    found.add_argument("--seed", type=int, default=0)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser().parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
-    run(options)
+    run(parsed(parser(), arguments))
 
 
 if __name__ == "__main__":

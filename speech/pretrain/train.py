@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from mmspec.checkpoints import replaceable
+from mmspec.checkpoints import replaceable, writing
 from mmspec.errors import InputError
-from mmspec.safe_files import write_whole
+from mmspec.safe_files import whole, write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
@@ -33,6 +33,7 @@ from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_mo
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.valle import Valle
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened
 from mmspec.training.loop import (
@@ -77,9 +78,9 @@ def train_codec(
         else:
             take_over_sound(codec, start.codec)
         learner = CodecLearner(codec)
-        folder, steps = options.run / "codec", options.codec_steps
+        steps = options.codec_steps
         arguments = training_arguments(
-            folder,
+            options.run / "codec",
             steps=steps,
             batch=options.batch,
             rate=0.02,
@@ -87,7 +88,8 @@ def train_codec(
             use_cpu=True,  # like all of this model's training: it is small, and its rows are ragged
         )
         fit(learner, learner.loss, Epochs(spoken, steps * options.batch, options.seed), arguments)
-        _keep(codec, done)
+        with writing(done) as folder:
+            codec.save_pretrained(folder)
     return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
 
 
@@ -114,7 +116,8 @@ def train_model(
             arguments = stage_arguments(options.run / name, steps, options.batch, rate, **more)
             samples = ByLength(corpus, steps * options.batch, options.seed, options.batch)
             fit(model, voices_of(model, corpus, processor), samples, arguments)
-            _keep(model, done)
+            with writing(done) as folder:
+                model.save_pretrained(folder)
         return Valle.from_pretrained(done, dtype=torch.float32)
 
     def deepened_anew() -> Valle:
@@ -147,19 +150,12 @@ def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> 
     return ValleLoss(model, processor.tokenizer, corpus, frames)
 
 
-def _keep(model: Any, done: Path) -> None:
-    temporary = done.with_suffix(".tmp")
-    model.save_pretrained(temporary)
-    temporary.rename(done)
-
-
 def codes_of(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Coded]:
     """The corpus in codes, kept in a file."""
     if not file.exists():
         found = coded(codec, spoken)
-        temporary = file.with_suffix(".tmp")
-        save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, temporary)
-        temporary.replace(file)
+        with whole(file) as draft:
+            save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, draft)
     codes = load_file(file)
     if len(codes) != len(spoken):
         raise InputError(f"{file} holds {len(codes)} utterances, {len(spoken)} are wanted: remove it")
@@ -210,11 +206,7 @@ def write_texts(folder: Path, lines: list[str]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the defaults take some hours on two CPU cores."""
-    found = argparse.ArgumentParser(prog="mmspec train target valle-mini", description=__doc__)
-    found.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    found.add_argument(
-        "--run", type=Path, default=Path("runs/valle-mini"), help="folder of speech, logs and checkpoints"
-    )
+    found = target_parser("valle-mini", __doc__, run="folder of speech, logs and checkpoints")
     found.add_argument("--start", help="checkpoint to go on from, name, folder or hub id; codes may be others")
     found.add_argument("--codes", type=int, default=1024, help="codes of each codebook")
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
@@ -226,17 +218,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--deep-steps", type=int, default=800, help="updates of the deepened (or the started) decoder")
     found.add_argument("--batch", type=int, default=32, help="utterances per update")
     found.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True, help="bfloat16 autocast")
-    found.add_argument("--threads", type=int, default=2)
-    found.add_argument("--seed", type=int, default=0)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser().parse_args(arguments)
+    options = parsed(parser(), arguments)
     require_espeak()
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
     run(options)
 
 

@@ -158,6 +158,13 @@ class ValleLoss:
         start = rng.randrange(max(1, chosen.codes.shape[1] - self.frames + 1))
         return chosen.codes[:, start : start + self.frames]
 
+    def prompt(self, text: Tensor, voice: Tensor) -> Tensor:
+        """What the decoder is told before the codes of an utterance: its text, and a voice [K, frames]."""
+        config = self.model.config
+        ids = (config.text_config.bos_token_id, config.voice_token_id, config.speak_token_id)
+        start, voiced, speak = (torch.tensor([token]) for token in ids)
+        return torch.cat([start, text, voiced, config.first_code + voice[0], speak])
+
     def spoken(
         self, texts: list[Tensor], voices: list[Tensor], rows: list[Coded], watch: Watch | None = None
     ) -> Tensor:
@@ -165,16 +172,11 @@ class ValleLoss:
 
         watch: is shown who attends to what.
         """
-        config = self.model.config
-        start = config.text_config.bos_token_id
+        first = self.model.config.first_code
         inputs, labels = [], []
         for text, voice, row in zip(texts, voices, rows, strict=True):
-            prompt = [
-                torch.tensor([start]), text, torch.tensor([config.voice_token_id]),
-                config.first_code + voice[0], torch.tensor([config.speak_token_id]),
-            ]  # fmt: skip
-            answer = torch.cat([config.first_code + row.codes[0], torch.tensor([config.first_code - 1])])
-            whole = torch.cat([*prompt, answer])
+            answer = torch.cat([first + row.codes[0], torch.tensor([first - 1])])
+            whole = torch.cat([self.prompt(text, voice), answer])
             inputs.append(whole[:-1])
             labels.append(torch.where(torch.arange(len(whole) - 1) >= len(whole) - 1 - len(answer), whole[1:], IGNORED))
         ids = pad_sequence(inputs, batch_first=True)
@@ -202,14 +204,10 @@ def gauge(model: Valle, loss: ValleLoss, held_out: list[Coded]) -> dict[str, flo
     The second is the gauge of how predictable this little world is: real models have about 0.25.
     """
     nats, tops, total = 0.0, 0.0, 0
-    config = model.config
     for place, row in enumerate(held_out):
-        voice = loss.voice(row, place)
         text = torch.tensor(loss.tokenizer(row.text, add_special_tokens=False)["input_ids"])
-        answer = config.first_code + row.codes[0]
-        prompt = [torch.tensor([config.text_config.bos_token_id]), text, torch.tensor([config.voice_token_id]),
-                  config.first_code + voice[0], torch.tensor([config.speak_token_id])]  # fmt: skip
-        logits = model(input_ids=torch.cat([*prompt, answer])[None, :-1], use_cache=False).logits[0, -len(answer) :]
+        prompt, answer = loss.prompt(text, loss.voice(row, place)), model.config.first_code + row.codes[0]
+        logits = model(input_ids=torch.cat([prompt, answer])[None, :-1], use_cache=False).logits[0, -len(answer) :]
         law = logits.float().softmax(-1)
         nats -= float(law.gather(1, answer[:, None]).clamp(min=1e-30).log().sum())
         tops += float(law.amax(-1).sum())

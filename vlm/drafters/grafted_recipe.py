@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -81,11 +82,10 @@ class GraftedLoss(SpdLoss):
     def parts(self, ids: list[int]) -> Iterator[tuple[bool, int, int]]:
         """Runs of image slots and of words: whether it is one of slots, start, stop."""
         start = 0
-        for place in range(1, len(ids) + 1):
-            slot = ids[start] in self.target.placeholders
-            if place == len(ids) or (ids[place] in self.target.placeholders) != slot:
-                yield slot, start, place
-                start = place
+        for slot, run in groupby(token in self.target.placeholders for token in ids):
+            stop = start + len(list(run))
+            yield slot, start, stop
+            start = stop
 
 
 class EnsembleLoss(GraftedLoss):

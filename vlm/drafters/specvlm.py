@@ -92,7 +92,6 @@ class SpecVlmHead(SightHead):
 
 def asked(sight: Sight) -> Tensor:
     """[B, H] the mean embedding of the words of each prompt."""
-    assert sight.prompt is not None
     slots = torch.arange(sight.image.shape[1], device=sight.image.device)
     words = (~sight.image & (slots < sight.prompt[:, None]))[..., None].to(sight.embeddings.dtype)
     return (sight.embeddings * words).sum(1) / words.sum(1).clamp(min=1)

@@ -1,7 +1,5 @@
 """How SpecVLM is trained (arXiv 2509.11815): by the target's features and laws of the moment, kept on no disk unless
 asked for, and with noise in the choice of a way to compress.
-
-Which image slots the target looks at is heard with DREAM's reading of the answers (`dream_recipe.Insights`).
 """
 
 from __future__ import annotations
@@ -10,36 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.features import Features
-from mmspec.training.steps import Batch
-from mmspec.vlm.drafters.dream_recipe import Insights
-from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
+from mmspec.training.steps import Batch, generator_at
+from mmspec.vlm.drafters.insights import InsightLoss
+from mmspec.vlm.drafters.lessons import SightRecipe
 from mmspec.vlm.drafters.sight import Seen, Sight
 from mmspec.vlm.drafters.specvlm import SpecVlm, SpecVlmHead
 
 
-class SpecVlmLoss(SightLoss):
+class SpecVlmLoss(InsightLoss):
     """The loss of an EAGLE head, cross-entropy and distance to the features."""
 
-    def __init__(self, net: SpecVlmHead, target: Any, features: Features, recipe: Any) -> None:
-        super().__init__(net, target, features, recipe)
-        self.insights = Insights(features)
-
-    def focus(self, rows: list[Answered]) -> list[Tensor]:
-        """See `SightLoss`."""
-        return [insight.focus for insight in self.insights(rows)]
-
     def look(self, sight: Sight, batch: Batch) -> Seen:
-        """See `SightLoss`; the noise depends on the batch's place alone, so that a resumed run goes on as it was."""
-        device = sight.embeddings.device
-        return self.net.see(sight, torch.Generator(device).manual_seed(self.recipe.seed * 1_000_003 + batch.position))
+        """See `SightLoss`; with noise."""
+        return self.net.see(sight, generator_at(self.recipe, batch.position, sight.embeddings.device))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from mmspec.checkpoints import writing
+from mmspec.training.card import millions
 from mmspec.training.cost import last_cost
 from mmspec.training.loop import last_checkpoint
 from mmspec.vlm.pretrain.family import Family
@@ -81,7 +82,7 @@ def export(
     text = model.config.text_config
     card = CARD.format(
         name=out.name,
-        millions=sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        millions=millions(model),
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         model_class=family.model_class.__name__,

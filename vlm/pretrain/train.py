@@ -14,11 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
 from transformers import PreTrainedModel, ProcessorMixin, set_seed
 
-from mmspec.checkpoints import find_model, replaceable
+from mmspec.checkpoints import find_model, replaceable, writing
 from mmspec.errors import InputError
 from mmspec.miniworld import sample
+from mmspec.safe_files import whole
 from mmspec.training.card import shown_place
-from mmspec.training.folders import claim
+from mmspec.training.command import parsed, target_parser
+from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds
@@ -100,8 +102,8 @@ def train_vision(
         )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     weights = {name: value.contiguous() for name, value in sight.state_dict().items()}
-    save_file(weights, run / "vision.tmp")
-    (run / "vision.tmp").rename(result)
+    with whole(result) as draft:
+        save_file(weights, draft)
     return result
 
 
@@ -115,15 +117,13 @@ def world_text(seed: str, pictures: int) -> Iterator[str]:
 
 def prepare_processor(run: Path, family: Family, known: Known | None) -> ProcessorMixin:
     """The processor of the checkpoint; its tokenizer is learnt once, or has the words that are known."""
-    folder = run / "processor"
-    if not (folder / "done").exists():
+
+    def make() -> ProcessorMixin:
         if known is None:
-            tokenizer = train_tokenizer(world_text("tokenizer", 1500))
-        else:
-            tokenizer = with_tokens(known.tokenizer, family.tokens)
-        family.processor(tokenizer).save_pretrained(folder)
-        (folder / "done").touch()
-    return family.processor_class.from_pretrained(folder)
+            return family.processor(train_tokenizer(world_text("tokenizer", 1500)))
+        return family.processor(with_tokens(known.tokenizer, family.tokens))
+
+    return made_once(run / "processor", make, family.processor_class)
 
 
 def new_model(
@@ -185,10 +185,9 @@ def train_answers(
         eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    temporary = run / f"{stage.name}.tmp"
-    model.save_pretrained(temporary)
-    processor.save_pretrained(temporary)
-    temporary.rename(result)
+    with writing(result) as draft:
+        model.save_pretrained(draft)
+        processor.save_pretrained(draft)
     return result
 
 
@@ -216,10 +215,8 @@ def train_language(
 
 def parser_of(family: Family) -> argparse.ArgumentParser:
     """The options of a family's command."""
-    parser = argparse.ArgumentParser(prog=f"mmspec train target {family.name}", description=__doc__)
+    parser = target_parser(family.name, __doc__)
     parser.set_defaults(source=None, tower=None)  # the options of families that start from what is known
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("runs", family.name), help="folder of logs and checkpoints")
     parser.add_argument("--start", help=f"a finished {family.name} to train on: name, folder or hub id")
     parser.add_argument(
         "--busy-layers",
@@ -239,8 +236,6 @@ def parser_of(family: Family) -> argparse.ArgumentParser:
     for stage in (*family.stages, MORE):
         told = f"{stage.about} (without it: {stage.steps})"
         parser.add_argument(STEPS[stage.name], type=int, dest=stage.name, help=told)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--bf16", action="store_true", help="mixed precision, where bfloat16 is fast; dense labels stay in float32"
     )
@@ -261,7 +256,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
     if options.start is None and options.busy_layers is not None:
         raise InputError("--busy-layers needs --start: the model whose layers they are")
     counts = {option: getattr(options, name) for option, name in new.items() if name not in ("source", "tower")}
-    counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers, "--threads": options.threads}
+    counts |= {STEPS[MORE.name]: options.more, "--busy-layers": options.busy_layers}
     wrong = [f"{option} {count}" for option, count in counts.items() if count is not None and count < 1]
     if wrong:
         raise InputError(f"{wrong[0]} is not valid: 1 or more are needed")
@@ -275,10 +270,8 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parser_of(family).parse_args(arguments)
+    options = parsed(parser_of(family), arguments)
     check_options(options, family)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
 
     def asked(stage: Stage) -> Stage:
         """The stage with the updates that were asked for."""

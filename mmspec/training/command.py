@@ -1,0 +1,39 @@
+"""What the commands that train bundled models have in common: `mmspec train target NAME`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mmspec.errors import InputError
+
+
+def target_parser(
+    name: str, about: str | None, made: str = "checkpoint", run: str = "folder of logs and checkpoints"
+) -> ArgumentParser:
+    """A parser that knows the options of them all.
+
+    Args: name: of the model. about: the command's help. made: what it makes. run: what --run is.
+    """
+    parser = ArgumentParser(prog=f"mmspec train target {name}", description=about)
+    parser.add_argument("--out", type=Path, required=True, help=f"folder of the finished {made}")
+    parser.add_argument("--run", type=Path, default=Path("runs", name), help=run)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    """The options; torch is set up for training on this many threads.
+
+    Raises: InputError: no threads.
+    """
+    options = parser.parse_args(arguments)
+    if options.threads < 1:
+        raise InputError(f"--threads {options.threads} is not valid: 1 or more are needed")
+    torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)  # denormal numbers slow a CPU down, and are nothing to a gradient
+    return options

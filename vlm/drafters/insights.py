@@ -1,0 +1,110 @@
+"""What the target looks at while it reads an answer: which image slots, and how sharply in its early layers.
+
+To find out, each answer is read once more, with these layers watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.focus import Focus, watching
+from mmspec.training.answers import Answered, prepare
+from mmspec.training.features import Features
+from mmspec.vlm.drafters.lessons import SightLoss
+
+
+@dataclass(frozen=True)
+class Insight:
+    """What was seen while the target read an answer. focus: [T]. layer: whose attention was sharpest, counted from 1.
+    middle: [T, H] what left that layer."""
+
+    focus: Tensor
+    layer: int
+    middle: Tensor
+
+
+class Insights:
+    """Insights of answers, kept as far as the memory of `features` allows; else seen again in every epoch."""
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self.kept: dict[int, Insight] = {}
+
+    def __call__(self, rows: list[Answered]) -> list[Insight]:
+        """Those of some answers; the missing ones are read in one batch."""
+        missing = [row for row in rows if row.index not in self.kept]
+        fresh = dict(zip((row.index for row in missing), self._look(missing), strict=True)) if missing else {}
+        found = [fresh.get(row.index) or self.kept[row.index] for row in rows]
+        for index, insight in fresh.items():
+            if self.features.free >= insight.middle.nbytes:
+                self.features.free -= insight.middle.nbytes
+                self.kept[index] = insight
+        return found
+
+    @torch.no_grad()
+    def _look(self, rows: list[Answered]) -> list[Insight]:
+        pipe = self.features.pipe
+        target, texts = pipe.target, [row.ids for row in rows]
+        layers = list(range(early(target.num_layers)))
+        focus, sharpness = Focus([row.start for row in rows]), Sharpness([len(text) for text in texts])
+        inputs = prepare(pipe, [self.features.questions[row.index] for row in rows])
+        last = target.num_layers - 1
+
+        def note(layer: int, weights: Tensor) -> None:
+            if layer == last:
+                focus.note(layer, weights)
+            if layer in layers:
+                sharpness.note(layer, weights)
+
+        with watching(target.model, sorted({*layers, last}), note):
+            _, heard = target.read(inputs, texts, tuple(layer + 1 for layer in layers))
+        chosen = sharpness.sharpest()
+        middles = [heard.taps[layer + 1][row, : len(texts[row])].clone() for row, layer in enumerate(chosen)]
+        looks = [one[: len(text)] for one, text in zip(focus.mean(), texts, strict=True)]
+        return [Insight(look, layer + 1, middle) for look, layer, middle in zip(looks, chosen, middles, strict=True)]
+
+
+class Sharpness:
+    """The mean entropy of each row's attention, layer by layer. lengths: positions per row."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+        self.entropy: dict[int, Tensor] = {}  # layer -> [B], summed over heads and positions
+        self.read: dict[int, int] = {}
+
+    def note(self, layer: int, weights: Tensor) -> None:
+        """See `mmspec.focus.watching`."""
+        start = self.read.get(layer, 0)
+        place = start + torch.arange(weights.shape[2], device=weights.device)
+        real = place < torch.tensor(self.lengths, device=weights.device)[:, None]
+        entropy = -torch.special.xlogy(weights.float(), weights.float()).sum(-1)  # [B, heads, N]
+        self.entropy[layer] = self.entropy.get(layer, 0) + (entropy * real[:, None]).sum((1, 2))
+        self.read[layer] = start + weights.shape[2]
+
+    def sharpest(self) -> list[int]:
+        """The layer of least entropy, for each row; all layers count the same heads and positions."""
+        layers = sorted(self.entropy)
+        best = torch.stack([self.entropy[layer] for layer in layers]).argmin(0)
+        return [layers[index] for index in best.tolist()]
+
+
+def early(num_layers: int) -> int:
+    """How many layers are asked for their entropy: the first two fifths."""
+    return max(1, num_layers * 2 // 5)
+
+
+class InsightLoss(SightLoss):
+    """The loss of an EAGLE head that reads the image slots that the target looks at."""
+
+    def __init__(self, net: Any, target: Any, features: Features, recipe: Any) -> None:
+        super().__init__(net, target, features, recipe)
+        self.insights = Insights(features)
+
+    def focus(self, rows: list[Answered]) -> list[Tensor]:
+        """See `SightLoss`."""
+        return [insight.focus for insight in self.insights(rows)]
