@@ -85,17 +85,12 @@ class Spoken:
         more = {"calls": stats.target_calls, "request_seconds": whole, "ended": float(reply.finish == "stop")}
         if first is not None:
             more["first_audio_seconds"] = prepared + first
-        return Run(
+        return Run.of(
+            stats,
             tokens=list(reply.token_ids),
-            seconds=stats.seconds,
-            prefill_seconds=stats.prefill_seconds,
             verifications=len(stats.accept_lengths) if stats.verifies else 0,
             verified_tokens=len(reply.token_ids) - 1 if stats.verifies else 0,
             accept_lengths=list(stats.accept_lengths),
-            draft_seconds=stats.draft_seconds,
-            verify_seconds=stats.verify_seconds,
-            other_seconds=stats.other_seconds,
-            lossless=stats.lossless,
             more=more,
         )
 
