@@ -206,7 +206,7 @@ def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say(prompts: i
 
 def test_student_s_quantiles_are_those_of_the_tables() -> None:
     for units, quantile in ((4, 3.182), (6, 2.571), (12, 2.201), (31, 2.042)):
-        t = fig.widening(units, 0.95) * 1.95996 * ((units - 1) / units) ** 0.5
+        t = fig.widening(units) * 1.95996 * ((units - 1) / units) ** 0.5
         assert t == pytest.approx(quantile, rel=0.01)
 
 
@@ -640,7 +640,7 @@ def test_speed_is_refused_without_an_autoregressive_baseline(model: Path) -> Non
 
 
 def test_replies_that_are_too_short_are_one_clear_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmspec.benchmarks.report.counted", lambda samples, least: [])
+    monkeypatch.setattr("mmspec.benchmarks.figures.counted", lambda samples, least: [])
     refused = bench("--drafters", "none", "--temperature", "0", model=model)
     assert isinstance(refused.exception, InputError)
     assert "min_tokens=3" in str(refused.exception)

@@ -18,7 +18,7 @@ from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.rows import row
-from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, speed_cells, speed_notes
+from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, span, speed_cells, speed_notes
 from mmspec.media import save_image
 
 GAUGED = 4
@@ -175,7 +175,7 @@ def judged_cells(each: Quality) -> list[str]:
     return [
         each.row + (" (lossy)" if each.lossless is False else ""),
         number(kept.accuracy if kept else None, 3),
-        MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
+        MISSING if kept is None else span(kept.low, kept.high, 3),
         MISSING if changed is None else f"{changed[0]:+.3f}",
         MISSING if changed is None else change(*changed[1:], digits=3),
         *(number(each.manners.get(manner), 2) for manner in MANNERS),
