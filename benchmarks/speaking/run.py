@@ -173,9 +173,7 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
 
 def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dict[str, dict[str, float]]:
     """Of every method: seconds of sound, what the judge says, and how far from the sound of our AR loop it is."""
-    inputs = pipe.prepare(None, sentence.text, sentence.voice)
-    audio = {name: pipe.target.product_of(inputs, 0, each.tokens).get("audio") for name, each in sample.runs.items()}
-    found = {}
+    audio, found = said_audio(pipe, sentence, sample), {}
     for name, sound in audio.items():
         found[name] = {"audio_seconds": sound.seconds if sound else 0.0}
         if judge is not None:
@@ -184,6 +182,12 @@ def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dic
             if sound and audio.get(OURS) and name != OURS:
                 found[name]["mel_distance"] = judge.mel_distance(sound, audio[OURS])
     return found
+
+
+def said_audio(pipe: Pipeline, sentence: Sentence, sample: Sample) -> dict[str, Any]:
+    """The sound of every method, made again from the codes; None where it said nothing."""
+    inputs = pipe.prepare(None, sentence.text, sentence.voice)
+    return {name: pipe.target.product_of(inputs, 0, run.tokens).get("audio") for name, run in sample.runs.items()}
 
 
 def voice_of(pipe: Pipeline, name: str | None) -> Any:
