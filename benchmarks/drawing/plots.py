@@ -25,7 +25,7 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
     """
     pyplot = require_matplotlib()
     name, of = measure_by(found)
-    known = [each for each in speeds if each.method not in (HF,)]
+    known = [each for each in speeds if each.method != HF]
     timed = all(each.speedup is not None for each in known)
     at = {each.method: each.speedup if timed else each.tau for each in known}
     lines: dict[str, list[tuple[float, float, float, Quality]]] = defaultdict(list)

@@ -50,7 +50,6 @@ class MathVista:
 
     name = "mathvista"
     title = "MathVista"
-    paper = "2310.02255"
     short = "MathVista"
 
     def __init__(self, judge: Judge | None = None) -> None:
