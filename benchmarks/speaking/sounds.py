@@ -8,7 +8,7 @@ from typing import Any
 
 from mmspec import Pipeline
 from mmspec.benchmarks.plan_run import plain
-from mmspec.benchmarks.plot import require_matplotlib
+from mmspec.benchmarks.plot import require_matplotlib, save_figure
 from mmspec.benchmarks.speaking.figures import Marked
 from mmspec.benchmarks.speaking.run import Sentence, said_audio
 
@@ -56,7 +56,4 @@ def draw_sounds(kept: Sequence[tuple[str, dict[str, Any]]], judge: Any, path: Pa
                 panel.imshow(energies, origin="lower", aspect="auto", extent=(0, seconds, 0, 1), vmin=-11, vmax=4)
             panel.set_xlim(0, longest)
         places[-1][column].set_xlabel("seconds")
-    temporary = path.with_name(f"{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    pyplot.close(figure)
-    temporary.replace(path)
+    save_figure(figure, path, dpi=110)
