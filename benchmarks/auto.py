@@ -19,11 +19,11 @@ import numpy as np
 from PIL import Image
 
 from mmspec import Pipeline
-from mmspec.benchmarks.figures import HF, OURS, Figures, figures
+from mmspec.benchmarks.figures import HF, OURS, Figures, figures, long_enough
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import HuggingFace, Method, Ours
 from mmspec.benchmarks.questions import Question, long_questions
-from mmspec.benchmarks.records import Sample, Store
+from mmspec.benchmarks.records import Store
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.tables import aligned, number, speed_table
 from mmspec.benchmarks.weights import weights_of
@@ -151,7 +151,10 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
         )
     return AutoReport(
         settings,
-        {name: figures(long_enough(some, speed if name == "world" else long)) for name, some in samples.items()},
+        {
+            name: figures(long_enough(some, (speed if name == "world" else long).min_tokens))
+            for name, some in samples.items()
+        },
     )
 
 
@@ -159,14 +162,6 @@ def part(pipe: Pipeline, folder: Path, name: str, settings: SpeedSettings, **mor
     """The store of one run."""
     told = {"run": f"auto {name}", **asdict(settings), **weights_of(pipe, settings.drafters), **more}
     return Store(folder / name, told)
-
-
-def long_enough(samples: list[Sample], settings: SpeedSettings) -> list[Sample]:
-    """The samples whose autoregressive reply counts. Raises: InputError if there is none."""
-    kept = [sample for sample in samples if len(sample.runs[OURS].tokens) >= settings.min_tokens]
-    if not kept:
-        raise InputError(f"no reply has min_tokens={settings.min_tokens} tokens, so nothing was measured: lower it")
-    return kept
 
 
 def baselines(pipe: Pipeline) -> dict[str, Method]:

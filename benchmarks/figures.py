@@ -16,11 +16,14 @@ from statistics import NormalDist
 import numpy as np
 
 from mmspec.benchmarks.records import Run, Sample
+from mmspec.errors import InputError
 
 OURS, HF = "none", "hf"
 BASELINES = (OURS, HF)
 TOLERANCE = 1.02
 RESAMPLES = 2000
+LEVEL = 0.95
+"""Of every interval."""
 LEAST_UNITS = 4
 """Prompts (in batches: requests) that an interval needs. The bootstrap of two is their range, which misses the truth in
 every second run."""
@@ -63,11 +66,24 @@ class Figures:
 
 def counted(samples: Sequence[Sample], min_tokens: int) -> list[Sample]:
     """The samples that count: our AR loop's reply (HF's where ours did not run) has at least `min_tokens` tokens."""
-    return [sample for sample in samples if len(sample.runs[_reference(sample)].tokens) >= min_tokens]
+    return [sample for sample in samples if len(reply(sample)) >= min_tokens]
 
 
-def _reference(sample: Sample) -> str:
-    return next((name for name in BASELINES if name in sample.runs), next(iter(sample.runs)))
+def long_enough(samples: Sequence[Sample], min_tokens: int) -> list[Sample]:
+    """The samples that count. Raises: InputError if there is none."""
+    kept = counted(samples, min_tokens)
+    if not kept:
+        raise InputError(
+            f"none of the {len(samples)} replies has min_tokens={min_tokens} tokens, so nothing was measured: lower "
+            "it, or take a model that answers at length"
+        )
+    return kept
+
+
+def reply(sample: Sample) -> list[int]:
+    """The tokens of autoregressive decoding, or of the first method if none is."""
+    name = next((name for name in BASELINES if name in sample.runs), next(iter(sample.runs)))
+    return sample.runs[name].tokens
 
 
 def figures(samples: Sequence[Sample]) -> list[Figures]:
@@ -157,9 +173,7 @@ def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run
     return float(_speedups(_costs(samples, base, method, cost).sum(0)))
 
 
-def interval(
-    samples: Sequence[Sample], base: str, method: str, level: float = 0.95
-) -> tuple[float, float] | tuple[None, None]:
+def interval(samples: Sequence[Sample], base: str, method: str) -> tuple[float, float] | tuple[None, None]:
     """Bootstrap interval of the decode-only S, resampling prompts (repetitions of a prompt stay together)."""
     questions = sorted({sample.question for sample in samples})
     costs = np.stack(
@@ -168,11 +182,11 @@ def interval(
             for question in questions
         ]
     )  # [questions, 4]
-    return bootstrap(costs, _speedups, level)
+    return bootstrap(costs, _speedups)
 
 
 def bootstrap(
-    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95, least: float = 0.0
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], least: float = 0.0
 ) -> tuple[float, float] | tuple[None, None]:
     """The interval of a value of sums over independent units, such as prompts.
 
@@ -186,18 +200,18 @@ def bootstrap(
         return None, None
     chosen = np.random.default_rng(0).integers(len(units), size=(RESAMPLES, len(units)))
     values, middle = value(units[chosen].sum(1)), float(value(units.sum(0)))
-    low, high = np.quantile(values[np.isfinite(values)], [(1 - level) / 2, (1 + level) / 2])
-    wider = widening(len(units), level)
+    low, high = np.quantile(values[np.isfinite(values)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    wider = widening(len(units))
     low, high = middle - wider * (middle - low), middle + wider * (high - middle)
     return float(max(low, least)), float(high)
 
 
-def widening(units: int, level: float) -> float:
+def widening(units: int) -> float:
     """How much wider Student's t interval of a mean of so many units is than the normal one of their plain variance.
 
     The quantile is Fisher's expansion in 1 / degrees of freedom (Abramowitz and Stegun 26.7.5): 0.7 % off for 4 units.
     """
-    z, free = NormalDist().inv_cdf((1 + level) / 2), units - 1
+    z, free = NormalDist().inv_cdf((1 + LEVEL) / 2), units - 1
     t = (
         z
         + (z**3 + z) / (4 * free)
@@ -208,10 +222,10 @@ def widening(units: int, level: float) -> float:
 
 
 def with_interval(
-    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], level: float = 0.95, least: float = 0.0
+    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], least: float = 0.0
 ) -> tuple[float, float | None, float | None]:
     """The value of the sum of all units, and its interval. See `bootstrap`."""
-    return float(value(units.sum(0))), *bootstrap(units, value, level, least)
+    return float(value(units.sum(0))), *bootstrap(units, value, least)
 
 
 def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> np.ndarray:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.benchmarks.figures import BASELINES
+from mmspec.benchmarks.figures import reply
 from mmspec.benchmarks.questions import Question, closed_share
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import Prompt, model_inputs, tokenizer_of
@@ -63,12 +63,6 @@ def gauges(
         unsure = float((tops < SURE).float().mean())
         found.append(Gauges(temperature, unsure, float(tops.mean()), shown, closed, lookup.get(temperature)))
     return found
-
-
-def reply(sample: Sample) -> list[int]:
-    """The tokens of autoregressive decoding, or of the first method if none is."""
-    name = next((name for name in BASELINES if name in sample.runs), next(iter(sample.runs)))
-    return sample.runs[name].tokens
 
 
 @torch.inference_mode()

@@ -54,17 +54,13 @@ class Ours:
         )
         seconds = time.perf_counter() - start
         stats = reply.stats
-        return Run(
+        return Run.of(
+            stats,
             tokens=list(reply.token_ids),
             seconds=seconds,
-            prefill_seconds=stats.prefill_seconds,
             verifications=len(stats.accept_lengths),
             verified_tokens=len(reply.token_ids) - 1,
             accept_lengths=list(stats.accept_lengths),
-            draft_seconds=stats.draft_seconds,
-            verify_seconds=stats.verify_seconds,
-            other_seconds=stats.other_seconds,
-            lossless=stats.lossless,
         )
 
 

@@ -43,10 +43,18 @@ def save_panels(panels: Sequence[Callable[[Any], None]], title: str, path: Path)
     figure.suptitle(title)
     for draw, place in zip(panels, places[0], strict=True):
         draw(place)
-    temporary = path.with_name(f"{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    pyplot.close(figure)
-    temporary.replace(path)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path, dpi: int = 120) -> None:
+    """Write a figure into a PNG file, whole or not at all, and close it."""
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        figure.savefig(draft, format="png", dpi=dpi)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+        require_matplotlib().close(figure)
 
 
 def drawing(draw: Callable[[Any], None]) -> str:

@@ -12,10 +12,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmspec.errors import CheckpointError, InputError, shorten
 from mmspec.safe_files import write_whole
+
+if TYPE_CHECKING:
+    from mmspec.stats import Stats
 
 
 @dataclass
@@ -40,6 +43,12 @@ class Run:
     other_seconds: float = 0.0
     lossless: bool = True
     more: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stats: Stats, **told: Any) -> Run:
+        """The run of a reply of ours. told: what the reply's account does not say, or says otherwise."""
+        same = ("seconds", "prefill_seconds", "draft_seconds", "verify_seconds", "other_seconds", "lossless")
+        return cls(**{name: getattr(stats, name) for name in same} | told)
 
 
 @dataclass

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from mmspec import Pipeline
 from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score_of, scores
-from mmspec.benchmarks.figures import OURS, Figures, counted, figures
+from mmspec.benchmarks.figures import OURS, Figures, figures, long_enough
 from mmspec.benchmarks.gauges import Gauges, gauges
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
-from mmspec.errors import InputError
 from mmspec.safe_files import write_whole
 
 
@@ -76,12 +75,7 @@ def speed_report(
     weights: dict[str, int] | None = None,
 ) -> SpeedReport:
     """The report of a run. Raises: InputError if no reply is long enough to count."""
-    kept = counted(samples, settings.min_tokens)
-    if not kept:
-        raise InputError(
-            f"none of the {len(samples)} replies has min_tokens={settings.min_tokens} tokens, so nothing was measured: "
-            "lower it, or take a model that answers at length"
-        )
+    kept = long_enough(samples, settings.min_tokens)
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
     return SpeedReport(

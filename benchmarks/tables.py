@@ -47,9 +47,9 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.0f}%"
 
 
-def span(low: float | None, high: float | None) -> str:
-    """An interval, or a dash for one that is not known."""
-    return MISSING if low is None or high is None else f"{low:.2f}-{high:.2f}"
+def span(low: float | None, high: float | None, digits: int = 2, to: str = "-") -> str:
+    """An interval, or a dash for one that is not known. to: stands between its ends, which may be negative."""
+    return MISSING if low is None or high is None else f"{low:.{digits}f}{to}{high:.{digits}f}"
 
 
 def change(low: float | None, high: float | None, digits: int = 2) -> str:
@@ -154,5 +154,5 @@ def accuracy_table(answers: Sequence[Judged]) -> str:
     named += [(f"form {found.name}", found) for found in scores(answers, "form")]
     named.append(("all", score_of("all", answers)))
     rows = [["", "questions", "accuracy", "95 %"]]
-    rows += [[name, str(f.questions), f"{f.accuracy:.3f}", f"{f.low:.3f}-{f.high:.3f}"] for name, f in named]
+    rows += [[name, str(f.questions), f"{f.accuracy:.3f}", span(f.low, f.high, 3)] for name, f in named]
     return aligned(rows)

@@ -8,7 +8,7 @@ from typing import Any
 from mmspec.benchmarks.accuracy import Score, score
 from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
-from mmspec.benchmarks.tables import SHARED, aligned, percent, speed_table
+from mmspec.benchmarks.tables import SHARED, aligned, percent, span, speed_table
 from mmspec.benchmarks.task_run import Answered, TaskRun
 from mmspec.benchmarks.token_classes import Counts, summed
 
@@ -151,7 +151,6 @@ def score_table(scores: list[TaskScore]) -> str:
     rows = [["method", "T", "replies", "score", "95 %", "no answer"]]
     for each in scores:
         whole = each.whole
-        span = f"{whole.low:.3f}-{whole.high:.3f}"
-        told = [str(whole.questions), f"{whole.accuracy:.3f}", span, percent(each.silent)]
+        told = [str(whole.questions), f"{whole.accuracy:.3f}", span(whole.low, whole.high, 3), percent(each.silent)]
         rows.append([each.method, f"{each.temperature:g}", *told])
     return aligned(rows)

@@ -13,8 +13,9 @@ import gradio as gr
 
 from mmspec.demos import cells, drawings, markup
 from mmspec.demos.easel import LOOSE, RULES, Easel, PictureRace, Wish, shown
+from mmspec.demos.parts import asking, knobs_of
 from mmspec.demos.replay import final, replay
-from mmspec.demos.studio import KEPT, LONGEST_PROMPT, SHAPES, shown_name
+from mmspec.demos.studio import KEPT, LONGEST_PROMPT, shown_name
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
@@ -34,24 +35,11 @@ def build(easel: Easel, folder: Path) -> None:
     )
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            prompt = gr.Textbox(
-                label="Caption", placeholder="What is to be drawn? Enter draws it.", lines=1, max_lines=4,
-                max_length=LONGEST_PROMPT, elem_id="mm-caption",
-            )  # fmt: skip
-            with gr.Row():
-                go = gr.Button("Draw", variant="primary", min_width=120, elem_id="mm-draw")
-                stop = gr.Button("Stop", min_width=120)
-            gr.Examples(
-                [[text] for text in easel.captions], prompt, label="Examples: click on one", elem_id="mm-captions"
+            prompt, go, stop = asking(
+                "Caption", "What is to be drawn? Enter draws it.", "Draw", LONGEST_PROMPT, easel.captions
             )
         with gr.Column(scale=1, min_width=240):
-            drafter = gr.Dropdown(easel.choices, value=easel.drafters[0], label="Drafter: what guesses ahead")
-            rule = gr.Dropdown(list(RULES), value="exact", label="Acceptance rule: what is kept")
-            looseness = gr.Slider(0, 1, value=0.3, step=0.1, label="Looseness of lantern, gsd and cool-sd (0: none)")
-            temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
-            with gr.Row():
-                shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info="auto learns it", min_width=140)
-                seed = gr.Number(0, label="Seed", info="same seed, same picture", precision=0, min_width=110)
+            knobs = knobs_of(easel, RULES, "lantern, gsd and cool-sd", "picture")
     message = gr.HTML(markup.note("Pick an example, or write a caption."), elem_id="mm-draw-message")
     cards = gr.HTML(elem_id="mm-draw-cards")
     gr.HTML(cells.legend())
@@ -69,15 +57,13 @@ def build(easel: Easel, folder: Path) -> None:
     drawn = gr.State([], time_to_live=KEPT)
     raced = gr.State(None, time_to_live=KEPT)
     views = [message, cards, slow, fast]
-
-    inputs = [prompt, drafter, rule, temperature, seed, shape, looseness, drawn]
     wire(
         go,
         prompt,
         stop,
         run=partial(show_run, easel),
         show_replay=show_replay,
-        inputs=inputs,
+        inputs=[prompt, *knobs, drawn],
         raced=raced,
         views=views,
         more=[chart, drawn, gallery],

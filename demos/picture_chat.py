@@ -12,9 +12,10 @@ import gradio as gr
 
 from mmspec.demos import drawings, markup
 from mmspec.demos.examples import examples
+from mmspec.demos.parts import asking, sizes
 from mmspec.demos.race import Race
 from mmspec.demos.replay import replay
-from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, SHAPES, Question, Studio, opened
+from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
 from mmspec.demos.trace import Trace
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
@@ -47,19 +48,11 @@ def build(studio: Studio, folder: Path) -> None:
             # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
             upload = gr.UploadButton("Upload a picture", file_types=["image"], type="filepath", elem_id="mm-upload")
         with gr.Column(min_width=300):
-            prompt = gr.Textbox(
-                label="Question", placeholder="What would you like to know? Enter asks.", lines=1, max_lines=4,
-                max_length=LONGEST_PROMPT, elem_id="mm-question",
-            )  # fmt: skip
-            with gr.Row():
-                go = gr.Button("Race", variant="primary", min_width=120, elem_id="mm-race")
-                stop = gr.Button("Stop", min_width=120)
+            prompt, go, stop = asking("Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT)
             drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
             temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")
-            with gr.Row():
-                shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info=SIZES, min_width=140)
-                seed = gr.Number(0, label="Seed", info="same seed, same answer", precision=0, min_width=110)
+            shape, seed = sizes("answer", SIZES)
     names = [f"Example: {Path(file).stem}. {question}" for file, question in samples]
     gr.on(None, None, [], js=markup.name_all("#mm-examples button", names))  # Gradio's pictures have none
     picture.change(None, None, [], js=markup.name_all("#mm-picture button", ["The picture that is asked about"]))

@@ -11,8 +11,9 @@ import gradio as gr
 
 from mmspec.demos import cells, drawings, markup, waves
 from mmspec.demos.booth import LONGEST_TEXT, RULES, Booth, Line, SpokenRace, player
+from mmspec.demos.parts import asking, knobs_of
 from mmspec.demos.replay import final, replay
-from mmspec.demos.studio import KEPT, SHAPES
+from mmspec.demos.studio import KEPT
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
@@ -32,25 +33,11 @@ def build(booth: Booth, folder: Path) -> None:
     )
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            text = gr.Textbox(
-                label="Sentence", placeholder="What is to be said? Enter says it.", lines=1, max_lines=4,
-                max_length=LONGEST_TEXT, elem_id="mm-sentence",
-            )  # fmt: skip
-            with gr.Row():
-                go = gr.Button("Say", variant="primary", min_width=120, elem_id="mm-say")
-                stop = gr.Button("Stop", min_width=120)
-            gr.Examples(
-                [[line] for line in booth.sentences], text, label="Examples: click on one", elem_id="mm-sentences"
+            text, go, stop = asking(
+                "Sentence", "What is to be said? Enter says it.", "Say", LONGEST_TEXT, booth.sentences
             )
         with gr.Column(scale=1, min_width=240):
-            drafter = gr.Dropdown(booth.choices, value=booth.drafters[0], label="Drafter: what guesses ahead")
-            rule = gr.Dropdown(list(RULES), value="exact", label="Acceptance rule: what is kept")
-            looseness = gr.Slider(0, 1, value=0.3, step=0.1, label="Looseness of tolerance to pcg (0: none)")
-            voice = gr.Dropdown(booth.voices, value=next(iter(booth.voices), None), label="Voice")
-            temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
-            with gr.Row():
-                shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info="auto learns it", min_width=140)
-                seed = gr.Number(0, label="Seed", info="same seed, same sound", precision=0, min_width=110)
+            knobs = knobs_of(booth, RULES, "tolerance to pcg", "sound", booth.voices)
     message = gr.HTML(markup.note("Pick an example, or write a sentence."), elem_id="mm-say-message")
     cards = gr.HTML(elem_id="mm-say-cards")
     gr.HTML(cells.legend())
@@ -67,15 +54,13 @@ def build(booth: Booth, folder: Path) -> None:
         chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id="mm-say-chart")
     raced = gr.State(None, time_to_live=KEPT)
     views = [message, cards, slow, fast]
-
-    inputs = [text, drafter, rule, voice, temperature, seed, shape, looseness]
     wire(
         go,
         text,
         stop,
         run=partial(show_run, booth),
         show_replay=show_replay,
-        inputs=inputs,
+        inputs=[text, *knobs],
         raced=raced,
         views=views,
         more=[slow_sound, fast_sound, chart],

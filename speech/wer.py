@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mmspec.edits import costs, distance
 from mmspec.speech.text import spoken
 
 LETTERS = " 'abcdefghijklmnopqrstuvwxyz"
@@ -14,23 +15,6 @@ LETTERS = " 'abcdefghijklmnopqrstuvwxyz"
 def audible(text: str) -> str:
     """What can be heard of a text: numbers as words, letters and apostrophes, single spaces."""
     return " ".join(re.sub(r"[^a-z']+", " ", spoken(text)).split())
-
-
-def costs(said: Sequence[object], heard: Sequence[object]) -> list[list[int]]:
-    """The least number of substitutions, deletions and insertions that make the first column words of `heard` of the
-    first row words of `said` (Levenshtein)."""
-    table = [list(range(len(heard) + 1))]
-    for row, mine in enumerate(said, 1):
-        above, here = table[-1], [row]
-        for column, other in enumerate(heard, 1):
-            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (mine != other)))
-        table.append(here)
-    return table
-
-
-def distance(said: Sequence[object], heard: Sequence[object]) -> int:
-    """That number for the whole of both."""
-    return costs(said, heard)[-1][-1]
 
 
 def pairs(said: Sequence[str], heard: Sequence[str]) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from mmspec.benchmarks import figures as fig
 from mmspec.benchmarks import gauges, machine, memory, methods, questions, speed, tables
 from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
-from mmspec.benchmarks.plot import plot
+from mmspec.benchmarks.plot import plot, require_matplotlib, save_figure
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
@@ -206,7 +206,7 @@ def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say(prompts: i
 
 def test_student_s_quantiles_are_those_of_the_tables() -> None:
     for units, quantile in ((4, 3.182), (6, 2.571), (12, 2.201), (31, 2.042)):
-        t = fig.widening(units, 0.95) * 1.95996 * ((units - 1) / units) ** 0.5
+        t = fig.widening(units) * 1.95996 * ((units - 1) / units) ** 0.5
         assert t == pytest.approx(quantile, rel=0.01)
 
 
@@ -298,6 +298,19 @@ def test_plot_is_a_png(two_samples: list[Sample], tmp_path: Path) -> None:
     plot(fig.figures(two_samples), "title", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_plot_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    def full(path: Path, **how: Any) -> None:
+        path.touch()
+        raise OSError("no space left")
+
+    figure = require_matplotlib().figure()
+    figure.savefig = full
+    (tmp_path / "plot.png").write_bytes(b"old")
+    with pytest.raises(OSError, match="no space left"):
+        save_figure(figure, tmp_path / "plot.png")
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("plot.png", b"old")]
 
 
 def test_results_name_the_state_of_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -640,7 +653,7 @@ def test_speed_is_refused_without_an_autoregressive_baseline(model: Path) -> Non
 
 
 def test_replies_that_are_too_short_are_one_clear_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmspec.benchmarks.report.counted", lambda samples, least: [])
+    monkeypatch.setattr("mmspec.benchmarks.figures.counted", lambda samples, least: [])
     refused = bench("--drafters", "none", "--temperature", "0", model=model)
     assert isinstance(refused.exception, InputError)
     assert "min_tokens=3" in str(refused.exception)

@@ -206,7 +206,7 @@ def test_figures_by_hand() -> None:
     assert fast.wer == pytest.approx(0.2)
     assert fast.added == pytest.approx(0.1)
     # one to seven of forty more, the sums of four draws from 0, 1, 1, 2, stretched as for four sentences
-    wide = 0.075 * widening(4, 0.95)
+    wide = 0.075 * widening(4)
     assert (fast.added_low, fast.added_high) == pytest.approx((0.1 - wide, 0.1 + wide))
     assert (fast.nfe, fast.lm_rtf, fast.rtf, fast.ttfa, fast.length) == (10, 1, 4, 0.2, 0.5)
 

@@ -12,6 +12,7 @@ import tiny_speech
 import torch
 from safetensors.torch import load_file
 
+from mmspec.edits import distance
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.speech.audio import Audio
 from mmspec.speech.judge import Judge, aligned
@@ -21,7 +22,7 @@ from mmspec.speech.pretrain.corpus import Say, Utterance
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
 from mmspec.speech.text import spoken
-from mmspec.speech.wer import audible, distance, pairs, word_errors
+from mmspec.speech.wer import audible, pairs, word_errors
 from mmspec.training.muon import build_optimizer
 
 RATE = 4000

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from mmspec.benchmarks.tasks.choices import bracketed_letter, first_letter, leading_letter, named_letter
-from mmspec.benchmarks.tasks.mathvista import distance
 from mmspec.benchmarks.tasks.stated import stated
 from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, choose, find_task
+from mmspec.edits import distance
 from mmspec.errors import InputError, MissingExtraError, UnknownNameError
 
 VISION = [name for name in TASKS if name != "spec-bench"]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mmspec import Pipeline
-from mmspec.benchmarks.drawing.canvas_run import Painted, check, paint_all, timed
-from mmspec.benchmarks.drawing.measures import frechet
-from mmspec.benchmarks.drawing.plots import contact_sheet, sheet_rows
-from mmspec.benchmarks.drawing.quality import Drawn, Quality, eyes, facts_of, marks, of_real, real_pictures
-from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, about_reader, heading, judged_cells
-from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings, judge_of
-from mmspec.benchmarks.figures import OURS, decode_cost, interval, mean_emitted, ratio, seconds_per_token, time_split
-from mmspec.benchmarks.machine import conditions
+from mmspec.benchmarks.drawing.canvas_run import check, paint_all, timed
+from mmspec.benchmarks.drawing.quality import Drawn, eyes, qualities
+from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, PictureReport, judged_cells, judged_table
+from mmspec.benchmarks.drawing.run import ImageSettings, judge_of
+from mmspec.benchmarks.figures import method_figures
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.tables import FEW, aligned, number, percent, span
-from mmspec.media import save_image
 
 SPEED_HEAD = ["method", "ms/picture", "NFE", "tokens/NFE", "alpha", "S", "95 %", "draft", "verify", "other"]
 NOTE = f"""\
@@ -46,103 +41,50 @@ class CanvasSpeed:
     other: float | None
 
 
-@dataclass
-class CanvasReport:
-    """What a run says. speeds: by batch size. reader: how good the judge's reader is."""
+class CanvasReport(PictureReport):
+    """What a run of continuous tokens says; its speeds are `CanvasSpeed`."""
 
-    settings: ImageSettings
-    length: int
-    speeds: dict[int, list[CanvasSpeed]]
-    quality: list[Quality]
-    reader: dict[str, float] | None
-    drawn: Drawn
+    def speed_block(self, size: int, found: Sequence[CanvasSpeed]) -> str:
+        """See `PictureReport`."""
+        rows = [SPEED_HEAD]
+        for each in found:
+            rows.append([
+                each.method + ("" if each.lossless else " (lossy)"),
+                number(each.ms_per_picture, 0),
+                number(each.forwards, 1),
+                number(each.tokens_per_forward),
+                number(each.alpha),
+                number(each.speedup),
+                span(each.low, each.high),
+                percent(each.draft),
+                percent(each.verify),
+                percent(each.other),
+            ])  # fmt: skip
+        few = [FEW] if any(each.speedup is not None and each.low is None for each in found) else []
+        return "\n".join([f"batch {size}", aligned(rows), *few])
 
-    def summary(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        settings = asdict(self.settings)
-        settings |= {name: value and str(value) for name, value in settings.items() if name in FOLDERS}
-        return {
-            "settings": settings,
-            **conditions(),
-            "speed": [{"batch": size} | asdict(each) for size, found in self.speeds.items() for each in found],
-            "quality": [asdict(each) for each in self.quality],
-            "reader": self.reader,
-        }
-
-    def text(self) -> str:
-        """Everything, for people."""
-        parts = [
-            heading(self.settings, self.length),
-            *(speed_block(size, found) for size, found in self.speeds.items()),
-        ]
-        parts += [quality_block(self.quality), NOTE, about_reader(self.reader)]
-        return "\n\n".join(parts)
-
-    def save_sheet(self, folder: Path) -> None:
-        """The contact sheet."""
-        save_image(contact_sheet(self.drawn, sheet_rows(self.quality)), folder / "sheet.png")
+    def quality_block(self) -> str:
+        """See `PictureReport`."""
+        return f"{judged_table(self.quality, [JUDGED_HEAD, *map(judged_cells, self.quality)])}\n\n{NOTE}"
 
 
 def canvas_speed(samples: Sequence[Sample], method: str, length: int, alpha: float | None) -> CanvasSpeed:
     """The figures of one row; samples are of one batch size."""
-    runs = [sample.runs[method] for sample in samples]
-    pictures = sum(run.more["pictures"] for run in runs)
-    known = all(OURS in sample.runs for sample in samples)
-    low, high = interval(samples, OURS, method) if known else (None, None)
-    draft, verify, other = time_split(runs)
+    found = method_figures(samples, method)
     return CanvasSpeed(
         method,
-        all(run.lossless for run in runs),
-        1000 * (seconds_per_token(runs) or 0.0) * length,
-        sum(run.verifications for run in runs) / pictures,
-        mean_emitted(runs),
+        found.lossless,
+        (found.ms_per_token or 0.0) * length,
+        found.verifications / sum(sample.runs[method].more["pictures"] for sample in samples),
+        found.tau,
         alpha,
-        ratio(samples, OURS, method, decode_cost) if known else None,
-        low,
-        high,
-        draft,
-        verify,
-        other,
+        found.speedup,
+        found.speedup_low,
+        found.speedup_high,
+        found.draft,
+        found.verify,
+        found.other,
     )
-
-
-def speed_block(size: int, found: Sequence[CanvasSpeed]) -> str:
-    """The speed of every row at one batch size."""
-    rows = [SPEED_HEAD]
-    for each in found:
-        rows.append([
-            each.method + ("" if each.lossless else " (lossy)"),
-            number(each.ms_per_picture, 0),
-            number(each.forwards, 1),
-            number(each.tokens_per_forward),
-            number(each.alpha),
-            number(each.speedup),
-            span(each.low, each.high),
-            percent(each.draft),
-            percent(each.verify),
-            percent(each.other),
-        ])  # fmt: skip
-    few = [FEW] if any(each.speedup is not None and each.low is None for each in found) else []
-    return "\n".join([f"batch {size}", aligned(rows), *few])
-
-
-def quality_block(found: Sequence[Quality]) -> str:
-    """The quality of every row."""
-    rows = [JUDGED_HEAD, *map(judged_cells, found)]
-    return f"quality: {found[-1].pictures} captions\n{aligned(rows)}"
-
-
-def qualities(pipe: Pipeline, painted: Painted, lossless: dict[str, bool], judge: Any, see: Any) -> Any:
-    """The figures of every row, above them, with `eyes` that see, those of the real pictures; and what is shown."""
-    drawn = Drawn(painted.asked, {}, painted.pictures)
-    real, found = real_pictures(drawn, see), []
-    kept = facts_of(judge, drawn.asked, drawn.pictures.get(OURS))
-    for name, pictures in drawn.pictures.items():
-        told: dict[str, Any] = marks(judge, drawn.asked, pictures, kept)
-        if real is not None:
-            told["frechet"] = frechet(see(pictures), real)
-        found.append(Quality(row=name, lossless=lossless[name], pictures=len(pictures), **told))
-    return ([] if real is None else of_real(pipe, drawn, judge, see, real)) + found, drawn
 
 
 def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasReport:
@@ -161,6 +103,7 @@ def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasR
         for size, found in samples.items()
     }
     lossless = {each.method: each.lossless for each in next(iter(speeds.values()))}
-    quality, drawn = qualities(pipe, painted, lossless, judge, see)
+    drawn = Drawn(painted.asked, {}, painted.pictures)
+    quality = qualities(pipe, settings, drawn, lossless, judge, see)
     reader = None if judge is None else judge.own_figures
     return CanvasReport(settings, length, speeds, quality, reader, drawn)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, measure_by
 from mmspec.benchmarks.figures import HF, OURS, Figures
-from mmspec.benchmarks.plot import color, legend_below, require_matplotlib
+from mmspec.benchmarks.plot import color, legend_below, require_matplotlib, save_figure
 from mmspec.benchmarks.rows import split
 
 CELL, GAP, LINE = 128, 4, 16
@@ -25,7 +25,7 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
     """
     pyplot = require_matplotlib()
     name, of = measure_by(found)
-    known = [each for each in speeds if each.method not in (HF,)]
+    known = [each for each in speeds if each.method != HF]
     timed = all(each.speedup is not None for each in known)
     at = {each.method: each.speedup if timed else each.tau for each in known}
     lines: dict[str, list[tuple[float, float, float, Quality]]] = defaultdict(list)
@@ -48,10 +48,7 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
                 panel.annotate(f"{knob:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize="x-small")
     if lines:
         legend_below(panel)
-    temporary = path.with_name(f"{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    pyplot.close(figure)
-    temporary.replace(path)
+    save_figure(figure, path)
 
 
 def _bars(points: Sequence[tuple[float, float, float, Quality]]) -> Any:

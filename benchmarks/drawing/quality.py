@@ -21,7 +21,6 @@ from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distanc
 from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
 from mmspec.benchmarks.features import Features
 from mmspec.benchmarks.figures import OURS
-from mmspec.benchmarks.rows import row
 from mmspec.errors import InputError
 
 REAL, THROUGH = "real pictures", "the same, through the tokenizer"
@@ -59,7 +58,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Captions, and what every row made of them: codes and pictures."""
+    """Captions, and what every row made of them: pictures, and the codes of those that are made of codes."""
 
     asked: list[Any]
     codes: dict[str, list[list[int]]]
@@ -79,28 +78,40 @@ def decoded(pipe: Pipeline, asked: list[Any], codes: dict[str, list[list[int]]])
 
 
 def qualities(
-    pipe: Pipeline, settings: ImageSettings, drawn: Drawn, judge: Any, see: Any, clip: Clip | None
+    pipe: Pipeline,
+    settings: ImageSettings,
+    drawn: Drawn,
+    lossless: dict[str, bool],
+    judge: Any,
+    see: Any,
+    clip: Clip | None = None,
 ) -> list[Quality]:
-    """The figures of every row; above them, with `eyes` that see, those of the real pictures."""
-    base = drawn.codes.get(OURS)
+    """The figures of every row; above them, with `eyes` that see, those of the real pictures. lossless: by row."""
     real, found = real_pictures(drawn, see), []
     kept = facts_of(judge, drawn.asked, drawn.pictures.get(OURS))
-    for name, codes in drawn.codes.items():
-        pictures = drawn.pictures[name]
-        told: dict[str, Any] = {"row": name, "pictures": len(pictures), **marks(judge, drawn.asked, pictures, kept)}
-        told["lossless"] = row(pipe, name).rule.lossless if name in settings.speed.drafters else None
-        if base is not None and name != OURS:
-            one, other = torch.tensor(codes), torch.tensor(base)
-            told["marginal"] = marginal_distance(one, other, pipe.target.vocab_size)
-            told["divergence"] = position_divergence(one, other, pipe.target.vocab_size)
+    for name, pictures in drawn.pictures.items():
+        told = marks(judge, drawn.asked, pictures, kept) | of_codes(pipe, settings, drawn, name)
         if real is not None:
             told["frechet"] = frechet(see(pictures), real)
-        told["surprise"] = surprise(pipe, drawn.captions[:LAWS], codes[:LAWS], settings.temperature, settings.guidance)
         if clip is not None:
             scores = clip.scores(pictures, drawn.captions)
             told["clip"] = sum(scores) / len(scores)
-        found.append(Quality(**told))
+        found.append(Quality(name, lossless.get(name), len(pictures), **told))
     return ([] if real is None else of_real(pipe, drawn, judge, see, real)) + found
+
+
+def of_codes(pipe: Pipeline, settings: ImageSettings, drawn: Drawn, name: str) -> dict[str, Any]:
+    """The figures of a row's codes; none where pictures are not made of codes."""
+    if name not in drawn.codes:
+        return {}
+    codes, base = drawn.codes[name], drawn.codes.get(OURS)
+    told: dict[str, Any] = {}
+    if base is not None and name != OURS:
+        one, other = torch.tensor(codes), torch.tensor(base)
+        told["marginal"] = marginal_distance(one, other, pipe.target.vocab_size)
+        told["divergence"] = position_divergence(one, other, pipe.target.vocab_size)
+    told["surprise"] = surprise(pipe, drawn.captions[:LAWS], codes[:LAWS], settings.temperature, settings.guidance)
+    return told
 
 
 def facts_of(judge: Any, asked: Sequence[Any], pictures: Sequence[Image.Image] | None) -> list[list[bool]] | None:

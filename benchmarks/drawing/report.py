@@ -17,7 +17,8 @@ from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, speed_cells, speed_notes
+from mmspec.benchmarks.rows import row
+from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, span, speed_cells, speed_notes
 from mmspec.media import save_image
 
 GAUGED = 4
@@ -39,57 +40,108 @@ nats: per code under the target's law. What the other seeds of our AR loop show 
 
 
 @dataclass
-class ImageReport:
-    """What an image run says. speeds: batch size -> figures. top: the gauge. reader: how good the judge's reader is."""
+class PictureReport:
+    """What a run of pictures says, of whatever tokens. speeds: batch size -> the speed of every row. reader: how good
+    the judge's reader is."""
 
     settings: ImageSettings
     length: int
-    speeds: dict[int, list[Figures]]
+    speeds: dict[int, list[Any]]
     quality: list[Quality]
-    top: float | None
     reader: dict[str, float] | None
     drawn: Drawn
+
+    def speed_told(self, each: Any) -> dict[str, Any]:
+        """The speed of a row, for JSON."""
+        return asdict(each)
+
+    def speed_block(self, size: int, found: Sequence[Any]) -> str:
+        """The speed of every row at one batch size."""
+        raise NotImplementedError
+
+    def quality_block(self) -> str:
+        """The quality of every row."""
+        raise NotImplementedError
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         settings = asdict(self.settings)
         settings |= {name: value and str(value) for name, value in settings.items() if name in FOLDERS}
+        speeds = [(size, each) for size, found in self.speeds.items() for each in found]
         return {
             "settings": settings,
             **conditions(),
-            "speed": [
-                {"batch": size, "nfe": nfe(each, self.length), "compression": compression(each, self.length)}
-                | asdict(each)
-                for size, found in self.speeds.items()
-                for each in found
-            ],
+            "speed": [{"batch": size} | self.speed_told(each) for size, each in speeds],
             "quality": [asdict(each) for each in self.quality],
-            "mean_top_probability": self.top,
             "reader": self.reader,
         }
 
     def text(self) -> str:
         """Everything, for people."""
-        parts = [
-            heading(self.settings, self.length),
-            *(speed_block(size, found, self.length) for size, found in self.speeds.items()),
-        ]
-        parts.append(quality_block(self.quality))
-        parts.append(about_reader(self.reader))
-        limit = f"an honest world's is at most {HONEST:g}"
-        parts.append(f"Mean top-1 probability of a token under the guided law: {number(self.top)} ({limit}).")
-        return "\n\n".join(parts)
-
-    def draw(self, folder: Path) -> None:
-        """plot.png of the smallest batch, curve.png, sheet.png."""
-        size, found = next(iter(self.speeds.items()))
-        title = f"{self.settings.speed.model}, batch {size}"
-        plot(found, title, folder / "plot.png")
-        draw_curve(self.quality, found, title, folder / "curve.png")
+        blocks = [self.speed_block(size, found) for size, found in self.speeds.items()]
+        return "\n\n".join(
+            [heading(self.settings, self.length), *blocks, self.quality_block(), about_reader(self.reader)]
+        )
 
     def save_sheet(self, folder: Path) -> None:
         """The contact sheet: our AR loop, exact and relaxed methods."""
         save_image(contact_sheet(self.drawn, sheet_rows(self.quality)), folder / "sheet.png")
+
+
+@dataclass
+class ImageReport(PictureReport):
+    """What an image run says; its speeds are `Figures`. top: the gauge."""
+
+    top: float | None
+
+    def speed_told(self, each: Figures) -> dict[str, Any]:
+        """See `PictureReport`."""
+        return {"nfe": nfe(each, self.length), "compression": compression(each, self.length)} | asdict(each)
+
+    def speed_block(self, size: int, found: Sequence[Figures]) -> str:
+        """See `PictureReport`."""
+        rows = [SPEED_HEAD]
+        for each in found:
+            rows.append([
+                named(each),
+                number(each.ms_per_token and each.ms_per_token * self.length, 0),
+                number(nfe(each, self.length), 1),
+                number(compression(each, self.length)),
+                *speed_cells(each),
+            ])  # fmt: skip
+        title = f"batch {size}: {found[0].new_tokens // self.length} pictures per method"
+        return "\n".join([title, aligned(rows), *speed_notes(found)])
+
+    def quality_block(self) -> str:
+        """See `PictureReport`."""
+        rows = [QUALITY_HEAD]
+        for each in self.quality:
+            rows.append([
+                *judged_cells(each),
+                number(each.marginal, 3),
+                number(each.divergence, 4),
+                number(each.surprise, 3),
+                number(each.clip),
+            ])  # fmt: skip
+        return f"{judged_table(self.quality, rows)}\n{NOTE}"
+
+    def summary(self) -> dict[str, Any]:
+        """See `PictureReport`."""
+        return super().summary() | {"mean_top_probability": self.top}
+
+    def text(self) -> str:
+        """See `PictureReport`."""
+        limit = f"an honest world's is at most {HONEST:g}"
+        return (
+            f"{super().text()}\n\nMean top-1 probability of a token under the guided law: {number(self.top)} ({limit})."
+        )
+
+    def draw(self, folder: Path) -> None:
+        """plot.png of the smallest batch, curve.png."""
+        size, found = next(iter(self.speeds.items()))
+        title = f"{self.settings.speed.model}, batch {size}"
+        plot(found, title, folder / "plot.png")
+        draw_curve(self.quality, found, title, folder / "curve.png")
 
 
 def nfe(found: Figures, length: int) -> float:
@@ -100,22 +152,6 @@ def nfe(found: Figures, length: int) -> float:
 def compression(found: Figures, length: int) -> float:
     """Tokens per target forward."""
     return length / nfe(found, length)
-
-
-def speed_block(size: int, found: Sequence[Figures], length: int) -> str:
-    """The speed of every method at one batch size."""
-    rows = [SPEED_HEAD]
-    for each in found:
-        rows.append([
-            named(each),
-            number(each.ms_per_token and each.ms_per_token * length, 0),
-            number(nfe(each, length), 1),
-            number(compression(each, length)),
-            *speed_cells(each),
-        ])  # fmt: skip
-    first = found[0]
-    title = f"batch {size}: {first.new_tokens // length} pictures per method"
-    return "\n".join([title, aligned(rows), *speed_notes(found)])
 
 
 def heading(settings: ImageSettings, length: int) -> str:
@@ -139,7 +175,7 @@ def judged_cells(each: Quality) -> list[str]:
     return [
         each.row + (" (lossy)" if each.lossless is False else ""),
         number(kept.accuracy if kept else None, 3),
-        MISSING if kept is None else f"{kept.low:.3f}-{kept.high:.3f}",
+        MISSING if kept is None else span(kept.low, kept.high, 3),
         MISSING if changed is None else f"{changed[0]:+.3f}",
         MISSING if changed is None else change(*changed[1:], digits=3),
         *(number(each.manners.get(manner), 2) for manner in MANNERS),
@@ -149,18 +185,9 @@ def judged_cells(each: Quality) -> list[str]:
     ]
 
 
-def quality_block(found: Sequence[Quality]) -> str:
-    """The quality of every method."""
-    rows = [QUALITY_HEAD]
-    for each in found:
-        rows.append([
-            *judged_cells(each),
-            number(each.marginal, 3),
-            number(each.divergence, 4),
-            number(each.surprise, 3),
-            number(each.clip),
-        ])  # fmt: skip
-    return "\n".join([f"quality: {found[-1].pictures} captions", aligned(rows), NOTE])
+def judged_table(found: Sequence[Quality], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of quality under their title."""
+    return f"quality: {found[-1].pictures} captions\n{aligned(rows)}"
 
 
 def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageReport:
@@ -179,12 +206,13 @@ def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageRe
     requests = [
         {"prompt": one.prompt, "temperature": settings.temperature, "guidance": settings.guidance} for one in asked
     ]
+    lossless = {name: row(pipe, name).rule.lossless for name in settings.speed.drafters}
     return ImageReport(
         settings,
         settings.speed.max_new_tokens,
         {size: figures(samples) for size, samples in speeds.items()},
-        qualities(pipe, settings, drawn, judge, see, clip),
-        mean_top(pipe, requests[:GAUGED]),
+        qualities(pipe, settings, drawn, lossless, judge, see, clip),
         None if judge is None else judge.own_figures,
         drawn,
+        mean_top(pipe, requests[:GAUGED]),
     )

@@ -112,16 +112,12 @@ class Drawing:
         last = max((reply.stats for reply in replies), key=lambda stats: stats.seconds)  # it was there in every round
         lengths = [length for reply in replies for length in reply.stats.accept_lengths]
         tokens = [token for reply in replies for token in reply.token_ids]
-        return Run(
+        return Run.of(
+            last,
             tokens=tokens,
-            seconds=last.seconds,
-            prefill_seconds=last.prefill_seconds,
             verifications=len(lengths),
             verified_tokens=sum(reply.stats.new_tokens - reply.stats.first for reply in replies),
             accept_lengths=lengths,
-            draft_seconds=last.draft_seconds,
-            verify_seconds=last.verify_seconds,
-            other_seconds=last.other_seconds,
             lossless=last.lossless and self.own_steps,
             more={"pictures": len(replies), "forwards": last.target_calls},
         )

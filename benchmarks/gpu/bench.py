@@ -80,6 +80,11 @@ class Bench:
         """Whether this is a check of the machinery."""
         return self.settings.small
 
+    @property
+    def kinds(self) -> dict[str, bool]:
+        """The kinds of forward that are measured, and whether each is compiled."""
+        return {"plain": False, "compiled": True} if self.settings.compile else {"plain": False}
+
     def record(self, key: str, make: Callable[[], dict[str, Any]]) -> None:
         """Make a record unless it is there. One that cannot be made is noted with its reason, and the run goes on.
 

@@ -31,17 +31,20 @@ SIZES = {False: (1,), True: (16, 32, 64)}
 def run(bench: Bench) -> None:
     """A record per checkpoint, drafter and kind of forward."""
     settle(bench.device)
-    kinds = {"plain": False, "compiled": True} if bench.settings.compile else {"plain": False}
     found = {name: folder for name, folder in bundled().items() if modality_of(name) == "vlm"}
     for name, folder in list(found.items())[: 1 if bench.small else None]:
         drafters = ["none", *(list(drafters_of(folder))[:1] if bench.small else drafters_of(folder))]
-        keys = {f"{name}, {drafter}, {kind}": (drafter, kind) for drafter in drafters for kind in kinds}
+        keys = {
+            f"{name}, {drafter}, {kind}": (drafter, compiled)
+            for drafter in drafters
+            for kind, compiled in bench.kinds.items()
+        }
         if not bench.missing(*keys):
             continue
         asked = questions(name, 1 if bench.small else 8)
-        for key, (drafter, kind) in keys.items():
+        for key, (drafter, compiled) in keys.items():
             with bench.freed():
-                bench.record(key, partial(measured, bench, name, drafter, kinds[kind], asked))
+                bench.record(key, partial(measured, bench, name, drafter, compiled, asked))
 
 
 def questions(name: str, number: int) -> list[Question]:

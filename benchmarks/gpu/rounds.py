@@ -112,9 +112,8 @@ def head_like(model: PreTrainedModel, words: int | None = None) -> EagleHead:
 def pipelines(bench: Bench, build: Callable[[], PreTrainedModel]) -> dict[str, Pipeline]:
     """Our loop, plain and compiled, on one model; one of each serves all its records, so that nothing is compiled
     twice."""
-    kinds = {OWN: False, COMPILED: True} if bench.settings.compile else {OWN: False}
     model = build()
-    return {name: pipeline(model, compiled=compiled) for name, compiled in kinds.items()}
+    return {COMPILED if compiled else OWN: pipeline(model, compiled=compiled) for compiled in bench.kinds.values()}
 
 
 def node_count(bench: Bench) -> int:

@@ -31,9 +31,8 @@ SMALL_NODES = (1, 2, 5)
 def run(bench: Bench) -> None:
     """A record per model and kind of forward, after the model's usual prompt."""
     settle(bench.device)
-    kinds = {"plain": False, "compiled": True} if bench.settings.compile else {"plain": False}
     for spec in bench.specs:
-        keys = {f"{spec.name}, {kind}": compiled for kind, compiled in kinds.items()}
+        keys = {f"{spec.name}, {kind}": compiled for kind, compiled in bench.kinds.items()}
         if not bench.missing(*keys):
             continue
         with bench.freed():

@@ -9,14 +9,13 @@ from typing import Any
 
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
-from mmspec.benchmarks.figures import HF, Figures, counted, figures
+from mmspec.benchmarks.figures import HF, Figures, figures, long_enough
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import draw_speed, legend_below, save_panels
 from mmspec.benchmarks.rows import split
 from mmspec.benchmarks.speaking.figures import Marked, SpokenFigures, spoken_figures
 from mmspec.benchmarks.speaking.run import SpeechSettings, judge_of, requests, script
-from mmspec.benchmarks.tables import MISSING, aligned, number, percent, speed_table
-from mmspec.errors import InputError
+from mmspec.benchmarks.tables import aligned, number, percent, span, speed_table
 
 GAUGED = 8
 """Sentences on which the certainty of the target is taken."""
@@ -88,9 +87,7 @@ class SpeechReport:
 def speech_report(pipe: Pipeline, found: Sequence[Marked], settings: SpeechSettings) -> SpeechReport:
     """The report of a run. Raises: InputError if no utterance is long enough to count."""
     speed = settings.speed
-    samples = counted([sample for sample, _ in found], speed.min_tokens)
-    if not samples:
-        raise InputError(f"none of the {len(found)} utterances has min_tokens={speed.min_tokens} tokens: lower it")
+    samples = long_enough([sample for sample, _ in found], speed.min_tokens)
     said, judge = script(pipe, settings), judge_of(pipe, settings)
     sure = {warmth: mean_top(pipe, requests(said, speed, warmth, GAUGED)) for warmth in speed.temperatures}
     own = None if judge is None else judge.own_errors
@@ -104,9 +101,9 @@ def spoken_table(found: Sequence[SpokenFigures]) -> str:
         rows.append([
             each.method,
             number(each.wer, 3),
-            span(each.wer_low, each.wer_high),
+            span(each.wer_low, each.wer_high, 3, ".."),
             number(each.added, 3),
-            span(each.added_low, each.added_high),
+            span(each.added_low, each.added_high, 3, ".."),
             number(each.other),
             number(each.own_voice),
             number(each.other_voice),
@@ -119,11 +116,6 @@ def spoken_table(found: Sequence[SpokenFigures]) -> str:
             number(each.ttfa),
         ])  # fmt: skip
     return aligned(rows)
-
-
-def span(low: float | None, high: float | None) -> str:
-    """An interval."""
-    return MISSING if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
 def draw_curve(panel: Any, found: Sequence[Figures], spoken: Sequence[SpokenFigures]) -> None:

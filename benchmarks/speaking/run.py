@@ -85,17 +85,12 @@ class Spoken:
         more = {"calls": stats.target_calls, "request_seconds": whole, "ended": float(reply.finish == "stop")}
         if first is not None:
             more["first_audio_seconds"] = prepared + first
-        return Run(
+        return Run.of(
+            stats,
             tokens=list(reply.token_ids),
-            seconds=stats.seconds,
-            prefill_seconds=stats.prefill_seconds,
             verifications=len(stats.accept_lengths) if stats.verifies else 0,
             verified_tokens=len(reply.token_ids) - 1 if stats.verifies else 0,
             accept_lengths=list(stats.accept_lengths),
-            draft_seconds=stats.draft_seconds,
-            verify_seconds=stats.verify_seconds,
-            other_seconds=stats.other_seconds,
-            lossless=stats.lossless,
             more=more,
         )
 
@@ -178,9 +173,7 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
 
 def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dict[str, dict[str, float]]:
     """Of every method: seconds of sound, what the judge says, and how far from the sound of our AR loop it is."""
-    inputs = pipe.prepare(None, sentence.text, sentence.voice)
-    audio = {name: pipe.target.product_of(inputs, 0, each.tokens).get("audio") for name, each in sample.runs.items()}
-    found = {}
+    audio, found = said_audio(pipe, sentence, sample), {}
     for name, sound in audio.items():
         found[name] = {"audio_seconds": sound.seconds if sound else 0.0}
         if judge is not None:
@@ -189,6 +182,12 @@ def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dic
             if sound and audio.get(OURS) and name != OURS:
                 found[name]["mel_distance"] = judge.mel_distance(sound, audio[OURS])
     return found
+
+
+def said_audio(pipe: Pipeline, sentence: Sentence, sample: Sample) -> dict[str, Any]:
+    """The sound of every method, made again from the codes; None where it said nothing."""
+    inputs = pipe.prepare(None, sentence.text, sentence.voice)
+    return {name: pipe.target.product_of(inputs, 0, run.tokens).get("audio") for name, run in sample.runs.items()}
 
 
 def voice_of(pipe: Pipeline, name: str | None) -> Any:

@@ -8,25 +8,21 @@ from typing import Any
 
 from mmspec import Pipeline
 from mmspec.benchmarks.plan_run import plain
-from mmspec.benchmarks.plot import require_matplotlib
+from mmspec.benchmarks.plot import require_matplotlib, save_figure
 from mmspec.benchmarks.speaking.figures import Marked
-from mmspec.benchmarks.speaking.run import Sentence
+from mmspec.benchmarks.speaking.run import Sentence, said_audio
 
 KEPT = 2
 """Sentences of which every method's sound is kept."""
 
 
 def sounds(pipe: Pipeline, said: Sequence[Sentence], found: Sequence[Marked]) -> list[tuple[str, dict[str, Any]]]:
-    """The first sentences with the sound of every method (None if it said nothing), made again from the codes."""
+    """The first sentences with the sound of every method (None if it said nothing)."""
     kept = []
     for sample, _ in found:
         if sample.question < KEPT and sample.repeat == 0 and sample.temperature == found[0][0].temperature:
             sentence = said[sample.question]
-            inputs = pipe.prepare(None, sentence.text, sentence.voice)
-            made = {
-                name: pipe.target.product_of(inputs, 0, run.tokens).get("audio") for name, run in sample.runs.items()
-            }
-            kept.append((sentence.text, made))
+            kept.append((sentence.text, said_audio(pipe, sentence, sample)))
     return kept
 
 
@@ -60,7 +56,4 @@ def draw_sounds(kept: Sequence[tuple[str, dict[str, Any]]], judge: Any, path: Pa
                 panel.imshow(energies, origin="lower", aspect="auto", extent=(0, seconds, 0, 1), vmin=-11, vmax=4)
             panel.set_xlim(0, longest)
         places[-1][column].set_xlabel("seconds")
-    temporary = path.with_name(f"{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    pyplot.close(figure)
-    temporary.replace(path)
+    save_figure(figure, path, dpi=110)

@@ -29,7 +29,6 @@ class ChartQA:
     name = "chartqa"
     title = "ChartQA"
     metric = "relaxed accuracy"
-    paper = "2203.10244"
     short = "ChartQA"
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -19,6 +19,7 @@ from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import last_list, last_number, marked_number
 from mmspec.benchmarks.tasks.task import Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
+from mmspec.edits import distance
 from mmspec.errors import shorten
 
 FILES = (("testmini.json",), ("testmini*.parquet",), ("MathVista_MINI.tsv",))
@@ -50,7 +51,6 @@ class MathVista:
 
     name = "mathvista"
     title = "MathVista"
-    paper = "2310.02255"
     short = "MathVista"
 
     def __init__(self, judge: Judge | None = None) -> None:
@@ -134,19 +134,6 @@ def normalised(answer: str, kind: str, choices: Sequence[str], precision: int | 
         return str(round(float(answer), precision)) if kind == "float" else answer
     except (ValueError, OverflowError):
         return ""
-
-
-def distance(first: str, second: str) -> int:
-    """Levenshtein's edit distance."""
-    costs = list(range(len(second) + 1))
-    for row, one in enumerate(first, 1):
-        diagonal, costs[0] = costs[0], row
-        for column, other in enumerate(second, 1):
-            diagonal, costs[column] = (
-                costs[column],
-                min(costs[column] + 1, costs[column - 1] + 1, diagonal + (one != other)),
-            )
-    return costs[-1]
 
 
 def _item(row: Row) -> Item:

@@ -27,7 +27,6 @@ class MMTBench:
     name = "mmt-bench"
     title = "MMT-Bench"
     metric = "accuracy"
-    paper = "2404.16006"
     short = "MMT"
 
     def items(self, path: Path) -> Iterator[Item]:

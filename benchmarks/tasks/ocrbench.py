@@ -33,7 +33,6 @@ class OCRBench:
     name = "ocrbench"
     title = "OCRBench"
     metric = "containment"
-    paper = "2305.07895"
     short = "OCRBench"
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -24,7 +24,6 @@ class ScienceQA:
     name = "scienceqa"
     title = "ScienceQA"
     metric = "accuracy"
-    paper = "2209.09513"
     short = "ScienceQA"
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -30,7 +30,6 @@ class SeedBench2:
     name = "seed-bench-2"
     title = "SEED-Bench-2"
     metric = "accuracy"
-    paper = "2311.17092"
     short = "SEED"
 
     def items(self, path: Path) -> Iterator[Item]:

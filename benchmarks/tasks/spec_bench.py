@@ -29,7 +29,6 @@ class SpecBench:
     name = "spec-bench"
     title = "Spec-Bench"
     metric = "not scored"
-    paper = "2401.07851"
     short = "Spec-Bench"
 
     def items(self, path: Path) -> Iterator[Item]:

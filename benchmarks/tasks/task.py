@@ -62,7 +62,6 @@ class Task(Protocol):
     """As `--task` takes it."""
     title: str
     metric: str
-    paper: str
     short: str
     """The head of its column in Table 2."""
 

@@ -1,0 +1,46 @@
+"""The parts of a page that several tabs have: where a visitor asks, and what may be turned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from mmspec.demos.studio import SHAPES, Studio
+
+
+def asking(
+    label: str, hint: str, verb: str, longest: int, examples: Sequence[str] = ()
+) -> tuple[gr.Textbox, gr.Button, gr.Button]:
+    """A box to ask in, a button `verb` that asks and one that stops; below them texts to choose from."""
+    name = f"mm-{label.lower()}"
+    box = gr.Textbox(label=label, placeholder=hint, lines=1, max_lines=4, max_length=longest, elem_id=name)
+    with gr.Row():
+        go = gr.Button(verb, variant="primary", min_width=120, elem_id=f"mm-{verb.lower()}")
+        stop = gr.Button("Stop", min_width=120)
+    if examples:
+        gr.Examples([[text] for text in examples], box, label="Examples: click on one", elem_id=f"{name}s")
+    return box, go, stop
+
+
+def sizes(product: str, about: str = "auto learns it") -> tuple[gr.Dropdown, gr.Number]:
+    """The size of drafts, and the seed, which gives the same `product` again."""
+    with gr.Row():
+        shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info=about, min_width=140)
+        seed = gr.Number(0, label="Seed", info=f"same seed, same {product}", precision=0, min_width=110)
+    return shape, seed
+
+
+def knobs_of(
+    studio: Studio, rules: Sequence[str], loose: str, product: str, voices: Sequence[str] | None = None
+) -> list[Any]:
+    """Drafter, rule, voice (None: a model without), temperature, seed, draft size and looseness of the rules named
+    `loose`: all that may be turned, in the order in which a tab's `show_run` takes it."""
+    drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
+    rule = gr.Dropdown(list(rules), value="exact", label="Acceptance rule: what is kept")
+    looseness = gr.Slider(0, 1, value=0.3, step=0.1, label=f"Looseness of {loose} (0: none)")
+    voice = [] if voices is None else [gr.Dropdown(voices, value=next(iter(voices), None), label="Voice")]
+    temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
+    shape, seed = sizes(product)
+    return [drafter, rule, *voice, temperature, seed, shape, looseness]
