@@ -10,6 +10,7 @@ from typing import Any
 
 from mmspec.benchmarks.figures import Figures
 from mmspec.errors import missing_extra
+from mmspec.safe_files import whole
 
 PARTS = ("draft", "verify", "other")
 MARKERS = "os^D"
@@ -48,12 +49,10 @@ def save_panels(panels: Sequence[Callable[[Any], None]], title: str, path: Path)
 
 def save_figure(figure: Any, path: Path, dpi: int = 120) -> None:
     """Write a figure into a PNG file, whole or not at all, and close it."""
-    draft = path.with_name(f"{path.name}.tmp")
     try:
-        figure.savefig(draft, format="png", dpi=dpi)
-        draft.replace(path)
+        with whole(path) as draft:
+            figure.savefig(draft, format="png", dpi=dpi)
     finally:
-        draft.unlink(missing_ok=True)
         require_matplotlib().close(figure)
 
 

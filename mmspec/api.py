@@ -36,6 +36,7 @@ from mmspec.options import (
     warn_unserved,
 )
 from mmspec.prompts import read_prompts
+from mmspec.registry import name_of
 from mmspec.targets import PER_TOKEN
 from mmspec.text import decode_text
 
@@ -164,8 +165,14 @@ class Pipeline:
         self.control = control
 
     def __repr__(self) -> str:
-        parts = (self.target.model, self.drafter, self.rule)
-        return f"Pipeline({', '.join(type(part).__name__ for part in parts)})"
+        drafter, rule = self.names
+        return f"Pipeline({type(self.target.model).__name__}, {drafter}, {rule})"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the drafter and the rule are called, as `load` takes them."""
+        modality = self.target.modality
+        return name_of("drafters", self.drafter, modality), name_of("rules", self.rule, modality)
 
     def with_drafter(
         self,

@@ -252,10 +252,11 @@ def _show_pieces(answers: Stream) -> None:
 
 def _summary(answer: Generation, pipe: Pipeline) -> str:
     stats = answer.stats
+    drafter, rule = pipe.names
     lossless = "lossless" if stats.lossless else "LOSSY"
     return (
-        f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, tau {stats.tau:.2f}, {type(pipe.drafter).__name__}, "
-        f"{type(pipe.rule).__name__} ({lossless}), ended by {answer.finish}"
+        f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, tau {stats.tau:.2f}, {drafter}, {rule} ({lossless}), "
+        f"ended by {answer.finish}"
     )
 
 

@@ -34,8 +34,9 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether the tokens are the same."""
-        return self.autoregressive.token_ids == self.speculative.token_ids
+        """Whether the tokens are the same, and the pictures: the tokens of continuous ones only say in what order."""
+        one, other = self.autoregressive, self.speculative
+        return one.token_ids == other.token_ids and one.image == other.image
 
     @property
     def verdict(self) -> str:

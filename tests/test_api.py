@@ -337,4 +337,4 @@ def test_the_dtype_on_a_cpu(folder: Path, dtype: object) -> None:
 
 
 def test_the_printed_form_names_the_parts(pipe: mmspec.Pipeline) -> None:
-    assert repr(pipe) == "Pipeline(SmolVLMForConditionalGeneration, PromptLookup, Exact)"
+    assert repr(pipe) == "Pipeline(SmolVLMForConditionalGeneration, prompt-lookup, exact)"

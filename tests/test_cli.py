@@ -53,7 +53,7 @@ def test_the_answer_goes_to_stdout_and_the_summary_to_stderr(run: Run, model: Pa
     assert err.count("\n") == 1
     assert "12 tokens" in err
     assert f"tau {answer.stats.tau:.2f}" in err
-    assert "Independent, Exact (lossless), ended by length" in err
+    assert "spd, exact (lossless), ended by length" in err
 
 
 def test_json_holds_the_answer_and_its_statistics(run: Run, model: Path) -> None:

@@ -13,6 +13,7 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 
 import mmspec
 from mmspec.checkpoints import save_drafter
+from mmspec.compare import compare
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.image_ar.continuous import Conditioned, Released
@@ -23,6 +24,7 @@ from mmspec.image_ar.mar_convert import SIZES, convert, published, settings
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.mar_model import Mar
+from mmspec.training.drafter import find_recipe
 
 LENGTH = tiny_mar.GRID**2
 
@@ -351,6 +353,23 @@ def test_a_folder_draws_captions_with_the_drafter_beside_it_if_asked(folder: Pat
     assert face.image.tobytes() == plain.image.tobytes()
     guided = pipe(prompt="a red circle", seed=3, guidance=3.0, temperature=0.8)
     assert guided.image.tobytes() != out.image.tobytes()
+
+
+def test_pictures_that_differ_do_not_agree(folder: Path) -> None:
+    """Tokens of continuous pictures are places: they are the same in any case."""
+    result = compare(mmspec.load(folder, drafter="mar"), None, "a circle", temperature=1.0, seed=3)
+    assert result.autoregressive.token_ids == result.speculative.token_ids
+    assert not result.agree
+    assert not result.must_agree
+    assert "draws with noise of its own" in result.verdict
+    assert compare(mmspec.load(folder, drafter="none"), None, "a circle", temperature=1.0, seed=3).agree
+
+
+def test_no_head_is_trained_for_it(folder: Path) -> None:
+    target = mmspec.load(folder).target
+    for method in ("eagle2", "medusa"):
+        with pytest.raises(MismatchError, match="does not write token by token"):
+            find_recipe(method, "image")().check(target)
 
 
 def test_a_request_may_ask_for_other_steps(folder: Path) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import LlamaConfig
@@ -139,6 +140,19 @@ def test_entries_are_well_formed(kind: str) -> None:
 def test_every_built_in_name_resolves(kind: str, key: str) -> None:
     modality, _, name = key.partition("/")
     assert registry.resolve(kind, name, modality) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [(kind, key) for kind in ("drafters", "rules") for key in registry.BUILTIN[kind]]
+)
+def test_an_object_is_called_by_its_name(kind: str, key: str) -> None:
+    modality, name = key.split("/")
+    found: Any = registry.resolve(kind, name, modality)
+    assert registry.name_of(kind, found.__new__(found), modality) == name
+
+
+def test_an_object_of_nobody_is_called_by_its_class() -> None:
+    assert registry.name_of("drafters", Path("."), "vlm") == type(Path(".")).__qualname__
 
 
 def test_list_drafters_is_public() -> None:

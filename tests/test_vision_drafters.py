@@ -415,7 +415,9 @@ def test_targets_that_do_not_see_are_refused(pipe: mmspec.Pipeline) -> None:
         with pytest.raises(MismatchError, match="no image slots"):
             sights.drafter(method, net).bind(blind)
         with pytest.raises(MismatchError, match="no image slots"):  # before anything is answered for it
-            find_recipe(method, "text")().check(blind)
+            find_recipe(method, "vlm")().check(blind)
+        with pytest.raises(MismatchError, match=f"{method} is trained for vlm models, not for text models"):
+            find_recipe(method, "text")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 
 from mmspec.checkpoints import fingerprint, weights_digest
 from mmspec.drafters.precision import placed
-from mmspec.errors import InputError, unknown_name
+from mmspec.errors import InputError, MismatchError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
 from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
@@ -43,13 +43,18 @@ from mmspec.training.validation import Validation, best_step, measure
 
 
 def find_recipe(method: str, modality: str | None = None) -> type[Recipe]:
-    """The recipe of a method: that of the target's modality if it has its own, else the one for any, else another
-    modality's. Raises UnknownNameError for one that is not trained."""
+    """The recipe of a method: that of the target's modality if it has its own, else the one for any.
+
+    Args: modality: None takes the method's first one.
+    Raises: UnknownNameError: it is not trained. MismatchError: it is not for targets of this modality.
+    """
     known = modalities("recipes")
     if method not in known:
         raise unknown_name("trainable drafter", method, known)
-    serving = next(each for each in (modality, ANY, *known[method]) if each in known[method])
-    found: Any = resolve("recipes", method, serving)
+    serving = [each for each in (modality, ANY) if each in known[method]] or known[method]
+    if modality is not None and serving[0] not in (modality, ANY):
+        raise MismatchError(f"{method} is trained for {' and '.join(known[method])} models, not for {modality} models")
+    found: Any = resolve("recipes", method, serving[0])
     return found
 
 

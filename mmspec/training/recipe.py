@@ -68,6 +68,10 @@ class Recipe(ABC):
                 f"{self.method} reads prompts and answers as ids of one vocabulary, and {type(target.model).__name__} "
                 f"has another one for what it emits; methods for it are: {fitting or 'none so far'}"
             )
+        if getattr(target, "decoder", None) is None:
+            raise MismatchError(
+                f"{type(target.model).__name__} does not write token by token, so {self.method} cannot draft for it"
+            )
 
     def check_place(self, pipe: Any, out: Path) -> None:
         """Raise an Error for a folder that must not be written to, before anything is trained for it."""
