@@ -13,7 +13,7 @@ from typing import Any
 from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
-from mmspec.demos.studio import KEPT, Studio
+from mmspec.demos.studio import KEPT, Studio, check_named
 from mmspec.errors import UnsupportedError, missing_extra
 
 TABS: dict[type[Studio], str] = {
@@ -58,6 +58,8 @@ def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
     if family.modality == "speech" and family.makes == "text":
         raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
     kind = next((kind for kind in TABS if kind.modality == family.modality), Studio)
+    for name in drafters or ():
+        check_named(name, model, kind.modality)
     return kind(model, drafters)
 
 

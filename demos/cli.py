@@ -56,7 +56,10 @@ def demo(
             err=True,
         )
     blocks = page(studio_of(first, names or None), *map(studio_of, others))
+    how = {"quiet": True, "prevent_thread_lock": True}  # its own words speak of public links
     try:
-        blocks.launch(server_name=host, server_port=port or None, inbrowser=open_browser, **LAUNCH)
+        blocks.launch(server_name=host, server_port=port or None, inbrowser=open_browser, **how, **LAUNCH)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port or '7860 to 7959'}: {error}") from error
+    typer.echo(f"The page is at {blocks.local_url} until Ctrl-C.")
+    blocks.block_thread()

@@ -166,6 +166,16 @@ def usable(model: str, modality: str) -> list[str]:
     return sorted(dict.fromkeys([*beside, *ready]), key=lambda name: name != first)
 
 
+def check_named(drafter: str, model: str, modality: str) -> None:
+    """Raise UnknownNameError for a drafter that is no method, does not lie beside the model, and looks like no folder
+    or hub id: a visitor would be the first to learn of it."""
+    from mmspec.checkpoints import drafters_of, find_model
+    from mmspec.registry import resolve
+
+    if "/" not in drafter and not Path(drafter).is_dir() and drafter not in drafters_of(find_model(model)):
+        resolve("drafters", drafter, modality)
+
+
 def shown_name(model: str) -> str:
     """A name or a hub id as it is; of a folder its last part, for where it lies is nobody's business."""
     return Path(model).resolve().name if Path(model).is_dir() else model

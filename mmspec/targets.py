@@ -21,7 +21,7 @@ from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.cache import StaticRows
-from mmspec.errors import InputError, UnsupportedError
+from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
 from mmspec.head import head_of
@@ -144,6 +144,10 @@ class CausalTarget:
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what this target emits."""
+        if getattr(drafter, "drafts_frames", False) and not hasattr(cls, "head_at"):
+            raise MismatchError(
+                f"depth speculation needs a model with a depth decoder (CSM); {cls.__name__} models have none"
+            )
 
     def ends(self) -> list[int]:
         """The ids that end an answer."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import CHAINS
 from mmspec.drafters.children import Choice
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
@@ -28,6 +28,7 @@ class Depth:
     needs = Needs()
     shapes = CHAINS
     trained = False
+    drafts_frames = True
     source = "depth-axis speculation with the model's own heads"
 
     def __init__(self, length: int = 3) -> None:
@@ -38,10 +39,7 @@ class Depth:
 
     def bind(self, target: Any) -> None:
         """Take the heads of a target that has them."""
-        if not hasattr(target, "head_at"):
-            raise MismatchError(
-                f"depth speculation needs a model with a depth decoder (CSM); {type(target.model).__name__} has none"
-            )
+        target.check_drafter(self)
         self.target = target
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:

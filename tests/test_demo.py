@@ -405,7 +405,7 @@ def test_tabs_that_are_absent_are_named_to_who_starts_the_page(
     given: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
-    page = SimpleNamespace(launch=lambda **_: None)
+    page = SimpleNamespace(launch=lambda **_: None, local_url="http://127.0.0.1:1/", block_thread=lambda: None)
     monkeypatch.setattr(app, "page", lambda *studios: shown.extend(studios) or page)
     monkeypatch.setattr("mmspec.checkpoints.bundled", lambda: {"smolvlm-mini": None, "janus-mini": None})
     monkeypatch.setattr(app, "studio_of", lambda model, drafters=None: model)
@@ -413,11 +413,19 @@ def test_tabs_that_are_absent_are_named_to_who_starts_the_page(
     assert result.exit_code == 0
     if given:
         assert shown == ["smolvlm-mini"]
-        assert result.output == ""
+        assert result.output == "The page is at http://127.0.0.1:1/ until Ctrl-C.\n"
     else:
         assert shown == ["smolvlm-mini", "janus-mini"]
         assert "no tab for valle-mini" in result.output
         assert "mmspec demo --model smolvlm-mini,valle-mini" in result.output
+
+
+def test_a_drafter_that_is_none_is_refused_before_anybody_visits(studio: Studio) -> None:
+    with pytest.raises(UnknownNameError, match="unknown drafter 'nope'"):
+        app.studio_of(studio.model, ["prompt-lookup", "nope"])
+    with pytest.raises(UnknownNameError, match="'jacobi' exists for: image"):
+        app.studio_of(studio.model, ["jacobi"])
+    assert app.studio_of(studio.model, ["suffix"]).drafters == ["suffix"]
 
 
 def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +443,11 @@ def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("model", "modality", "first"),
-    [("smolvlm-mini", "vlm", ["dspark", "eagle2"]), ("janus-mini", "image", ["scd-gs", "eagle2"])],
+    [
+        ("smolvlm-mini", "vlm", ["dspark", "eagle2"]),
+        ("janus-mini", "image", ["scd-gs", "eagle2"]),
+        ("valle-mini", "speech", ["eagle2", "vadusa"]),
+    ],
 )
 def test_the_drafter_that_load_takes_is_offered_first_and_trained_ones_next(
     model: str, modality: str, first: list[str]
@@ -443,4 +455,5 @@ def test_the_drafter_that_load_takes_is_offered_first_and_trained_ones_next(
     offered = usable(model, modality)
     assert offered[:2] == first
     assert len(set(offered)) == len(offered)
+    assert "depth" not in offered  # it drafts for models with a depth decoder alone
     assert {"jacobi"} <= set(offered) if modality == "image" else {"prompt-lookup"} <= set(offered)
