@@ -2,6 +2,7 @@
 
 import gc
 import os
+from typing import Any
 
 # Before torch, transformers or gradio are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -46,6 +47,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.getoption("engine") == "static" else ():
         for mark in item.iter_markers("dynamic"):
             item.add_marker(pytest.mark.skip(reason=f"with --engine static: {mark.args[0]}"))
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    """A tiny random SmolVLM in double precision, without drafts; some modules have another one of this name."""
+    import tiny
+
+    import mmspec
+
+    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
 
 
 @pytest.fixture(scope="module", autouse=True)

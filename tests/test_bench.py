@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import succeeded
 from PIL import Image
 from tiny import tiny_llama, tiny_smolvlm
 from transformers import (
@@ -494,12 +495,6 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bench(*arguments: str, model: Path) -> Result:
     small = ["--questions", "2", "--max-new-tokens", "8", "--min-tokens", "3", "--repeats", "1", "--no-memory"]
     return CliRunner().invoke(app, ["--model", str(model), *small, *arguments])
-
-
-def succeeded(result: Result) -> str:
-    if result.exception is not None:
-        raise result.exception
-    return result.output
 
 
 def test_speed_run_reports_what_its_samples_say(model: Path, speaker: Path, tmp_path: Path) -> None:

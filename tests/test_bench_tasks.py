@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import succeeded
 from PIL import Image
 from test_bench import run_of, sample_with
 from tiny import tiny_llama, tiny_smolvlm
@@ -40,12 +41,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
-def succeeded(result: Result) -> str:
-    if result.exception is not None:
-        raise result.exception
-    return result.output
 
 
 def charts(folder: Path, number: int = 3) -> Path:

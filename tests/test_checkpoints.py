@@ -31,11 +31,6 @@ RED = Image.new("RGB", (50, 40), "red")
 
 
 @pytest.fixture(scope="module")
-def pipe() -> mmspec.Pipeline:
-    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
-
-
-@pytest.fixture(scope="module")
 def target(pipe: mmspec.Pipeline) -> CausalTarget:
     return pipe.target
 

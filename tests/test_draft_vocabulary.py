@@ -187,11 +187,6 @@ def test_drafts_are_rejected_kept_in_part_and_kept_whole(sampling: Sampling) -> 
 # Saving and loading
 
 
-@pytest.fixture(scope="module")
-def pipe() -> mmspec.Pipeline:
-    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
-
-
 @pytest.mark.parametrize("method", [*METHODS, "msd"])
 def test_the_words_come_back_with_the_drafter(method: str, pipe: mmspec.Pipeline, tmp_path: Path) -> None:
     make = sights.drafter if method in sights.METHODS else taught.drafter

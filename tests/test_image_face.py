@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import tiny
 import tiny_images
+from commands import generate
 from PIL import Image
-from typer.testing import CliRunner
 
 import mmspec
-from mmspec.cli import app
 from mmspec.media import save_image
 
 PROMPT = "a red circle above two blue square"
@@ -41,10 +40,6 @@ def decoded(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     monkeypatch.setattr(pipe.target, "pixels", counted)
     return iter([calls])
-
-
-def run(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["generate", *map(str, arguments)], catch_exceptions=True)
 
 
 # several per prompt
@@ -134,7 +129,7 @@ def test_pieces_of_text_have_no_picture() -> None:
 
 def test_a_prompt_becomes_a_picture(folder: Path, pipe: mmspec.Pipeline, tmp_path: Path) -> None:
     file = tmp_path / "picture.png"
-    done = run(PROMPT, "--model", folder, "--temperature", 1, "--seed", 3, "--guidance", 2, "--out", file)
+    done = generate(PROMPT, "--model", folder, "--temperature", 1, "--seed", 3, "--guidance", 2, "--out", file)
     assert done.exit_code == 0, done.output
     assert done.stdout == ""
     assert "8 x 8 pixels" in done.stderr
@@ -146,7 +141,7 @@ def test_a_prompt_becomes_a_picture(folder: Path, pipe: mmspec.Pipeline, tmp_pat
 
 
 def test_several_pictures_become_numbered_files(folder: Path, pipe: mmspec.Pipeline, tmp_path: Path) -> None:
-    done = run(PROMPT, "--model", folder, "--temperature", 1, "--n", 2, "--out", tmp_path / "picture.png")
+    done = generate(PROMPT, "--model", folder, "--temperature", 1, "--n", 2, "--out", tmp_path / "picture.png")
     assert done.exit_code == 0, done.output
     for place, want in enumerate(pipe(prompt=PROMPT, temperature=1.0, n=2), 1):
         assert Image.open(tmp_path / f"picture-{place}.png").tobytes() == want.image.tobytes()
@@ -156,7 +151,7 @@ def test_several_pictures_become_numbered_files(folder: Path, pipe: mmspec.Pipel
 def test_pictures_go_with_json_and_with_a_comparison(folder: Path, tmp_path: Path) -> None:
     for more in ("--json", "--compare"):
         file = tmp_path / f"{more}.webp"
-        done = run(PROMPT, "--model", folder, "--out", file, more)
+        done = generate(PROMPT, "--model", folder, "--out", file, more)
         assert done.exit_code == 0, done.output
         assert Image.open(file).size == (8, 8)
 
@@ -175,14 +170,14 @@ def test_mistakes_end_in_one_line(
     folder: Path, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run(PROMPT, "--model", folder, *arguments)
+    done = generate(PROMPT, "--model", folder, *arguments)
     assert isinstance(done.exception, mmspec.Error)
     assert message in str(done.exception)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_that_writes_has_no_picture(tmp_path: Path) -> None:
-    done = run("hello", "--model", tiny.tiny_llama(tmp_path / "llama"), "--out", tmp_path / "x.png")
+    done = generate("hello", "--model", tiny.tiny_llama(tmp_path / "llama"), "--out", tmp_path / "x.png")
     assert isinstance(done.exception, mmspec.Error)
     assert "no picture and no sound to write" in str(done.exception)
 

@@ -1,15 +1,13 @@
 """Speech on the command line: a sentence becomes a WAV file, mistakes end in one line."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import tiny_speech
-from typer.testing import CliRunner
+from commands import generate
 
 import mmspec
-from mmspec.cli import app
 from mmspec.errors import InputError, UnknownNameError
 from mmspec.speech.audio import read_audio
 
@@ -19,13 +17,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_speech.tiny_valle(tmp_path_factory.mktemp("cli") / "valle")
 
 
-def run(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["generate", *map(str, arguments)], catch_exceptions=True)
-
-
 def test_a_sentence_becomes_a_wav_file(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "speech.wav"
-    done = run("two red circles", "--model", folder, "--voice", "high", "--max-new-tokens", 12, "--out", file)
+    done = generate("two red circles", "--model", folder, "--voice", "high", "--max-new-tokens", 12, "--out", file)
     assert done.exit_code == 0, done.output
     assert read_audio(file).rate == tiny_speech.RATE
     assert "s of sound" in done.stderr
@@ -33,14 +27,16 @@ def test_a_sentence_becomes_a_wav_file(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_utterance_that_was_cut_is_reported(folder: Path, tmp_path: Path) -> None:
-    done = run("two red circles", "--model", folder, "--max-new-tokens", 2, "--out", tmp_path / "cut.wav")
+    done = generate("two red circles", "--model", folder, "--max-new-tokens", 2, "--out", tmp_path / "cut.wav")
     assert done.exit_code == 0, done.output
     assert "ended by length" in done.stderr
 
 
 def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "speech.wav"
-    done = run("one", "--model", folder, "--max-new-tokens", 6, "--out", file, "--json", "--acceptance", "tolerance")
+    done = generate(
+        "one", "--model", folder, "--max-new-tokens", 6, "--out", file, "--json", "--acceptance", "tolerance"
+    )
     assert done.exit_code == 0, done.output
     assert '"lossless": false' in done.stdout
     assert file.exists()
@@ -48,13 +44,13 @@ def test_json_and_a_file_together(folder: Path, tmp_path: Path) -> None:
 
 def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
     assert isinstance(
-        run("one", "--model", folder, "--voice", "nobody", "--out", tmp_path / "x.wav").exception, UnknownNameError
+        generate("one", "--model", folder, "--voice", "nobody", "--out", tmp_path / "x.wav").exception, UnknownNameError
     )
     silent = tiny.tiny_llama(tmp_path / "llama")
-    done = run("hello", "--model", silent, "--max-new-tokens", 4, "--out", tmp_path / "x.wav")
+    done = generate("hello", "--model", silent, "--max-new-tokens", 4, "--out", tmp_path / "x.wav")
     assert isinstance(done.exception, InputError)
     assert "no sound" in str(done.exception)
-    assert isinstance(run("hello", "--model", silent, "--voice", "low").exception, InputError)
+    assert isinstance(generate("hello", "--model", silent, "--voice", "low").exception, InputError)
 
 
 def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
@@ -62,7 +58,7 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
 ) -> None:
     monkeypatch.setattr(mmspec.Pipeline, "stream", None)
     silent = tiny.tiny_llama(tmp_path / "llama")
-    done = run("one", "--model", folder)
+    done = generate("one", "--model", folder)
     assert isinstance(done.exception, InputError)
     assert "this model makes a sound: say where to, such as --out speech.wav" in str(done.exception)
     for model, file, message in (
@@ -70,6 +66,6 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
         (folder, "no/such/speech.wav", "there is no folder"),
         (silent, "speech.wav", "no picture and no sound to write"),
     ):
-        done = run("one", "--model", model, "--out", tmp_path / file)
+        done = generate("one", "--model", model, "--out", tmp_path / file)
         assert isinstance(done.exception, InputError)
         assert message in str(done.exception)

@@ -16,7 +16,6 @@ import test_control
 import test_drafters
 import test_equality
 import test_families
-import tiny
 import torch
 import toys
 from taught import METHODS
@@ -449,11 +448,6 @@ def test_a_static_drafter_drafts_the_tree_that_its_shares_say() -> None:
 
 
 # Saving, loading, misfits
-
-
-@pytest.fixture(scope="module")
-def pipe() -> mmspec.Pipeline:
-    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -76,7 +76,7 @@ def test_what_a_loss_estimates_is_what_drafting_estimates(method: str) -> None:
     looked = 0
     with torch.no_grad():
         batch = Batch(rows, true, target.embed(tokens[:, 1:-1]), first, 0)
-        as_double(loss)
+        taught.as_double(loss)
         for step, estimate in enumerate(loss.estimates(batch)):
             drafted = drafted_slots(rows, first, batch.slots, step)
             for row, place in drafted.nonzero().tolist():
@@ -88,18 +88,6 @@ def test_what_a_loss_estimates_is_what_drafting_estimates(method: str) -> None:
                 assert torch.allclose(got, want, atol=1e-5), (step, row, place)
                 looked += 1
     assert looked >= 6 * 2 - 2
-
-
-def as_double(loss: Any) -> None:
-    """Hidden states as they are, instead of in float32."""
-    features = loss.features
-
-    def states(rows: list[Answered], taps: Any = ()) -> Tensor:
-        columns = [features.taps.index(tap) for tap in taps] or [len(features.taps) - 1]
-        found = [features.kept[row.index][:, columns].flatten(1) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-
-    loss.features = states
 
 
 def test_slots_are_told_the_answer_s_own_token_before_them(monkeypatch: Any) -> None:

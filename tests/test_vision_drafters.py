@@ -14,7 +14,6 @@ import taught
 import test_drafters
 import test_equality
 import test_families
-import tiny
 import torch
 import toys
 from sights import LENGTHS, METHODS
@@ -130,7 +129,7 @@ def test_what_a_loss_estimates_is_what_drafting_estimates(method: str) -> None:
     if method == "specvlm":
         loss.look = lambda sight, batch: net.see(sight)  # the gate without its noise
     features.kept = {index: states.double() for index, states in features.kept.items()}
-    doubled(loss)
+    taught.as_double(loss)
     looked = 0
     with torch.no_grad():
         first = min(row.start for row in rows) - 1
@@ -147,18 +146,6 @@ def test_what_a_loss_estimates_is_what_drafting_estimates(method: str) -> None:
                 assert torch.allclose(target.head(estimate[row, place]), want, atol=1e-5), (step, row, place)
                 looked += 1
     assert looked > 30
-
-
-def doubled(loss: Any) -> None:
-    """Hidden states as they are, instead of in float32."""
-    features = loss.features
-
-    def states(rows: Any, taps: Any = ()) -> Tensor:
-        columns = [features.taps.index(tap) for tap in taps] or [len(features.taps) - 1]
-        found = [features.kept[row.index][:, columns].flatten(1) for row in rows]
-        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-
-    loss.features = states
 
 
 # What comes out
@@ -381,11 +368,6 @@ def test_focus_of_a_prompt_read_in_pieces_is_that_of_the_whole() -> None:
 
 
 # Saving, loading, misfits
-
-
-@pytest.fixture(scope="module")
-def pipe() -> mmspec.Pipeline:
-    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
 
 
 @pytest.mark.parametrize("method", METHODS)

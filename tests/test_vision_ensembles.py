@@ -379,11 +379,6 @@ def test_blind_members_lose_what_the_picture_decides() -> None:
 # Saving, loading, misfits
 
 
-@pytest.fixture(scope="module")
-def pipe() -> mmspec.Pipeline:
-    return mmspec.load(tiny.smolvlm_model().double(), "none", processor=tiny.processor())
-
-
 @pytest.mark.parametrize("method", SEEING)
 def test_a_drafter_comes_back_as_it_was(method: str, pipe: mmspec.Pipeline, tmp_path: Path) -> None:
     options: dict[str, Any] = {
