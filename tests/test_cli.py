@@ -234,6 +234,13 @@ def test_commands_of_other_distributions_get_their_arguments(run: Run, monkeypat
     registry.entries.cache_clear()
 
 
+@pytest.mark.parametrize("name", registry.names("commands"))
+def test_no_command_offers_completion(run: Run, name: str) -> None:
+    status, out, _ = run(name, "--help")
+    assert status == 0
+    assert "completion" not in out
+
+
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys, mmspec.cli\n"

@@ -12,7 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Train drafters, and the bundled models again.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Train drafters, and the bundled models again.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 NOT_OF_RECIPES = (
     "target", "method", "data", "out", "run", "questions", "answers", "sampled", "max_new_tokens", "answer_batch",
