@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from mmspec.compare import Comparison
     from mmspec.options import Options
 
+HELP = ["-h", "--help"]
+"""What asks for help, of every command."""
+
 app = typer.Typer(
     name="mmspec",
     help="Speculative decoding for models that see, draw and speak: the same answer, sooner.",
@@ -34,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
 )
 
 DELEGATED = {
@@ -346,7 +349,7 @@ def info(as_json: AsJson = False) -> None:
 def _delegate(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         command = typer.main.get_command(cast("typer.Typer", resolve("commands", name)))
-        command(args=context.args, prog_name=f"mmspec {name}")
+        command(args=context.args, prog_name=f"mmspec {name}", help_option_names=HELP)
 
     return run
 

@@ -241,6 +241,25 @@ def test_no_command_offers_completion(run: Run, name: str) -> None:
     assert "completion" not in out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([name] for name in registry.names("commands")),
+        ["bench", "speech"],
+        ["train", "drafter"],
+        ["train", "target"],
+        ["train", "target", "smolvlm-mini"],
+        ["datastore", "build"],
+    ],
+    ids=" ".join,
+)
+def test_h_asks_every_command_for_help(run: Run, command: list[str]) -> None:
+    short, long = run(*command, "-h"), run(*command, "--help")
+    assert short == long
+    assert short[0] == 0
+    assert "usage: mmspec " + " ".join(command) in short[1].replace("Usage", "usage")
+
+
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys, mmspec.cli\n"

@@ -262,7 +262,7 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
     from mmspec.training.loop import require_training
 
     known = modalities("trainers")
-    if name == "--help":
+    if name in ("-h", "--help"):
         typer.echo(f"{context.get_help()}\n\nBundled names: {', '.join(known)}")
         return
     if name not in known:
