@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -140,8 +141,7 @@ def generate(
     Example: mmspec generate chart.png "Which bar is the tallest?" --compare
     """
     if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
-        shown = " ".join(map(str, (*(images or ()), prompt)))
-        raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {shown} 'What is shown?'")
+        raise InputError(_without_prompt(list(map(str, images or ())), prompt))
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
@@ -204,6 +204,17 @@ def generate(
         return
     for answer in several:
         typer.echo(_summary(answer, pipe), err=True)
+
+
+def _without_prompt(words: list[str], file: str) -> str:
+    """What is wrong with a call whose last word is a file, and a call that works. words: those before it."""
+    from mmspec.media import ENDINGS
+
+    endings = (*ENDINGS, ".gif")
+    pictures = [word for word in words if os.path.isfile(word) or os.path.splitext(word)[1].lower() in endings]
+    told = " ".join(word for word in words if word not in pictures)
+    problem = "PROMPT must come last" if told else "PROMPT is missing"
+    return f"{problem} ({file!r} is a file): mmspec generate {join([*pictures, file, told or 'What is shown?'])}"
 
 
 def _read_prompt() -> str:

@@ -116,6 +116,24 @@ def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) 
         assert f"mmspec generate {' '.join(map(str, pictures))} 'What" in err
 
 
+def test_a_prompt_before_the_pictures_is_told_where_it_belongs(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("red.png", "my chart.png"):
+        Image.new("RGB", (5, 4), "red").save(name)
+    for given, right in (
+        (["What is this?", "red.png"], "red.png 'What is this?'"),
+        (["my chart.png", "Which one?", "red.png"], "'my chart.png' red.png 'Which one?'"),
+        (["What", "is", "this?", "red.png"], "red.png 'What is this?'"),
+        (["my chart.png"], "'my chart.png' 'What is shown?'"),
+        (["gone.jpg", "red.png"], "gone.jpg red.png 'What is shown?'"),
+    ):
+        status, out, err = run("generate", *given, "--model", model)
+        assert (status, out) == (2, "")
+        assert err.endswith(f"is a file): mmspec generate {right}\n")
+
+
 def test_compare_checks_both_decodings(run: Run, model: Path) -> None:
     status, out, _ = generate(run, model, "--compare")
     assert status == 0
