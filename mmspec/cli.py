@@ -227,16 +227,12 @@ def _read_prompt() -> str:
 
 def _check_out(out: Path, product: str) -> None:
     """Mistakes that would waste the time it takes to draw or to speak."""
-    from mmspec.media import picture_format
+    from mmspec.media import check_picture
+    from mmspec.safe_files import check_sound
 
-    if product == "picture":
-        picture_format(out)
-    elif product not in WRITTEN:
+    if product not in WRITTEN:
         raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
-    elif out.suffix.lower() != ".wav":
-        raise InputError(f"{out} has the ending {out.suffix!r}: speech is written as .wav")
-    if not out.parent.is_dir():
-        raise InputError(f"{out} cannot be written: there is no folder {out.parent}")
+    (check_picture if product == "picture" else check_sound)(out)
 
 
 def _write(answer: Generation, out: Path | None) -> None:

@@ -198,5 +198,9 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
     with pytest.raises(mmspec.Error, match="disk full"):
         save_image(Broken(), file)
+    with pytest.raises(mmspec.Error, match=f"a.png cannot be written: there is no folder {tmp_path / 'no'}$"):
+        save_image(Broken(), tmp_path / "no" / "a.png")
+    with pytest.raises(mmspec.Error, match="a.mp3 has the ending '.mp3': a picture is written as .png, .jpg"):
+        save_image(Broken(), tmp_path / "a.mp3")
     assert Image.open(file).size == (3, 2)
     assert list(tmp_path.iterdir()) == [file]
