@@ -24,7 +24,7 @@ from mmspec.errors import (
     one_line,
     shorten,
 )
-from mmspec.registry import entries, importable, modalities, names, resolve
+from mmspec.registry import elsewhere, entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
 
@@ -193,7 +193,8 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
         return load_drafter(beside[str(drafter)], target)
     known = names("drafters", target.modality)
     if drafter not in known:
-        return load_drafter(bundled().get(str(drafter)) or locate("drafter", drafter, known), target)
+        place = bundled().get(str(drafter)) or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
+        return load_drafter(place, target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
     if hasattr(kind, "advice"):
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")

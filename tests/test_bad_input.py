@@ -86,6 +86,12 @@ CASES: list[tuple[str, list[str], type[Error], str]] = [
     ("unreachable", ["@red.png", "why", "--model", "nobody/nothing"], CheckpointError, "the hub cannot be reached"),
     ("file as model", ["@red.png", "why", "--model", "@red.png"], InputError, "is a file: pass the folder"),
     ("unknown drafter", ["@red.png", "why", "--drafter", "promt-lookup"], UnknownNameError, "mean 'prompt-lookup'"),
+    ("other modality", ["@red.png", "why", "--drafter", "jacobi"], UnknownNameError, "'jacobi' exists for: image; a"),
+    ("no folder of a model", ["@red.png", "why", "--model", "@gone"], UnknownNameError, "gone': there is no such fo"),
+    ("no folder of a drafter", ["@red.png", "why", "--drafter", "./no/x"], UnknownNameError, "'./no/x': there is"),
+    ("no folder above", ["@red.png", "why", "--drafter", "../no"], UnknownNameError, "'../no': there is no such"),
+    ("no folder of a user", ["@red.png", "why", "--drafter", "~nobody"], UnknownNameError, "there is no such folder$"),
+    ("no folder far below", ["@red.png", "why", "--drafter", "a/b/c"], UnknownNameError, "'a/b/c': there is no"),
     ("untrained drafter", ["@red.png", "why", "--drafter", "eagle2"], CheckpointError, "is trained, and there is no"),
     ("unknown rule", ["@red.png", "why", "--acceptance", "exat"], UnknownNameError, "did you mean 'exact'"),
     (
