@@ -240,6 +240,8 @@ class Pipeline:
         config, tokenizer = self.target.model.generation_config, self.target.tokenizer
         sampler = self.target.sampler(sampling_for(options, config), len(ids))
         strings = stop_strings(options)
+        if strings and self.target.makes != "text":
+            raise InputError(f"this model makes a {self.target.makes}, and no text to stop at: leave stop out")
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
         budget = options.get("max_new_tokens", self.target.budget)
