@@ -176,6 +176,20 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
     "three images, two prompts": (lambda pipe: pipe([RED] * 3, ["a", "b"]), "2 prompts came with 3 images"),
     "image type": (lambda pipe: pipe(3.5, "why"), "an image must be"),
     "unknown option": (lambda pipe: pipe(RED, "why", temprature=1), "did you mean 'temperature'"),
+    "unknown keyword of load": (
+        lambda pipe: mmspec.load(pipe.folder, revision="x"),  # type: ignore[call-arg]
+        "^unknown option 'revision'; known: acceptance, .*, shape$",
+    ),
+    "option of a call": (
+        lambda pipe: mmspec.load(pipe.folder, temperature=1.0),  # type: ignore[call-arg]
+        "unknown option 'temperature'.*; temperature belongs to the call: pipe",
+    ),
+    "misspelt": (lambda pipe: mmspec.load("no-model", draftr="none"), "mean 'drafter'"),  # type: ignore[call-arg]
+    "unknown keyword of generate": (lambda _: mmspec.generate(RED, "why", model="gone", sed=1), "did you mean 'seed'"),
+    "keyword of load": (
+        lambda _: mmspec.generate(RED, "why", model="gone", dtype="float32"),
+        "unknown option 'dtype'.*; dtype belongs to load",
+    ),
     "seed": (lambda pipe: pipe(RED, "why", seed=1.5), "seed=1.5 is not valid"),
     "budget type": (lambda pipe: pipe(RED, "why", max_new_tokens=2.0), "max_new_tokens=2.0 is not valid"),
     "stop type": (lambda pipe: pipe(RED, "why", stop=5), "stop=5 is not valid"),
