@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Measure speed and accuracy of a model with several drafters, beside what transformers does on its own. "
     "With --task, --table or --config on official data sets or their stand-ins, else on the bundled world.",
     epilog="Try: mmspec bench --task chartqa --data ChartQA/test --questions 20 --out bench-chartqa",
+    add_completion=False,
     rich_markup_mode=None,
 )
 app.callback(invoke_without_command=True)(speed)

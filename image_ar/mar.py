@@ -117,6 +117,16 @@ class MarTarget(CausalTarget):
                 "'continuous' or 'continuous-released'"
             )
 
+    @classmethod
+    def check_drafter(cls, drafter: Any) -> None:
+        """Only drafters of continuous tokens can draft them."""
+        if not {"aligned", "masked"} & {*getattr(drafter, "kinds", ())}:
+            name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
+            raise MismatchError(
+                f"the drafter {name} drafts ids, and the tokens of MAR are continuous: use 'none', 'mar' where one "
+                "lies beside the model, or the folder of a smaller MAR"
+            )
+
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """The canvas ends a row."""
         return CanvasStop(budget)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from threading import Lock
-from typing import Any, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -58,10 +58,32 @@ _OWN_INPUTS = {
 }  # fmt: skip
 """Arguments of a model's forward that are not for callers: the decode loop sets them, or they are for training."""
 
+_OF_LOAD = {name: f"{name} belongs to load: load(model, {name}=...)" for name in ("processor", "dtype", "device")}
+"""What `generate` leaves to `load`."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 READING = Lock()
 """Processors and tokenizers remember how they were last asked to pad, and in what language: one prompt at a time."""
 
 
+def _told(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, for which a keyword that it does not have is an error of ours."""
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                note = f"{name} belongs to the call: pipe(image, prompt, {name}=...)"
+                raise unknown_name("option", name, known, note if name in Options.__annotations__ else "")
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_told
 def load(
     model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
     drafter: Any = None,
@@ -141,6 +163,7 @@ def generate(
         shape, str | Shape | None
     )
     numbers = read_format(drafter_dtype)
+    given(options, _OF_LOAD)  # what is wrong is said before anything large is read
     if texts:  # also where the pipeline is there: the model was used last
         _loaded_model(model, compile)  # type: ignore[arg-type]
     make: Any = _loaded if texts else load
@@ -227,12 +250,13 @@ class Pipeline:
         inputs = self.prepare(image, prompt, told.get("voice"), n)
         return self._start(inputs, told, isinstance(prompt, str), n)
 
-    def generate(self, **model_inputs: Any) -> Any:
+    def generate(self, input_ids: Any = None, **model_inputs: Any) -> Any:
         """Generate from the tensors that HF `generate` takes, with the options of a call.
 
-        Args: model_inputs: `input_ids` [B, T], `attention_mask`, pixels, ...; and options, see `Options`.
+        Args: input_ids: [B, T]. model_inputs: `attention_mask`, pixels, ...; and options, see `Options`.
         Returns: a `Generation`, or for B > 1 a list of them.
         """
+        model_inputs["input_ids"] = input_ids
         options = given({name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs})
         inputs = {name: value for name, value in model_inputs.items() if value is not None}
         self._check_inputs(inputs)
@@ -247,6 +271,8 @@ class Pipeline:
         config, tokenizer = self.target.model.generation_config, self.target.tokenizer
         sampler = self.target.sampler(sampling_for(options, config), len(ids))
         strings = stop_strings(options)
+        if strings and self.target.makes != "text":
+            raise InputError(f"this model makes a {self.target.makes}, and no text to stop at: leave stop out")
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
         budget = options.get("max_new_tokens", self.target.budget)

@@ -23,6 +23,7 @@ from mmspec.errors import (
     Error,
     InputError,
     MismatchError,
+    UnknownNameError,
     UnsupportedError,
     one_line,
     shorten,
@@ -96,11 +97,13 @@ def locate(
     known: list[str],
     patterns: Sequence[str] = FILES,
     repo_type: str = "model",
+    note: str = "",
 ) -> Path:
     """The folder that `source` means: a local folder, or a hub id ("owner/name"), which is downloaded.
 
     Args: kind: what is looked for, for messages ("model"). known: names that would have been right.
-        patterns: of the files to download. repo_type: what the hub calls such a thing.
+        patterns: of the files to download. repo_type: what the hub calls such a thing. note: a remark on a name that is
+        not known.
     Raises: UnknownNameError: neither a folder nor a hub id. CheckpointError: the hub has no such thing or cannot be
         reached. InputError: a file where a folder is needed.
     """
@@ -109,9 +112,17 @@ def locate(
         return Path(path)
     if os.path.isfile(path):
         raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
+    if _is_path(str(source)):
+        raise UnknownNameError(f"{kind} {shorten(str(source))}: there is no such folder")
     if not isinstance(source, str) or not HUB_ID.fullmatch(source):
-        raise unknown_name(kind, str(source), known, "a local folder or a hub id (owner/name) will also do")
+        also = "a local folder or a hub id (owner/name) will also do"
+        raise unknown_name(kind, str(source), known, f"{note}; {also}" if note else also)
     return _download(kind, source, patterns, repo_type)
+
+
+def _is_path(source: str) -> bool:
+    """Whether this can be nothing but a path: no name, and no hub id."""
+    return os.path.isabs(source) or source.startswith(("./", "../", "~")) or source.count("/") > 1
 
 
 def _download(kind: str, name: str, patterns: Sequence[str], repo_type: str) -> Path:

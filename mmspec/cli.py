@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from mmspec.compare import Comparison
     from mmspec.options import Options
 
+HELP = ["-h", "--help"]
+"""What asks for help, of every command."""
+
 app = typer.Typer(
     name="mmspec",
     help="Speculative decoding for models that see, draw and speak: the same answer, sooner.",
@@ -34,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
 )
 
 DELEGATED = {
@@ -137,8 +141,7 @@ def generate(
     Example: mmspec generate chart.png "Which bar is the tallest?" --compare
     """
     if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
-        shown = " ".join(map(str, (*(images or ()), prompt)))
-        raise InputError(f"PROMPT is missing ({prompt!r} is a file): mmspec generate {shown} 'What is shown?'")
+        raise InputError(_without_prompt(list(map(str, images or ())), prompt))
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
@@ -203,6 +206,17 @@ def generate(
         typer.echo(_summary(answer, pipe), err=True)
 
 
+def _without_prompt(words: list[str], file: str) -> str:
+    """What is wrong with a call whose last word is a file, and a call that works. words: those before it."""
+    from mmspec.media import ENDINGS
+
+    endings = (*ENDINGS, ".gif")
+    pictures = [word for word in words if os.path.isfile(word) or os.path.splitext(word)[1].lower() in endings]
+    told = " ".join(word for word in words if word not in pictures)
+    problem = "PROMPT must come last" if told else "PROMPT is missing"
+    return f"{problem} ({file!r} is a file): mmspec generate {join([*pictures, file, told or 'What is shown?'])}"
+
+
 def _read_prompt() -> str:
     """The prompt on standard input, without the line end that `echo` puts behind it."""
     try:
@@ -213,16 +227,12 @@ def _read_prompt() -> str:
 
 def _check_out(out: Path, product: str) -> None:
     """Mistakes that would waste the time it takes to draw or to speak."""
-    from mmspec.media import picture_format
+    from mmspec.media import check_picture
+    from mmspec.safe_files import check_sound
 
-    if product == "picture":
-        picture_format(out)
-    elif product not in WRITTEN:
+    if product not in WRITTEN:
         raise InputError("there is no picture and no sound to write: --out is for models that draw or speak")
-    elif out.suffix.lower() != ".wav":
-        raise InputError(f"{out} has the ending {out.suffix!r}: speech is written as .wav")
-    if not out.parent.is_dir():
-        raise InputError(f"{out} cannot be written: there is no folder {out.parent}")
+    (check_picture if product == "picture" else check_sound)(out)
 
 
 def _write(answer: Generation, out: Path | None) -> None:
@@ -347,7 +357,7 @@ def info(as_json: AsJson = False) -> None:
 def _delegate(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         command = typer.main.get_command(cast("typer.Typer", resolve("commands", name)))
-        command(args=context.args, prog_name=f"mmspec {name}")
+        command(args=context.args, prog_name=f"mmspec {name}", help_option_names=HELP)
 
     return run
 

@@ -24,7 +24,7 @@ from mmspec.errors import (
     one_line,
     shorten,
 )
-from mmspec.registry import entries, importable, modalities, names, resolve
+from mmspec.registry import elsewhere, entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
 
@@ -193,18 +193,20 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
         return load_drafter(beside[str(drafter)], target)
     known = names("drafters", target.modality)
     if drafter not in known:
-        return load_drafter(bundled().get(str(drafter)) or locate("drafter", drafter, known), target)
+        place = bundled().get(str(drafter)) or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
+        return load_drafter(place, target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
     if hasattr(kind, "advice"):
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
     if getattr(kind, "trained", False):
+        target.check_drafter(kind)  # before anything is said of training one
         kin = _kin(kind, beside)
         if kin:
             return load_drafter(beside[kin], target, str(drafter))
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
         raise CheckpointError(
             f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "
-            "(mmspec train drafter --help) and pass its folder, or use 'prompt-lookup'"
+            f"(mmspec train drafter --help) and pass its folder, or use {_ready(target, beside)!r}"
         )
     made = kind()
     made.bind(target)
@@ -227,6 +229,12 @@ def serves_unread(kind: Any, target: CausalTarget | Family) -> bool:
     except MismatchError:
         return False
     return not hasattr(kind, "advice") and not getattr(kind, "trained", False)
+
+
+def _ready(target: CausalTarget, beside: Iterable[str]) -> str:
+    """A drafter that this model has: what it usually takes, if that drafts, else the best one beside it, else none."""
+    usual = default_drafter(target, beside)
+    return usual if usual != "none" else next(iter(beside), usual)
 
 
 def _kin(kind: Any, beside: Container[str]) -> str | None:

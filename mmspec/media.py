@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmspec.errors import InputError, one_line, shorten
-from mmspec.safe_files import whole
+from mmspec.errors import InputError, shorten
+from mmspec.safe_files import check_goal, whole
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 ENDINGS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
@@ -48,22 +48,19 @@ _BROKEN = (
 ImageSource = Image.Image | str | os.PathLike[str] | bytes | np.ndarray
 
 
-def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format that a file's ending asks for. Raises: InputError: an ending that stands for none."""
-    ending = Path(path).suffix.lower()
-    if ending not in ENDINGS:
-        raise InputError(f"{path} has the ending {ending!r}, which is no format for a picture: {', '.join(ENDINGS)}")
-    return ENDINGS[ending]
+def check_picture(file: str | os.PathLike[str]) -> Path:
+    """The path of a picture to write. Raises: InputError: an ending that stands for no format, or no such folder."""
+    return check_goal(file, ENDINGS, "a picture")
 
 
 def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
     """Write a picture: whole, or not at all. Raises: InputError: another ending, or a place that cannot be written."""
-    kind, goal = picture_format(path), Path(path)
+    goal = check_picture(path)
     try:
         with whole(goal) as draft:
-            image.save(draft, format=kind)
+            image.save(draft, format=ENDINGS[goal.suffix.lower()])
     except OSError as error:
-        raise InputError(f"{goal} cannot be written: {one_line(error)}") from error
+        raise InputError(f"{goal} cannot be written: {_reason(error)}") from error
     return goal
 
 

@@ -96,11 +96,14 @@ def answer_count(options: Mapping[str, Any]) -> int:
     return count
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None. Raises: UnknownNameError: one that does not exist."""
+def given(options: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The options that are not None. Raises: UnknownNameError: one that does not exist.
+
+    Args: notes: remarks on names that do not exist.
+    """
     for name in options:
         if name not in Options.__annotations__:
-            raise unknown_name("option", name, Options.__annotations__)
+            raise unknown_name("option", name, Options.__annotations__, (notes or {}).get(name, ""))
     return {name: value for name, value in options.items() if value is not None}
 
 

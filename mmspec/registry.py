@@ -220,6 +220,12 @@ def modalities(kind: str) -> dict[str, list[str]]:
     return {name: [serves for serves, other in keys if other == name] for name in names(kind)}
 
 
+def elsewhere(kind: str, name: object) -> str:
+    """A remark on a name that one modality lacks: which ones have it. Empty if none does."""
+    found = modalities(kind).get(str(name))
+    return f"{str(name)!r} exists for: {', '.join(found)}" if found else ""
+
+
 def resolve(kind: str, name: str, modality: str = ANY) -> object:
     """What `name` stands for in `modality`. Imports the module that holds it, and no other.
 
@@ -229,9 +235,7 @@ def resolve(kind: str, name: str, modality: str = ANY) -> object:
     table = entries(kind)
     location = table.get(f"{modality}/{name}") or table.get(f"{ANY}/{name}")
     if location is None:
-        elsewhere = [key.split("/", 1)[0] for key in table if key.split("/", 1)[1] == name]
-        note = f"{name!r} exists for: {', '.join(sorted(elsewhere))}" if elsewhere else ""
-        raise unknown_name(kind.removesuffix("s"), name, names(kind, modality), note)
+        raise unknown_name(kind.removesuffix("s"), name, names(kind, modality), elsewhere(kind, name))
     module, _, attribute = location.partition(":")
     try:
         return getattr(import_module(module), attribute)

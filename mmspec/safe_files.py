@@ -1,15 +1,16 @@
-"""Files read and written safely: JSON, whether a folder's weights are of a safe kind, and files whole or not at all."""
+"""Files read and written safely: JSON, whether a folder's weights are of a safe kind, where products may go, and files
+whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import CheckpointError, one_line
+from mmspec.errors import CheckpointError, InputError, one_line
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -40,6 +41,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def check_goal(file: str | os.PathLike[str], endings: Collection[str], what: str) -> Path:
+    """The path of a file to write. what: of what kind it is, for messages.
+
+    Raises: InputError: another ending than these, or no folder to put it in.
+    """
+    goal = Path(file)
+    if goal.suffix.lower() not in endings:
+        raise InputError(f"{goal} has the ending {goal.suffix!r}: {what} is written as {', '.join(endings)}")
+    if not os.path.isdir(goal.parent):  # pathlib raises for names that are too long
+        raise InputError(f"{goal} cannot be written: there is no folder {goal.parent}")
+    return goal
+
+
+def check_sound(file: str | os.PathLike[str]) -> Path:
+    """The path of a sound to write. Raises: InputError: see `check_goal`."""
+    return check_goal(file, (".wav",), "speech")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
-from mmspec.safe_files import whole
+from mmspec.safe_files import check_sound, whole
 
 LONGEST_S = 600.0
 """Seconds of a file that are read at most; more is refused."""
@@ -54,13 +54,16 @@ class Audio:
         return file.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a 16-bit WAV file: whole, or not at all."""
-        goal = Path(path)
+        """Write a 16-bit WAV file: whole, or not at all.
+
+        Raises: InputError: another ending than .wav, or a place that cannot be written.
+        """
+        goal = check_sound(path)
         try:
             with whole(goal) as draft:
                 draft.write_bytes(self.wav())
         except OSError as error:
-            raise InputError(f"{goal} cannot be written: {one_line(error)}") from error
+            raise InputError(f"{goal} cannot be written: {error.strerror or error}") from error
         return goal
 
 

@@ -92,8 +92,6 @@ class Csm(Speaking):
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
         """Stops after a frame that says so."""
-        if strings:
-            raise InputError("what CSM makes has no text: leave stop out")
         return FrameStop(self.codebooks, self.model.config.codebook_eos_token_id, budget)
 
     def head_at(self, hidden: Tensor, code: int) -> Tensor:

@@ -68,7 +68,6 @@ class Dia(Delayed):
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> ColumnStop:
         """A row is over when its slowest codebook has ended, or by the budget."""
-        super().stopping(budget, strings, text_of)
         return DiaStop(self.delays.index(max(self.delays)), self.end, budget)
 
     @torch.no_grad()

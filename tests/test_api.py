@@ -231,7 +231,9 @@ def test_the_context_bounds_the_answer() -> None:
 
 def test_generate_takes_the_tensors_that_hf_generate_takes(pipe: mmspec.Pipeline) -> None:
     inputs = pipe.prepare(RED, QUESTION)
-    assert pipe.generate(**inputs, max_new_tokens=7).token_ids == pipe(RED, QUESTION, max_new_tokens=7).token_ids
+    answer = pipe(RED, QUESTION, max_new_tokens=7).token_ids
+    assert pipe.generate(**inputs, max_new_tokens=7).token_ids == answer
+    assert pipe.generate(inputs.pop("input_ids"), **inputs, max_new_tokens=7).token_ids == answer  # as HF takes it
     batch = pipe.generate(**pipe.prepare([RED, None], [QUESTION, "why"]), max_new_tokens=7)
     assert [len(answer.token_ids) for answer in batch] == [7, 7]
 

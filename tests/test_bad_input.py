@@ -86,6 +86,12 @@ CASES: list[tuple[str, list[str], type[Error], str]] = [
     ("unreachable", ["@red.png", "why", "--model", "nobody/nothing"], CheckpointError, "the hub cannot be reached"),
     ("file as model", ["@red.png", "why", "--model", "@red.png"], InputError, "is a file: pass the folder"),
     ("unknown drafter", ["@red.png", "why", "--drafter", "promt-lookup"], UnknownNameError, "mean 'prompt-lookup'"),
+    ("other modality", ["@red.png", "why", "--drafter", "jacobi"], UnknownNameError, "'jacobi' exists for: image; a"),
+    ("no folder of a model", ["@red.png", "why", "--model", "@gone"], UnknownNameError, "gone': there is no such fo"),
+    ("no folder of a drafter", ["@red.png", "why", "--drafter", "./no/x"], UnknownNameError, "'./no/x': there is"),
+    ("no folder above", ["@red.png", "why", "--drafter", "../no"], UnknownNameError, "'../no': there is no such"),
+    ("no folder of a user", ["@red.png", "why", "--drafter", "~nobody"], UnknownNameError, "there is no such folder$"),
+    ("no folder far below", ["@red.png", "why", "--drafter", "a/b/c"], UnknownNameError, "'a/b/c': there is no"),
     ("untrained drafter", ["@red.png", "why", "--drafter", "eagle2"], CheckpointError, "is trained, and there is no"),
     ("unknown rule", ["@red.png", "why", "--acceptance", "exat"], UnknownNameError, "did you mean 'exact'"),
     (
@@ -170,6 +176,20 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
     "three images, two prompts": (lambda pipe: pipe([RED] * 3, ["a", "b"]), "2 prompts came with 3 images"),
     "image type": (lambda pipe: pipe(3.5, "why"), "an image must be"),
     "unknown option": (lambda pipe: pipe(RED, "why", temprature=1), "did you mean 'temperature'"),
+    "unknown keyword of load": (
+        lambda pipe: mmspec.load(pipe.folder, revision="x"),  # type: ignore[call-arg]
+        "^unknown option 'revision'; known: acceptance, .*, shape$",
+    ),
+    "option of a call": (
+        lambda pipe: mmspec.load(pipe.folder, temperature=1.0),  # type: ignore[call-arg]
+        "unknown option 'temperature'.*; temperature belongs to the call: pipe",
+    ),
+    "misspelt": (lambda pipe: mmspec.load("no-model", draftr="none"), "mean 'drafter'"),  # type: ignore[call-arg]
+    "unknown keyword of generate": (lambda _: mmspec.generate(RED, "why", model="gone", sed=1), "did you mean 'seed'"),
+    "keyword of load": (
+        lambda _: mmspec.generate(RED, "why", model="gone", dtype="float32"),
+        "unknown option 'dtype'.*; dtype belongs to load",
+    ),
     "seed": (lambda pipe: pipe(RED, "why", seed=1.5), "seed=1.5 is not valid"),
     "budget type": (lambda pipe: pipe(RED, "why", max_new_tokens=2.0), "max_new_tokens=2.0 is not valid"),
     "stop type": (lambda pipe: pipe(RED, "why", stop=5), "stop=5 is not valid"),

@@ -193,4 +193,5 @@ def test_the_command(family: Path, tmp_path: Path) -> None:
     ):
         assert words in str(call("--table", "drafters", *wrong).exception)
     assert "--min-tokens is not for tasks" in str(call("--table", "2", "--min-tokens", 4).exception)
-    assert "1, 2 or drafters is needed" in str(call("--table", "drafter").exception)
+    for wrong_table in ("drafter", "3"):
+        assert "1, 2 or drafters is needed" in str(call("--table", wrong_table).exception)

@@ -116,6 +116,24 @@ def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) 
         assert f"mmspec generate {' '.join(map(str, pictures))} 'What" in err
 
 
+def test_a_prompt_before_the_pictures_is_told_where_it_belongs(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("red.png", "my chart.png"):
+        Image.new("RGB", (5, 4), "red").save(name)
+    for given, right in (
+        (["What is this?", "red.png"], "red.png 'What is this?'"),
+        (["my chart.png", "Which one?", "red.png"], "'my chart.png' red.png 'Which one?'"),
+        (["What", "is", "this?", "red.png"], "red.png 'What is this?'"),
+        (["my chart.png"], "'my chart.png' 'What is shown?'"),
+        (["gone.jpg", "red.png"], "gone.jpg red.png 'What is shown?'"),
+    ):
+        status, out, err = run("generate", *given, "--model", model)
+        assert (status, out) == (2, "")
+        assert err.endswith(f"is a file): mmspec generate {right}\n")
+
+
 def test_compare_checks_both_decodings(run: Run, model: Path) -> None:
     status, out, _ = generate(run, model, "--compare")
     assert status == 0
@@ -232,6 +250,32 @@ def test_commands_of_other_distributions_get_their_arguments(run: Run, monkeypat
     assert "--max-new-tokens" in run("bench", "generate", "--help")[1]
     assert run("train", "drafters", "--json")[0] == 0
     registry.entries.cache_clear()
+
+
+@pytest.mark.parametrize("name", registry.names("commands"))
+def test_no_command_offers_completion(run: Run, name: str) -> None:
+    status, out, _ = run(name, "--help")
+    assert status == 0
+    assert "completion" not in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([name] for name in registry.names("commands")),
+        ["bench", "speech"],
+        ["train", "drafter"],
+        ["train", "target"],
+        ["train", "target", "smolvlm-mini"],
+        ["datastore", "build"],
+    ],
+    ids=" ".join,
+)
+def test_h_asks_every_command_for_help(run: Run, command: list[str]) -> None:
+    short, long = run(*command, "-h"), run(*command, "--help")
+    assert short == long
+    assert short[0] == 0
+    assert "usage: mmspec " + " ".join(command) in short[1].replace("Usage", "usage")
 
 
 def test_help_does_not_import_torch() -> None:

@@ -164,6 +164,8 @@ def test_pictures_go_with_json_and_with_a_comparison(folder: Path, tmp_path: Pat
         (("--out", "no/such/folder/picture.png"), "cannot be written"),
         (("--out", "p.png", "--guidance", "0"), "guidance=0.0 is not valid"),
         (("--out", "p.png", "--voice", "high"), "does not speak"),
+        (("--out", "p.png", "--stop", "x"), "this model makes a picture, and no text to stop at: leave stop out"),
+        (("--out", "p.png", "--drafter", "eagle2"), "pass its folder, or use 'scd-gs'"),
     ],
 )
 def test_mistakes_end_in_one_line(
@@ -193,5 +195,9 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
     with pytest.raises(mmspec.Error, match="disk full"):
         save_image(Broken(), file)
+    with pytest.raises(mmspec.Error, match=f"a.png cannot be written: there is no folder {tmp_path / 'no'}$"):
+        save_image(Broken(), tmp_path / "no" / "a.png")
+    with pytest.raises(mmspec.Error, match="a.mp3 has the ending '.mp3': a picture is written as .png, .jpg"):
+        save_image(Broken(), tmp_path / "a.mp3")
     assert Image.open(file).size == (3, 2)
     assert list(tmp_path.iterdir()) == [file]

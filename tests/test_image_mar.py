@@ -400,6 +400,12 @@ def test_rules_for_ids_are_refused(folder: Path, name: str) -> None:
         mmspec.load(folder, "none", name)
 
 
+@pytest.mark.parametrize("name", ["eagle2", "prompt-lookup", "hybrid", "jacobi", "spd"])
+def test_drafters_of_ids_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(MismatchError, match="drafts ids, and the tokens of MAR are continuous: use 'none', 'mar'"):
+        mmspec.load(folder, name)
+
+
 @pytest.mark.parametrize("name", ["continuous", "continuous-conditioned", "continuous-released"])
 def test_rules_for_continuous_tokens_judge_no_ids(name: str) -> None:
     janus = tiny_images.janus_model()

@@ -105,8 +105,16 @@ def test_a_header_that_promises_hours_is_refused_before_it_is_read() -> None:
 
 
 def test_an_unwritable_place_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written"):
-        tiny.voice(0.1).save(tmp_path / "no" / "a.wav")
+    (tmp_path / "taken.wav").mkdir()
+    for name, message in (
+        ("no/a.wav", f"no/a.wav cannot be written: there is no folder {tmp_path / 'no'}$"),
+        ("taken.wav", "taken.wav cannot be written: [A-Z][a-z ]+$"),
+        ("a.mp3", "a.mp3 has the ending '.mp3': speech is written as .wav$"),
+        ("a", "a has the ending ''"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tiny.voice(0.1).save(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.wav"]
 
 
 def test_resampling_keeps_the_tone() -> None:

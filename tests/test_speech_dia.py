@@ -182,7 +182,7 @@ def test_mistakes_are_told(model: Any, processor: Processor) -> None:
         pipe(prompt="two", max_new_tokens=4)
     with pytest.raises(InputError, match="the model reads 48"):
         pipe(prompt="two " * 20, max_new_tokens=9)
-    with pytest.raises(InputError, match="stop strings need"):
+    with pytest.raises(InputError, match="makes a sound, and no text to stop at: leave stop out"):
         pipe(prompt="two", max_new_tokens=9, stop=["a"])
     with pytest.raises(InputError, match="leave image and voice out"):
         pipe(prompt="two", voice="low", max_new_tokens=9)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-convert_app = typer.Typer(rich_markup_mode=None)
-export_app = typer.Typer(rich_markup_mode=None)
+convert_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+export_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @convert_app.command()

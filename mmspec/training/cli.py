@@ -12,7 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Train drafters, and the bundled models again.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Train drafters, and the bundled models again.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 NOT_OF_RECIPES = (
     "target", "method", "data", "out", "run", "questions", "answers", "sampled", "max_new_tokens", "answer_batch",
@@ -257,7 +262,7 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
     from mmspec.training.loop import require_training
 
     known = modalities("trainers")
-    if name == "--help":
+    if name in ("-h", "--help"):
         typer.echo(f"{context.get_help()}\n\nBundled names: {', '.join(known)}")
         return
     if name not in known:
