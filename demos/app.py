@@ -59,7 +59,7 @@ def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
         raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
     kind = next((kind for kind in TABS if kind.modality == family.modality), Studio)
     for name in drafters or ():
-        check_named(name, model, kind.modality)
+        check_named(name, model)
     return kind(model, drafters)
 
 

@@ -10,7 +10,7 @@ import gradio as gr
 from mmspec.demos.studio import SHAPES, Studio
 
 
-def asking(
+def ask_box(
     label: str, hint: str, verb: str, longest: int, examples: Sequence[str] = ()
 ) -> tuple[gr.Textbox, gr.Button, gr.Button]:
     """A box to ask in, a button `verb` that asks and one that stops; below them texts to choose from."""

@@ -13,7 +13,7 @@ import gradio as gr
 
 from mmspec.demos import cells, drawings, markup
 from mmspec.demos.easel import LOOSE, RULES, Easel, PictureRace, Wish, shown
-from mmspec.demos.parts import asking, knobs_of
+from mmspec.demos.parts import ask_box, knobs_of
 from mmspec.demos.replay import final, replay
 from mmspec.demos.studio import KEPT, LONGEST_PROMPT, shown_name
 from mmspec.demos.wiring import wire
@@ -35,7 +35,7 @@ def build(easel: Easel, folder: Path) -> None:
     )
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            prompt, go, stop = asking(
+            prompt, go, stop = ask_box(
                 "Caption", "What is to be drawn? Enter draws it.", "Draw", LONGEST_PROMPT, easel.captions
             )
         with gr.Column(scale=1, min_width=240):

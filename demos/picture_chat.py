@@ -12,7 +12,7 @@ import gradio as gr
 
 from mmspec.demos import drawings, markup
 from mmspec.demos.examples import examples
-from mmspec.demos.parts import asking, sizes
+from mmspec.demos.parts import ask_box, sizes
 from mmspec.demos.race import Race
 from mmspec.demos.replay import replay
 from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
@@ -48,7 +48,7 @@ def build(studio: Studio, folder: Path) -> None:
             # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
             upload = gr.UploadButton("Upload a picture", file_types=["image"], type="filepath", elem_id="mm-upload")
         with gr.Column(min_width=300):
-            prompt, go, stop = asking("Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT)
+            prompt, go, stop = ask_box("Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT)
             drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
             temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")

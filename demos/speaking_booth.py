@@ -11,7 +11,7 @@ import gradio as gr
 
 from mmspec.demos import cells, drawings, markup, waves
 from mmspec.demos.booth import LONGEST_TEXT, RULES, Booth, Line, SpokenRace, player
-from mmspec.demos.parts import asking, knobs_of
+from mmspec.demos.parts import ask_box, knobs_of
 from mmspec.demos.replay import final, replay
 from mmspec.demos.studio import KEPT
 from mmspec.demos.wiring import wire
@@ -33,7 +33,7 @@ def build(booth: Booth, folder: Path) -> None:
     )
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            text, go, stop = asking(
+            text, go, stop = ask_box(
                 "Sentence", "What is to be said? Enter says it.", "Say", LONGEST_TEXT, booth.sentences
             )
         with gr.Column(scale=1, min_width=240):

@@ -16,7 +16,7 @@ from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorder
 from mmspec.demos.trace import Trace, follow
-from mmspec.errors import InputError, shorten, unknown_name
+from mmspec.errors import InputError, MismatchError, shorten, unknown_name
 from mmspec.media import FORMATS, load_image
 from mmspec.text import decode_text
 
@@ -166,14 +166,19 @@ def usable(model: str, modality: str) -> list[str]:
     return sorted(dict.fromkeys([*beside, *ready]), key=lambda name: name != first)
 
 
-def check_named(drafter: str, model: str, modality: str) -> None:
-    """Raise UnknownNameError for a drafter that is no method, does not lie beside the model, and looks like no folder
-    or hub id: a visitor would be the first to learn of it."""
-    from mmspec.checkpoints import drafters_of, find_model
+def check_named(drafter: str, model: str) -> None:
+    """Raise an Error for a method's name that the model has nothing for: a visitor would be the first to learn of it.
+    Folders, hub ids (owner/name) and bundled names are read when they are asked for."""
+    from mmspec.checkpoints import bundled, find_model
+    from mmspec.loading import family_of, has_drafter
     from mmspec.registry import resolve
 
-    if "/" not in drafter and not Path(drafter).is_dir() and drafter not in drafters_of(find_model(model)):
-        resolve("drafters", drafter, modality)
+    if "/" in drafter or Path(drafter).is_dir() or drafter in bundled():
+        return
+    family = family_of(model)
+    if not has_drafter(drafter, family, find_model(model)):
+        resolve("drafters", drafter, family.modality)
+        raise MismatchError(f"{shown_name(model)} has no drafter {drafter!r}: none lies beside it")
 
 
 def shown_name(model: str) -> str:

@@ -76,7 +76,7 @@ class Emu3(ImageTarget):
         check_plain(texts, processor.tokenizer)
         how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
         with asking(processor):
-            inputs = dict(processor(text=texts, padding=len(texts) > 1, **how))
+            inputs = self.read_by(processor(text=texts, padding=len(texts) > 1, **how))
             negative = processor(text=[NEGATIVE] * len(texts), **how)
         return {
             **inputs,

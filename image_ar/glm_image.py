@@ -178,10 +178,10 @@ class GlmImage(ImageTarget):
         if processor.chat_template:
             chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
             with asking(processor):
-                inputs = dict(processor.apply_chat_template(chats, tokenize=True, return_dict=True, **how))
+                inputs = self.read_by(processor.apply_chat_template(chats, tokenize=True, return_dict=True, **how))
         else:
             with asking(processor):
-                inputs = dict(processor(text=texts, **how))
+                inputs = self.read_by(processor(text=texts, **how))
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)
         return inputs

@@ -64,7 +64,9 @@ class Janus(ImageTarget):
         else:
             prompts = texts
         with asking(processor):
-            inputs = dict(processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1))
+            inputs = self.read_by(
+                processor(text=prompts, generation_mode="image", return_tensors="pt", padding=len(texts) > 1)
+            )
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)
         return inputs

@@ -8,6 +8,7 @@ Tokens are ids of the image vocabulary (`mmspec.image_ar.layout`); no tensor spa
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
 from mmspec.targets import CausalState, CausalTarget, unpad
+
+PROMPT = ("input_ids", "attention_mask")
 
 
 class CodeDecoder(Decoder):
@@ -149,6 +152,10 @@ class ImageTarget(CausalTarget):
         """A whole picture; where the request decides its size, none is larger than the context."""
         return self.decoder.max_length if self.any_size else self.layout.length
 
+    def read_by(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What `prefill` reads of what a processor makes."""
+        return {name: value for name, value in inputs.items() if name in (*PROMPT, *self.pictures)}
+
     def neighbours(self, count: int) -> Neighbours:
         """The table of the codebook with `count` columns or more, computed at most once for each larger count."""
         if self._neighbours is None or self._neighbours.nearest.shape[1] < min(count, len(self.codebook) - 1):
@@ -191,7 +198,7 @@ class ImageTarget(CausalTarget):
             family's `pictures`.
         """
         inputs = dict(inputs)
-        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens", *self.pictures}
+        strange = inputs.keys() - {*PROMPT, "guidance", "max_new_tokens", *self.pictures}
         if strange:
             raise InputError(f"{type(self.model).__name__} draws from a text here: leave {min(strange)} out")
         layout = self.layout_of(inputs)

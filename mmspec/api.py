@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 import torch
@@ -64,8 +64,9 @@ _OF_LOAD = {name: f"{name} belongs to load: load(model, {name}=...)" for name in
 P = ParamSpec("P")
 T = TypeVar("T")
 
-READING = Lock()
-"""Processors and tokenizers remember how they were last asked to pad, and in what language: one prompt at a time."""
+READING = RLock()
+"""Processors and tokenizers, which several pipelines may share, remember how they were last asked to pad, and in what
+language: one prompt at a time."""
 
 
 def _told(function: Callable[P, T]) -> Callable[P, T]:
@@ -193,7 +194,7 @@ class Pipeline:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the drafter and the rule are called, as `load` takes them."""
+        """The method of the drafter and the rule, by their names."""
         modality = self.target.modality
         return name_of("drafters", self.drafter, modality), name_of("rules", self.rule, modality)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 
-def costs(first: Sequence[object], second: Sequence[object]) -> list[list[int]]:
-    """The least number of substitutions, deletions and insertions that make the first column items of `second` of the
-    first row items of `first`."""
-    table = [list(range(len(second) + 1))]
+def costs(first: Sequence[object], second: Sequence[object]) -> Iterator[list[int]]:
+    """Row by row, the least number of substitutions, deletions and insertions that make the first column items of
+    `second` of the first row items of `first`."""
+    above = list(range(len(second) + 1))
+    yield above
     for row, one in enumerate(first, 1):
-        above, here = table[-1], [row]
+        here = [row]
         for column, other in enumerate(second, 1):
             here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (one != other)))
-        table.append(here)
-    return table
+        above = here
+        yield here
 
 
 def distance(first: Sequence[object], second: Sequence[object]) -> int:
     """That number for the whole of both."""
-    return costs(first, second)[-1][-1]
+    (last,) = deque(costs(first, second), maxlen=1)
+    return last[-1]

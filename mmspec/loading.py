@@ -213,7 +213,7 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     return made
 
 
-def has_drafter(name: str, target: CausalTarget, folder: Path | None) -> bool:
+def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -> bool:
     """Whether a model has what a method's name stands for: it needs no training, or weights lie beside the model."""
     beside = drafters_of(folder) if folder else {}
     if name in beside or name not in names("drafters", target.modality):

@@ -59,6 +59,8 @@ def asking(processor: Any) -> Iterator[None]:
     """Turn what a processor does not take, such as a batch without a token to pad it, into an InputError."""
     try:
         yield
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
 

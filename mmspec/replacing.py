@@ -1,4 +1,4 @@
-"""A folder takes the place of another one, such that whoever looks finds the old one or the new one, whole.
+"""A file or folder takes the place of another one, such that whoever looks finds the old one or the new one, whole.
 
 `rename` cannot replace a folder that holds something. Linux can let two folders change places in one step; elsewhere
 the old one steps aside first, and a kill between the two steps is put right by the next save.
@@ -49,13 +49,15 @@ def exchanged(one: Path, other: Path) -> bool:
 def tidy(goal: Path) -> None:
     """Remove what processes that are gone left beside `goal`; an old folder that stepped aside comes back."""
     for left in goal.parent.glob(f".{glob.escape(goal.name)}.*"):
-        *_, process, kind = left.name.split(".")
+        process, _, kind = left.name.removeprefix(f".{goal.name}.").partition(".")
         if kind not in ("tmp", "old") or not process.isdecimal() or lives(int(process)):
             continue
         if kind == "old" and not goal.exists():
             left.rename(goal)
-        else:
+        elif left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def lives(process: int) -> bool:

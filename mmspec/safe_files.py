@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import CheckpointError, InputError, one_line
+from mmspec.replacing import tidy
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -64,7 +65,9 @@ def check_sound(file: str | os.PathLike[str]) -> Path:
 @contextmanager
 def whole(goal: Path) -> Iterator[Path]:
     """A file to write beside `goal`, which takes its place when the block ends without an error: a reader sees the old
-    one, none, or all of the new one. After an error `goal` is as it was."""
+    one, none, or all of the new one. After an error `goal` is as it was. What a process that was killed left behind is
+    removed."""
+    tidy(goal)
     draft = goal.with_name(f".{goal.name}.{os.getpid()}.tmp")
     try:
         yield draft

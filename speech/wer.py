@@ -19,7 +19,7 @@ def audible(text: str) -> str:
 
 def pairs(said: Sequence[str], heard: Sequence[str]) -> list[tuple[str, str]]:
     """Both texts word by word with the fewest errors; "" where one of them lacks the other's word."""
-    table, row, column = costs(said, heard), len(said), len(heard)
+    table, row, column = list(costs(said, heard)), len(said), len(heard)
     found: list[tuple[str, str]] = []
     while row or column:
         here = table[row][column]

@@ -252,6 +252,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), whole(goal):
         pass  # nothing was written
     assert goal.read_text() == "new"
+    left, other = (tmp_path / f".{name}.{2**22 + 1}.tmp" for name in (goal.name, f"{goal.name}.json"))
+    for draft in (left, other):
+        draft.write_text("half")  # by a process that was killed, of this file and of another
+    write_whole(goal, "newer")
+    assert set(tmp_path.iterdir()) == {goal, other}
 
 
 def test_folders_that_hold_something_else_are_not_replaced(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mmspec.demos.race import LONGEST, Race, read
 from mmspec.demos.recorder import Recorded
 from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
-from mmspec.errors import Error, InputError, MissingExtraError, UnknownNameError
+from mmspec.errors import Error, InputError, MismatchError, MissingExtraError, UnknownNameError
 
 pytest.importorskip("gradio")
 from mmspec.demos import picture_chat, wiring  # they import gradio
@@ -425,7 +425,11 @@ def test_a_drafter_that_is_none_is_refused_before_anybody_visits(studio: Studio)
         app.studio_of(studio.model, ["prompt-lookup", "nope"])
     with pytest.raises(UnknownNameError, match="'jacobi' exists for: image"):
         app.studio_of(studio.model, ["jacobi"])
-    assert app.studio_of(studio.model, ["suffix"]).drafters == ["suffix"]
+    for model, absent in ((studio.model, "kangaroo"), ("valle-mini", "depth")):
+        with pytest.raises(MismatchError, match=f"no drafter '{absent}'"):
+            app.studio_of(model, [absent])
+    for fitting in ("suffix", "smolvlm-mini", "someone/somewhere"):
+        assert app.studio_of(studio.model, [fitting]).drafters == [fitting]
 
 
 def test_help_teaches_and_mistakes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

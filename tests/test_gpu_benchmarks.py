@@ -231,7 +231,7 @@ def test_results_are_whole_after_every_record_and_go_on(tmp_path: Path) -> None:
     first.add("a", {"value": 1.5})
     assert json.loads((tmp_path / "stage.json").read_text())["records"]["a"]["value"] == 1.5
     assert "| a | 1.5 |" in (tmp_path / "stage.md").read_text()
-    (tmp_path / "stage.json.1.tmp").write_text('{"half')  # what a kill may leave behind
+    (tmp_path / ".stage.json.1.tmp").write_text('{"half')  # what a kill may leave behind
     again = book(tmp_path)
     assert again.has("a")
     again.add("b", {"error": "no memory"})

@@ -197,6 +197,14 @@ def test_inputs_that_would_not_be_read_are_refused(target: Janus) -> None:
         pipe.generate(**tiny_images.prompts(3), pixel_values=torch.zeros(1, 3, 9, 9))
 
 
+def test_what_a_processor_adds_of_its_own_is_no_mistake_of_the_user_s(target: Janus) -> None:
+    processor = copy.deepcopy(tiny_images.janus_processor())
+    processor.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    pipe = mmspec.load(target.model, processor=processor)
+    usual = mmspec.load(target.model, processor=tiny_images.janus_processor())
+    assert pipe(prompt="a circle", seed=2).token_ids == usual(prompt="a circle", seed=2).token_ids
+
+
 def test_a_batch_that_the_tokenizer_cannot_pad_is_an_error_of_ours(target: Janus) -> None:
     processor = copy.deepcopy(tiny_images.janus_processor())
     processor.tokenizer.pad_token = None

@@ -437,7 +437,7 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     assert computed == [len(rows)]
     torch.testing.assert_close(features(10**9)(rows, (1, 2)), want)
     assert computed == [len(rows), len(rows) - 1]
-    (tmp_path / "states" / "9.tmp").write_bytes(b"half")  # killed while it was written
+    (tmp_path / "states" / ".9.safetensors.1.tmp").write_bytes(b"half")  # killed while it was written
     again = features(10**9)
     torch.testing.assert_close(again(rows[::-1], (1, 2)), want.flip(0))
     assert computed == [len(rows), len(rows) - 1]

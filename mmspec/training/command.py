@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,14 +26,19 @@ def target_parser(
     return parser
 
 
-def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+def parsed(
+    parser: ArgumentParser, arguments: Sequence[str] | None, check: Callable[[Namespace], None] | None = None
+) -> Namespace:
     """The options; torch is set up for training on this many threads.
 
+    Args: check: raises for options that are wrong, and torch stays as it is.
     Raises: InputError: no threads.
     """
     options = parser.parse_args(arguments)
     if options.threads < 1:
         raise InputError(f"--threads {options.threads} is not valid: 1 or more are needed")
+    if check is not None:
+        check(options)
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # denormal numbers slow a CPU down, and are nothing to a gradient
     return options

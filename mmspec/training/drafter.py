@@ -45,7 +45,7 @@ from mmspec.training.validation import Validation, best_step, measure
 def find_recipe(method: str, modality: str | None = None) -> type[Recipe]:
     """The recipe of a method: that of the target's modality if it has its own, else the one for any.
 
-    Args: modality: None takes the method's first one.
+    Args: modality: None takes the recipe for any, or else some modality's.
     Raises: UnknownNameError: it is not trained. MismatchError: it is not for targets of this modality.
     """
     known = modalities("recipes")

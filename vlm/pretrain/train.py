@@ -270,8 +270,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
 
 def train(family: Family, arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parsed(parser_of(family), arguments)
-    check_options(options, family)
+    options = parsed(parser_of(family), arguments, partial(check_options, family=family))
 
     def asked(stage: Stage) -> Stage:
         """The stage with the updates that were asked for."""
