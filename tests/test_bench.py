@@ -743,7 +743,7 @@ def test_memory_that_cannot_be_measured_is_one_clear_error(tmp_path: Path, monke
     request = {"model": str(tmp_path / "missing"), "drafter": "none", "acceptance": "exact", "threads": 0}
     request |= {"dtype": None, "device": None, "compile": False, "shape": None, "data": None}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
-    with pytest.raises(SystemExit, match="unknown model"):
+    with pytest.raises(SystemExit, match="there is no such folder"):
         memory.main()
     failed = subprocess.CompletedProcess("", returncode=1, stdout="", stderr="Traceback ...\nunknown model 'm'\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)

@@ -430,7 +430,7 @@ def test_typos_in_a_plan_are_one_clear_error(text: str, error: type[Error], mess
 def test_mistakes_on_the_command_line_are_one_clear_error(tmp_path: Path) -> None:
     for arguments, message in (
         (["--data", tmp_path], "holds no lines in *.jsonl files"),
-        (["--task", "chartqa", "--model", tmp_path / "none"], "unknown model"),
+        (["--task", "chartqa", "--model", tmp_path / "none"], "there is no such folder"),
         (["--config", tmp_path / "none.toml"], "cannot be read"),
         (["--task", "chartqua"], "unknown task 'chartqua'; did you mean 'chartqa'"),
     ):
