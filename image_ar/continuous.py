@@ -19,6 +19,7 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import InputError, MismatchError
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class Continuous:
         """Raise MismatchError for a target whose tokens are ids."""
         if not getattr(target, "continuous", False):
             raise MismatchError(
-                f"the rule {type(self).__name__} judges tokens that are continuous, and those of "
+                f"the rule {name_of('rules', self)!r} judges tokens that are continuous, and those of "
                 f"{type(target).__name__} are ids: use 'exact'"
             )
 

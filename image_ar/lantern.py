@@ -16,6 +16,7 @@ from mmspec.contract import Accepted, Draft
 from mmspec.errors import InputError, MismatchError
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.relaxed import Relaxed
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.tree import path_to
 
@@ -39,7 +40,9 @@ class Lantern(Relaxed):
     def bind(self, target: Any) -> None:
         """Take the table of the target's codebook."""
         if not hasattr(target, "codebook"):
-            raise MismatchError(f"{type(self).__name__} needs a codebook of images, {type(target).__name__} has none")
+            raise MismatchError(
+                f"{name_of('rules', self)!r} needs a codebook of images, {type(target).__name__} has none"
+            )
         if self.given is not None:
             self.given.fit(target.codebook)
         elif self.k:

@@ -25,6 +25,7 @@ from mmspec.image_ar.words import check_known, check_no_pictures
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain, padded
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, unpad
@@ -113,7 +114,7 @@ class MarTarget(CausalTarget):
         """Only rules for continuous tokens can judge them."""
         if not {"aligned", "masked"} & {*rule.takes}:
             raise MismatchError(
-                f"the rule {type(rule).__name__} judges ids, and the tokens of MAR are continuous: use 'exact', "
+                f"the rule {name_of('rules', rule)!r} judges ids, and the tokens of MAR are continuous: use 'exact', "
                 "'continuous' or 'continuous-released'"
             )
 
@@ -121,9 +122,9 @@ class MarTarget(CausalTarget):
     def check_drafter(cls, drafter: Any) -> None:
         """Only drafters of continuous tokens can draft them."""
         if not {"aligned", "masked"} & {*getattr(drafter, "kinds", ())}:
-            name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
+            name = name_of("drafters", drafter, cls.modality)
             raise MismatchError(
-                f"the drafter {name} drafts ids, and the tokens of MAR are continuous: use 'none', 'mar' where one "
+                f"the drafter {name!r} drafts ids, and the tokens of MAR are continuous: use 'none', 'mar' where one "
                 "lies beside the model, or the folder of a smaller MAR"
             )
 

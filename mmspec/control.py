@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mmspec.contract import Shape, bound
 from mmspec.errors import InputError, MismatchError, shorten
 from mmspec.payoff import Costs, Rates
+from mmspec.registry import name_of
 
 if TYPE_CHECKING:
     from mmspec.contract import Accepted, Draft, Round, Rule
@@ -230,12 +231,14 @@ def control_for(shape: Any, drafter: Any) -> Control:
     if isinstance(shape, Shape):
         if not shapes:
             raise MismatchError(
-                f"the drafter {type(drafter).__name__} makes drafts of its own size only: use shape='auto' or 'own'"
+                f"the drafter {name_of('drafters', drafter)!r} makes drafts of its own size only: use shape='auto' or "
+                "'own'"
             )
         least = shapes[0]
         if shape.depth and (shape.depth < least.depth or shape.total < least.total):
             raise MismatchError(
-                f"the drafter {type(drafter).__name__} makes drafts of shape {least} or none: use shape='auto' or 'own'"
+                f"the drafter {name_of('drafters', drafter)!r} makes drafts of shape {least} or none: use shape='auto' "
+                "or 'own'"
             )
         return Fixed(shape)
     if shape not in ("auto", "own"):

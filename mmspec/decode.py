@@ -23,6 +23,7 @@ from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, 
 from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.reading import Reading
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 
 
@@ -65,17 +66,19 @@ class Started:
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
     """The best kind of proposal that both take. Raises MismatchError if there is none."""
-    if getattr(drafter, "reuses", False) and getattr(rule, "looks_ahead", False):
+    biased = getattr(drafter, "reuses", False) and getattr(rule, "looks_ahead", False)
+    kinds = [kind for kind in rule.takes if kind in drafter.kinds]
+    if kinds and not biased:
+        return kinds[0]
+    said, made = name_of("rules", rule), name_of("drafters", drafter)
+    if biased:
         raise MismatchError(
-            f"the rule {type(rule).__name__} looks at every drafted token, and the drafter {type(drafter).__name__} "
-            "drafts rejected ones again, which would bias them; the rules 'ratio' and 'exact' stop at the first one"
+            f"the rule {said!r} looks at every drafted token, and the drafter {made!r} drafts rejected ones again, "
+            "which would bias them; the rules 'ratio' and 'exact' stop at the first one"
         )
-    for kind in rule.takes:
-        if kind in drafter.kinds:
-            return kind
     raise MismatchError(
-        f"the rule {type(rule).__name__} takes proposals of kind {' or '.join(rule.takes)}, the drafter "
-        f"{type(drafter).__name__} makes {' or '.join(sorted(drafter.kinds))}; the rule 'exact' takes every kind"
+        f"the rule {said!r} takes proposals of kind {' or '.join(rule.takes)}, the drafter {made!r} makes "
+        f"{' or '.join(sorted(drafter.kinds))}; the rule 'exact' takes every kind"
     )
 
 

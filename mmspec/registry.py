@@ -244,11 +244,13 @@ def resolve(kind: str, name: str, modality: str = ANY) -> object:
         raise UnsupportedError(f"{what}, which cannot be imported: {error}") from error
 
 
-def name_of(kind: str, thing: object, modality: str) -> str:
-    """The name of an object's class among those of a kind, in `modality`; its own where nobody registered it."""
-    place = f"{type(thing).__module__}:{type(thing).__qualname__}"
+def name_of(kind: str, thing: object, modality: str = ANY) -> str:
+    """What a class, or that of an object, is called among those of a kind, first in `modality`; its own name where
+    nobody registered it."""
+    made = thing if isinstance(thing, type) else type(thing)
+    place = f"{made.__module__}:{made.__qualname__}"
     found = {serves: name for serves, name in (key.split("/", 1) for key, at in entries(kind).items() if at == place)}
-    return found.get(modality) or found.get(ANY) or next(iter(found.values()), type(thing).__qualname__)
+    return found.get(modality) or found.get(ANY) or next(iter(found.values()), made.__qualname__)
 
 
 def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, str, Any]]:

@@ -24,6 +24,7 @@ from mmspec import noise
 from mmspec.acceptance.ratio import residual
 from mmspec.contract import Accepted, Draft, Kind, State
 from mmspec.errors import InputError, MismatchError
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 
@@ -88,8 +89,8 @@ class ColumnRule:
         """Raise MismatchError for a target that does not write columns."""
         if not getattr(target, "writes_columns", False):
             raise MismatchError(
-                f"the rule {type(self).__name__} judges columns of codes, and {type(target).__name__} emits single "
-                "tokens: use 'exact'"
+                f"the rule {name_of('rules', self)!r} judges columns of codes, and {type(target).__name__} emits "
+                "single tokens: use 'exact'"
             )
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -22,6 +22,7 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
 from mmspec.prompts import asking
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
 from mmspec.targets import CausalTarget, unpad
@@ -87,7 +88,7 @@ class Delayed(CausalTarget):
         """Only rules for columns can judge columns."""
         if not isinstance(rule, ColumnRule):
             raise MismatchError(
-                f"the rule {type(rule).__name__} judges single tokens, and {self.noun} writes columns of "
+                f"the rule {name_of('rules', rule)!r} judges single tokens, and {self.noun} writes columns of "
                 f"{self.codebooks} codes: use 'exact', 'ratio' (each code by itself) or 'columns-joint'"
             )
 
@@ -95,10 +96,10 @@ class Delayed(CausalTarget):
     def check_drafter(cls, drafter: Any) -> None:
         """Only drafters of columns can draft columns."""
         if not getattr(drafter, "drafts_columns", False):
-            name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
+            name = name_of("drafters", drafter, cls.modality)
             raise MismatchError(
-                f"the drafter {name} drafts single tokens, and {cls.noun} writes columns of codes: use 'none', or the "
-                f"folder or hub id of a smaller {cls.noun}"
+                f"the drafter {name!r} drafts single tokens, and {cls.noun} writes columns of codes: use 'none', or "
+                f"the folder or hub id of a smaller {cls.noun}"
             )
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> ColumnStop:

@@ -252,7 +252,7 @@ def test_block_runs_on_models_in_batches_and_accepts_at_every_length() -> None:
 
 
 def test_block_refuses_trees_and_drafts_without_a_law() -> None:
-    with pytest.raises(MismatchError, match=r"Block takes .*sampled.*PromptLookup makes point.*'exact'"):
+    with pytest.raises(MismatchError, match=r"'block' takes .*sampled.*'prompt-lookup' makes point.*'exact'"):
         choose_kind(Block(), PromptLookup())
     with pytest.raises(MismatchError, match="kind 'point'"):
         Block()(chain(torch.tensor([[1, 2]])), torch.zeros(1, 2, 4), sampler_for(1), torch.ones(1).long())

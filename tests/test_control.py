@@ -358,11 +358,11 @@ def test_shapes_that_cannot_be_had_are_one_clear_error() -> None:
             Shape(*wrong)
     with pytest.raises(InputError, match=r"shape='large' is not valid: 'auto', 'own' or a mmspec\.Shape"):
         control_for("large", PromptLookup())
-    with pytest.raises(MismatchError, match=r"NoDrafter makes drafts of its own size"):
+    with pytest.raises(MismatchError, match=r"'none' makes drafts of its own size"):
         control_for(Shape(3), NoDrafter())
     looking = Lookahead(window=5, ngram=4, branches=4)
     for less in (Shape(6, 5, 28), Shape(7)):
-        with pytest.raises(MismatchError, match="Lookahead makes drafts of shape 7x5x28 or none"):
+        with pytest.raises(MismatchError, match="'lookahead' makes drafts of shape 7x5x28 or none"):
             control_for(less, looking)
     for shape in (NO_DRAFT, Shape(7, 5, 28), Shape(8, 8, 60)):
         assert control_for(shape, looking) == Fixed(shape)

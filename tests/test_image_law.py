@@ -216,7 +216,7 @@ def test_a_proactive_tree_has_siblings_on_its_first_levels_and_then_a_chain() ->
 
 
 def test_every_method_but_jacobi_refuses_rules_without_its_kind() -> None:
-    with pytest.raises(MismatchError, match="Ratio takes"):
+    with pytest.raises(MismatchError, match="'ratio' takes"):
         choose_kind(Ratio(), Jacobi())
     assert choose_kind(Exact(), GumbelSharing()) == "coupled"
     assert choose_kind(Match(), GumbelSharing()) == "sampled"

@@ -238,7 +238,7 @@ def test_ties_go_to_the_lowest_id() -> None:
 
 
 def test_ratio_refuses_drafts_without_a_law() -> None:
-    with pytest.raises(MismatchError, match=r"Ratio takes .*sampled.*PromptLookup makes point.*'exact'"):
+    with pytest.raises(MismatchError, match=r"'ratio' takes .*sampled.*'prompt-lookup' makes point.*'exact'"):
         choose_kind(Ratio(), PromptLookup())
     draft = chain(torch.tensor([[1, 2]]))
     with pytest.raises(MismatchError, match="kind 'point'"):

@@ -343,7 +343,9 @@ def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
         pipeline(model, SmallMusicgen(musicgen(1, codebooks=2)))
     with pytest.raises(MismatchError):
         pipeline(model, SmallMusicgen(model), acceptance="block")
-    with pytest.raises(MismatchError, match="the drafter PromptLookup drafts single tokens, and MusicGen writes col"):
+    with pytest.raises(
+        MismatchError, match="the drafter 'prompt-lookup' drafts single tokens, and MusicGen writes col"
+    ):
         pipeline(model, "prompt-lookup")
     target = pipeline(model).target
     assert [has_drafter(name, target, None) for name in ("none", "suffix", "small-musicgen")] == [True, False, False]

@@ -139,7 +139,7 @@ def test_sampled_trees_declare_the_law_they_draw_from(target: Any, name: str) ->
             left = without(left, draft.tokens[:, child])
     flat = draft.q[:, 0].sqrt() / draft.q[:, 0].sqrt().sum(-1, keepdim=True)
     assert surprise(draft.tokens[:, 1], flat) > 6
-    with pytest.raises(MismatchError, match="Ratio takes proposals of kind sampled"):
+    with pytest.raises(MismatchError, match="'ratio' takes proposals of kind sampled"):
         toys.answer(target, viterbi(target), inputs_of(target, "two red"), 16, SAMPLED, Ratio())
 
 
