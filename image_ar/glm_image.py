@@ -175,12 +175,11 @@ class GlmImage(ImageTarget):
         check_no_pictures(images, "GLM-Image")
         check_plain(texts, processor.tokenizer)
         how: dict[str, Any] = {"padding": len(texts) > 1, "return_tensors": "pt"}
-        if processor.chat_template:
-            chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
-            with asking(processor):
+        with asking(processor):
+            if processor.chat_template:
+                chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
                 inputs = self.read_by(processor.apply_chat_template(chats, tokenize=True, return_dict=True, **how))
-        else:
-            with asking(processor):
+            else:
                 inputs = self.read_by(processor(text=texts, **how))
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)

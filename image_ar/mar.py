@@ -28,7 +28,7 @@ from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
-from mmspec.targets import CausalTarget, unpad
+from mmspec.targets import CausalTarget, check_served, unpad
 
 SCHEDULES = ("linear", "constant")
 UNSERVED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "ras_window": 0}
@@ -151,9 +151,7 @@ class MarTarget(CausalTarget):
         `max_new_tokens`. The canvas is left among them, so that `product_of` finds it.
         """
         config = self.model.config
-        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "steps", "max_new_tokens"}
-        if strange:
-            raise InputError(f"MAR is served without {min(strange)}: leave it out")
+        check_served(inputs, ("guidance", "steps"), "MAR is served without {}: leave it out")
         rows = unpad(inputs)
         longest, room = max(map(len, rows)), config.buffer if config.captions else 1
         if longest > room:

@@ -28,9 +28,7 @@ from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
-from mmspec.targets import CausalState, CausalTarget, unpad
-
-PROMPT = ("input_ids", "attention_mask")
+from mmspec.targets import PROMPT, CausalState, CausalTarget, check_served, unpad
 
 
 class CodeDecoder(Decoder):
@@ -198,9 +196,8 @@ class ImageTarget(CausalTarget):
             family's `pictures`.
         """
         inputs = dict(inputs)
-        strange = inputs.keys() - {*PROMPT, "guidance", "max_new_tokens", *self.pictures}
-        if strange:
-            raise InputError(f"{type(self.model).__name__} draws from a text here: leave {min(strange)} out")
+        told = f"{type(self.model).__name__} draws from a text here: leave {{}} out"
+        check_served(inputs, ("guidance", *self.pictures), told)
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
         scale = self.guidance(inputs.pop("guidance", None))

@@ -223,9 +223,13 @@ def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -
 
 
 def serves_unread(kind: Any, target: CausalTarget | Family) -> bool:
-    """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits."""
+    """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits.
+
+    A class may have a `check_target`, which raises MismatchError for targets that lack what it needs.
+    """
     try:
         target.check_drafter(kind)
+        getattr(kind, "check_target", lambda target: None)(target)
     except MismatchError:
         return False
     return not hasattr(kind, "advice") and not getattr(kind, "trained", False)

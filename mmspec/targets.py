@@ -7,7 +7,7 @@ Beside ids, what goes with the prompt token by token (types, positions) is align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.cache import StaticRows
-from mmspec.errors import InputError, MismatchError, UnsupportedError
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
 from mmspec.head import head_of
@@ -30,6 +30,8 @@ from mmspec.pieces import spans
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 
+PROMPT = ("input_ids", "attention_mask")
+"""Inputs that every target reads, beside its own and `max_new_tokens`."""
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 """Model inputs [B, T] with one value per token of the prompt."""
 
@@ -144,10 +146,6 @@ class CausalTarget:
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what this target emits."""
-        if getattr(drafter, "drafts_frames", False) and not hasattr(cls, "head_at"):
-            raise MismatchError(
-                f"depth speculation needs a model with a depth decoder (CSM); {cls.__name__} models have none"
-            )
 
     def ends(self) -> list[int]:
         """The ids that end an answer."""
@@ -273,6 +271,16 @@ class CausalTarget:
             state.cache.commit_early(draft, accepted)
         state.pending = accepted.next
         state.emitted = state.emitted + accepted.count
+
+
+def check_served(inputs: Mapping[str, Any], own: Collection[str], told: str) -> None:
+    """Raise InputError for an input that would not be read.
+
+    Args: own: those of the target beside `PROMPT`. told: the message, {} for the input's name.
+    """
+    strange = inputs.keys() - {*PROMPT, "max_new_tokens", *own}
+    if strange:
+        raise InputError(told.format(min(strange)))
 
 
 def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:

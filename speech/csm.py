@@ -28,7 +28,7 @@ from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.stopping import TextStop
-from mmspec.targets import unpad
+from mmspec.targets import check_served, unpad
 
 
 @dataclass
@@ -112,9 +112,7 @@ class Csm(Speaking):
 
         Args: inputs: `input_ids` [B, T], `attention_mask`, `max_new_tokens` codes. Sound before them is not served.
         """
-        strange = inputs.keys() - {"input_ids", "attention_mask", "max_new_tokens"}
-        if strange:
-            raise InputError(f"CSM is served with texts alone: leave {min(strange)} out")
+        check_served(inputs, (), "CSM is served with texts alone: leave {} out")
         if sampler.sampling.ras_window or sampler.sampling.repetition_penalty != 1:
             raise InputError("codes of different codebooks share their ids: repetition cannot be penalised in CSM")
         rows, budget = unpad(inputs), inputs["max_new_tokens"]

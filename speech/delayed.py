@@ -25,7 +25,7 @@ from mmspec.prompts import asking
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
-from mmspec.targets import CausalTarget, unpad
+from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Delayed(CausalTarget):
             raise InputError(f"{self.noun} is served with texts alone: leave image and voice out")
         with asking(processor):
             found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
-        return {name: found[name] for name in ("input_ids", "attention_mask")}
+        return {name: found[name] for name in PROMPT}
 
     def track(self, row: list[int], total: int, scale: float) -> Track:
         """A row whose text [T] has been read."""
@@ -141,9 +141,7 @@ class Delayed(CausalTarget):
 
         Args: inputs: `input_ids`, `attention_mask`, `guidance` (None for the checkpoint's), `max_new_tokens` columns.
         """
-        strange = inputs.keys() - {"input_ids", "attention_mask", "guidance", "max_new_tokens"}
-        if strange:
-            raise InputError(f"{self.noun} is served without {min(strange)}: leave it out")
+        check_served(inputs, ("guidance",), f"{self.noun} is served without {{}}: leave it out")
         total = min(inputs["max_new_tokens"], self.longest)
         if total < self.least:
             raise InputError(

@@ -16,7 +16,7 @@ from torch import Tensor
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import CHAINS
 from mmspec.drafters.children import Choice
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
@@ -28,7 +28,6 @@ class Depth:
     needs = Needs()
     shapes = CHAINS
     trained = False
-    drafts_frames = True
     source = "depth-axis speculation with the model's own heads"
 
     def __init__(self, length: int = 3) -> None:
@@ -37,9 +36,18 @@ class Depth:
         self.length = length
         self.target: Any = None
 
+    @staticmethod
+    def check_target(target: Any) -> None:
+        """Raise MismatchError for a target, or a class of targets, without heads for the codes of a frame."""
+        if not hasattr(target, "head_at"):
+            kind = target if isinstance(target, type) else type(target)
+            raise MismatchError(
+                f"depth speculation needs a model with a depth decoder (CSM); {kind.__name__} models have none"
+            )
+
     def bind(self, target: Any) -> None:
         """Take the heads of a target that has them."""
-        target.check_drafter(self)
+        self.check_target(target)
         self.target = target
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:

@@ -51,10 +51,10 @@ def find_recipe(method: str, modality: str | None = None) -> type[Recipe]:
     known = modalities("recipes")
     if method not in known:
         raise unknown_name("trainable drafter", method, known)
-    serving = [each for each in (modality, ANY) if each in known[method]] or known[method]
-    if modality is not None and serving[0] not in (modality, ANY):
+    serving = [each for each in (modality, ANY) if each in known[method]]
+    if modality is not None and not serving:
         raise MismatchError(f"{method} is trained for {' and '.join(known[method])} models, not for {modality} models")
-    found: Any = resolve("recipes", method, serving[0])
+    found: Any = resolve("recipes", method, (serving or known[method])[0])
     return found
 
 
