@@ -196,8 +196,8 @@ class ImageTarget(CausalTarget):
             family's `pictures`.
         """
         inputs = dict(inputs)
-        told = f"{type(self.model).__name__} draws from a text here: leave {{}} out"
-        check_served(inputs, ("guidance", *self.pictures), told)
+        refusal = f"{type(self.model).__name__} draws from a text here: leave {{}} out"
+        check_served(inputs, ("guidance", *self.pictures), refusal)
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
         scale = self.guidance(inputs.pop("guidance", None))
