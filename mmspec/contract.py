@@ -130,6 +130,11 @@ class Draft:
         return self._levels
 
     @property
+    def longest(self) -> int:
+        """A number of nodes that no path from node 0 exceeds, without asking the device."""
+        return self.size if self._levels is None else min(self._levels + 1, self.size)
+
+    @property
     def size(self) -> int:
         """N, the number of nodes."""
         return self.parents.shape[1]
@@ -210,6 +215,8 @@ class State:
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
     early: whether the target can commit a round before the host has read it, so that the next one can be started.
+    plays: whether it can do so in the launch that verifies it, with rules that say `on_device = True`: it then offers
+        `play`, see `mmspec.targets.CausalTarget`.
     prompt_taps, prompt_embeddings: what `Needs` asked for: tap -> [B, T, H], and [B, T, H], valid for the first
         prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
@@ -228,6 +235,7 @@ class State:
     finite: Tensor | None = None
     chains: bool = False
     early: bool = False
+    plays: bool = False
     prompt_taps: dict[int, Tensor] = field(default_factory=dict)
     prompt_embeddings: Tensor | None = None
     prompt_focus: Tensor | None = None
@@ -382,6 +390,8 @@ class Rule(Protocol):
     A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`, one that cannot
     judge trees of sampled tokens `chains = True`. One that has to know the target (a codebook, an embedding) offers
     `bind(target)`, as drafters do. One that keeps tokens unjudged, so that there is no tau, says `verifies = False`.
+    One that is a function of tensors, which asks the device for nothing and does not look at `q` and `kind`, says
+    `on_device = True`.
     """
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
+from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
+from mmspec.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,17 @@ class Heard:
     features: Any = None
 
 
+@dataclass
+class Played:
+    """What a round in one launch left: what was heard of the nodes, what was accepted of them and is committed, how
+    many tokens each row has emitted now [B], and whether the logits are numbers []."""
+
+    heard: Heard
+    accepted: Accepted
+    emitted: Tensor
+    finite: Tensor
+
+
 class Runner(Protocol):
     """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own.
 
@@ -51,6 +64,18 @@ class Runner(Protocol):
         self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
     ) -> Heard:
         """See `Decoder.extend`."""
+
+    def play(
+        self,
+        cache: RowCache,
+        draft: Draft,
+        rule: Rule,
+        sampler: Sampler,
+        emitted: Tensor,
+        running: list[bool],
+        taps: tuple[int, ...] = (),
+    ) -> Played:
+        """See `mmspec.engine.engine.Engine.play`."""
 
 
 def context_of(config: Any) -> int:

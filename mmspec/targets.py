@@ -209,6 +209,7 @@ class CausalTarget:
             taps=needs.taps,
             sampler=sampler,
             early=self.decoder.early and not sampler.remembers,
+            plays=True,
         )
 
     def read(self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
@@ -258,6 +259,15 @@ class CausalTarget:
         heard = self.decoder.extend(state.cache, draft.tokens, draft.depth, draft.ancestors, state.taps)
         state.finite = finite(heard.logits)
         return Verified(heard.logits, heard.taps)
+
+    def play(self, state: State, draft: Draft, rule: Rule) -> tuple[Verified, Accepted]:
+        """`verify`, the rule, and `commit`, in one launch; for states that are `early`. See `State.plays`."""
+        assert isinstance(state, CausalState)
+        assert self.decoder.engine is not None
+        running = [not done for done in state.done]
+        played = self.decoder.engine.play(state.cache, draft, rule, state.sampler, state.emitted, running, state.taps)
+        state.emitted, state.finite, state.pending = played.emitted, played.finite, played.accepted.next
+        return Verified(played.heard.logits, played.heard.taps), played.accepted
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Move the accepted nodes into place, forget the rest, take over the new pending tokens."""

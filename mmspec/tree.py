@@ -20,23 +20,26 @@ def follow(draft: Draft, choice: Tensor) -> Accepted:
     Args: choice: [B, N] int64, the target's token after each node.
     Returns: the deepest path on which every node is the choice of its parent; `next` is the choice after its last node.
     """
-    rows = torch.arange(draft.tokens.shape[0], device=choice.device)[:, None]
-    taken = draft.tokens == choice[rows, draft.parents.clamp(min=0)]
+    last = reached(draft, choice)
+    return path_to(draft, last, choice.gather(1, last[:, None])[:, 0])
+
+
+def reached(draft: Draft, choice: Tensor) -> Tensor:
+    """[B] the node at which such a walk ends."""
+    taken = draft.tokens == choice.gather(1, draft.parents.clamp(min=0))
     taken[:, 0] = True
     if draft.valid is not None:
         taken &= draft.valid
     on_path = ~(draft.ancestors & ~taken[:, None, :]).any(-1)
-    last = torch.where(on_path, draft.depth, -1).argmax(-1)  # the first of equals, so twins cannot matter
-    return path_to(draft, last, choice[rows[:, 0], last])
+    return torch.where(on_path, draft.depth, -1).argmax(-1)  # the first of equals, so twins cannot matter
 
 
 def path_to(draft: Draft, last: Tensor, following: Tensor) -> Accepted:
     """The path from node 0 to node `last` [B], with the next pending token `following` [B]."""
-    rows = torch.arange(last.shape[0], device=last.device)
-    count = draft.depth[rows, last] + 1
-    on_path = draft.ancestors[rows, last]
+    count = draft.depth.gather(1, last[:, None])[:, 0] + 1
+    on_path = draft.ancestors[torch.arange(len(last), device=last.device), last]
     order = torch.where(on_path, torch.arange(draft.size, device=last.device), draft.size)
-    path = order.sort(-1).values
+    path = order.sort(-1).values[:, : draft.longest]
     return Accepted(torch.where(path < draft.size, path, 0), count, following)
 
 

@@ -1,4 +1,4 @@
-"""Runs the Triton kernel in Triton's interpreter against its twin, and prints the largest difference of every case.
+"""Runs the Triton kernels in Triton's interpreter against their twins, and prints the largest difference of every case.
 
 A process of its own, because whether Triton interprets is decided when its modules are imported:
 `TRITON_INTERPRET=1 python tests/interpreted_kernel.py`.
@@ -101,18 +101,60 @@ def difference(kernel: Any, case: Case) -> float:
     return float((out.double() - twin).abs().max())
 
 
-def main() -> None:
-    """Print {case: difference} and whether torch finds the operator well declared."""
-    from mmspec.engine import kernel
+SCORES = {"few": (6, 40, 5), "one part": (2, 1024, 8), "several parts": (4, 5000, 8), "the best alone": (3, 3000, 1)}
+"""Rows, vocabulary and k of searches for the highest scores."""
 
-    kernel.range = loops  # type: ignore[attr-defined]
+
+def scores_of(name: str) -> tuple[torch.Tensor, int]:
+    """Random ones [2, rows / 2, V], all different; k of them are wanted."""
+    rows, words, k = SCORES[name]
+    scores = torch.stack([torch.randperm(words) for _ in range(rows)]).float()
+    return scores.unflatten(0, (2, -1)) if rows % 2 == 0 else scores, k
+
+
+def highest(module: Any, name: str) -> bool:
+    """Whether the kernel finds what `torch.topk` does, and leaves NaN out."""
+    scores, k = scores_of(name)
+    found, want = module.top_k(scores, k), scores.topk(k)
+    same = all(torch.equal(some, other) for some, other in zip(found, want, strict=True))
+    scores[..., 7] = torch.nan
+    values, places = module.top_k(scores, k)
+    return same and bool((scores.gather(-1, places) == values).all())
+
+
+def barred(module: Any) -> list[list[int]]:
+    """The places it finds where all but two scores are ruled out, and where all are."""
+    scores = torch.full((2, 1500), -torch.inf)
+    scores[0, 1200], scores[0, 3] = 2.0, 1.0
+    places: list[list[int]] = module.top_k(scores, 4)[1].tolist()
+    return places
+
+
+def main() -> None:
+    """Print {case: difference}, what was found of scores, and whether torch finds the operators well declared."""
+    from mmspec.engine import kernel, top_k
+
+    kernel.range = top_k.range = loops  # type: ignore[attr-defined]
     found = {name: difference(kernel, case) for name, case in CASES.items()}
     query, key, value, tree = inputs(CASES["a tree, groups of two"])
     arguments = (query, key, value, tree.words, tree.depth, tree.lengths, tree.front, 0, 0.25, 0.0)
     checks = torch.library.opcheck(
         kernel.tree_attention, arguments, test_utils=("test_schema", "test_faketensor"), raise_exception=False
     )
-    print(json.dumps({"differences": found, "checks": checks}))
+    more = torch.library.opcheck(
+        top_k.top_k, scores_of("several parts"), test_utils=("test_schema", "test_faketensor"), raise_exception=False
+    )
+    best = {name: highest(top_k, name) for name in SCORES}
+    print(
+        json.dumps(
+            {
+                "differences": found,
+                "checks": [*checks.values(), *more.values()],
+                "highest": best,
+                "barred": barred(top_k),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

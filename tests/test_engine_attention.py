@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreted_kernel import CASES, inputs
+from interpreted_kernel import CASES, SCORES, highest, inputs
 from torch import Tensor
 from transformers import (
     Cache,
@@ -297,8 +297,20 @@ def test_the_kernel_is_its_twin(name: str) -> None:
     assert interpreted()["differences"][name] < limit
 
 
-def test_the_operator_is_well_declared() -> None:
-    assert set(interpreted()["checks"].values()) == {"SUCCESS"}
+def test_the_operators_are_well_declared() -> None:
+    assert set(interpreted()["checks"]) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_the_highest_scores_are_found(name: str) -> None:
+    assert interpreted()["highest"][name]
+
+
+def test_what_is_ruled_out_comes_after_what_is_not() -> None:
+    """Places are inside the vocabulary all the same."""
+    some, none = interpreted()["barred"]
+    assert some[:2] == [1200, 3]
+    assert all(0 <= place < 1500 for place in (*some, *none))
 
 
 @pytest.mark.slow
@@ -327,6 +339,33 @@ def test_the_kernel_compiles_for_a_card() -> None:
     assert "wgmma.mma_async" in made.asm["ptx"]
     assert "cp.async" in made.asm["ptx"]
     assert made.metadata.shared < 227 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed, so nothing compiles the kernel")
+@pytest.mark.parametrize(("named", "part"), [(False, 1024), (True, 256)])
+def test_the_search_compiles_for_a_card(named: bool, part: int) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from mmspec.engine import top_k
+
+    constants = {"NAMED": named, "K": 8, "PART": part}
+    kinds = dict.fromkeys(("scores", "values"), "*fp32") | dict.fromkeys(("names", "places"), "*i64")
+    names = top_k._best.arg_names
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in names}
+    made = compile(ASTSource(top_k._best, signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+    assert "shfl.sync" in made.asm["ptx"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", SCORES)
+def test_the_compiled_search_finds_the_highest_scores(name: str) -> None:
+    from mmspec.engine import top_k
+
+    with torch.device("cuda"):
+        assert highest(top_k, name)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
 """Rounds that start before the host has read the last one: the same tokens, and nothing is kept of a row that ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
@@ -15,8 +15,9 @@ import toys
 from test_engine import SETTINGS, Resting
 from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
 
+import mmspec
 from mmspec.acceptance.exact import Exact
-from mmspec.contract import Accepted, Draft, Kind, Round, Shape, State, Verified
+from mmspec.contract import Accepted, Draft, Kind, Needs, Round, Shape, State, Verified
 from mmspec.control import OWN, Auto
 from mmspec.decode import decode
 from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
@@ -25,12 +26,13 @@ from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.hydra import Hydra, HydraHeads
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
-from mmspec.engine.engine import Engine
+from mmspec.engine.engine import MOST_KEPT, Engine
 from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget
+from mmspec.tree import chain
 
 pytestmark = pytest.mark.dynamic("has engines of its own")
 
@@ -370,6 +372,84 @@ def test_two_rows_of_guidance() -> None:
         noting = Noting(NoDrafter())
         assert test_image_janus.draw(going, noting, asked, sampling).rows == want
         assert set(noting.events) == {"propose", "observe"}
+
+
+LAWS = [
+    Sampling(),
+    Sampling(temperature=1, seed=3),
+    Sampling(temperature=0.8, top_p=0.9, seed=5),
+    Sampling(temperature=1.2, top_k=20, min_p=0.02, seed=2),
+]
+CARD = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", CARD])
+@pytest.mark.parametrize("name", ["none", *DRAFTERS])
+def test_recorded_rounds_say_the_same(device: str, name: str) -> None:
+    """One launch verifies, judges and commits; on a card every launch is a graph. Greedy and under every warper."""
+    model = toys.llama().to(device)
+    inputs = {name: value.to(device) for name, value in toys.prompts(17, 9, 14).items()}
+    drafter = DRAFTERS[name](model) if name in DRAFTERS else "none"
+    plain = mmspec.load(model, "none", compile=False)
+    going = mmspec.load(model, drafter, shape="own", compile=False)
+    early(going.target)
+    for law in LAWS:
+        asked = {key: value for key, value in asdict(law).items() if value != getattr(Sampling(), key)}
+        for given in (inputs, toys.row_of(inputs, 1)):
+            want = plain.generate(**given, max_new_tokens=24, **asked)
+            got = going.generate(**given, max_new_tokens=24, **asked)
+            rows = [one if isinstance(one, list) else [one] for one in (want, got)]
+            assert [each.token_ids for each in rows[0]] == [each.token_ids for each in rows[1]]
+
+
+@torch.inference_mode()
+def test_padding_is_never_accepted() -> None:
+    """Of the same draft, whose token is right, in the same recorded round: with and without its last node."""
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 9)
+    want = toys.answer(plain, NoDrafter(), inputs, 4).rows
+    target = early(CausalTarget(model))
+    for valid, count in (None, 3), (torch.tensor([[True, True, False], [True, False, False]]), 0), (None, 3):
+        sampler = Sampler(Sampling(), 2, torch.device("cpu"))
+        state = target.prefill({**inputs, "max_new_tokens": 4}, Needs(), sampler)
+        tokens = torch.tensor([row[:3] for row in want])
+        draft = chain(tokens)
+        draft.valid = valid
+        _, accepted = target.play(state, draft, Exact())
+        assert accepted.count.tolist() == ([count] * 2 if count else [2, 1])
+        assert accepted.next is not None
+        assert accepted.next.tolist() == ([row[3] for row in want] if count else [want[0][2], want[1][1]])
+        assert state.cache.slab.lengths.tolist() == [
+            length + n for length, n in zip((12, 9), accepted.count.tolist(), strict=True)
+        ]
+
+
+def test_a_rule_that_asks_the_host_is_not_recorded() -> None:
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 9)
+
+    class Asking(Exact):
+        on_device = False
+
+    want = toys.answer(plain, NoDrafter(), inputs).rows
+    target = early(CausalTarget(model))
+    assert toys.answer(target, head(model), inputs, rule=Asking()).rows == want
+    assert toys.answer(target, head(model), inputs, rule=Exact()).rows == want
+
+
+def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    target = early(CausalTarget(model))
+    for seed in range(40):
+        sampling = Sampling(temperature=1 + seed / 100, seed=seed)
+        want = toys.answer(plain, NoDrafter(), inputs, 6, sampling).rows
+        assert toys.answer(target, NoDrafter(), inputs, 6, sampling).rows == want
+    (slab,) = target.decoder.engine.slabs.free
+    assert len(slab.lanes[1].rounds) == MOST_KEPT
 
 
 def test_laws_that_remember_wait_for_the_host() -> None:

@@ -1,6 +1,6 @@
 """Synthetic acceptance: complete rounds of a model with random weights, of which only the accepted count is made up.
 
-The rule inside does all its work; then the path becomes that of the first node at a depth that a table tells by row and
+The exact rule does all its work; then the path becomes that of the first node at a depth that a table tells by row and
 round, on the device. What is emitted means nothing, and every figure made with it is labelled synthetic. Two laws, both
 with an exact mean of tau - 1 over the table:
 
@@ -16,11 +16,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.exact import Exact, choices
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.tree import path_to
+from mmspec.tree import path_to, reached
 
 ROUNDS = 1024
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -72,17 +72,18 @@ class Synthetic:
 
     lossless = False
     invariant = False
+    on_device = True
     takes: tuple[Kind, ...] = Exact.takes
 
     def __init__(self, table: Tensor) -> None:
-        self.table, self.inner, self.round = table, Exact(), 0
+        self.table = table
+        self.round = torch.full((1,), -1, device=table.device)  # on the device, as a recorded round counts it
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """The path to the first node as deep as the table says, or as deep as there is one. See `Rule`."""
-        judged = self.inner(draft, scores, sampler, emitted)
-        wanted = self.table[: len(emitted), self.round % self.table.shape[1], None]
-        self.round += 1
+        choice = choices(draft, scores, sampler, emitted)
+        end = reached(draft, choice)
+        wanted = self.table[: len(emitted)].index_select(1, self.round.add_(1) % self.table.shape[1])
         depth = draft.depth if draft.valid is None else draft.depth.masked_fill(~draft.valid, 0)
         last = torch.where(depth <= wanted, depth, -1).argmax(-1)
-        assert judged.next is not None
-        return path_to(draft, last, judged.next)
+        return path_to(draft, last, choice.gather(1, end[:, None])[:, 0])

@@ -19,6 +19,7 @@ class Exact:
 
     lossless = True
     invariant = True
+    on_device = True
     takes: tuple[Kind, ...] = ("coupled", "point", "sampled")
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

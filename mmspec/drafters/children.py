@@ -21,6 +21,9 @@ from mmspec.contract import Kind
 from mmspec.placeholders import listed, rule_out
 from mmspec.sampling import Sampler
 
+if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
+    from mmspec.engine import top_k
+
 MANY, PART = 8192, 128
 """From which vocabulary on it is searched in parts, and of how many words."""
 
@@ -139,7 +142,8 @@ def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Ten
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
-    confidence, token = best_of_many(raced.log_softmax(-1), min(k, raced.shape[-1]))
+    _, token = best_of_many(raced, min(k, raced.shape[-1]))
+    confidence = raced.log_softmax(-1).gather(-1, token)  # a tree that asks for none is compiled without it
     # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
     token = torch.where(confidence == -torch.inf, token[..., :1], token)
     # sorting puts NaN first, and a node must not stand before its parent
@@ -147,8 +151,10 @@ def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(k)` of [.., V]: of a large vocabulary only the parts with the k highest maxima are searched, which
-    takes a GPU a few small launches instead of many."""
+    """`scores.topk(k)` of [.., V]: by kernels where there is CUDA; elsewhere only the parts of a large vocabulary with
+    the k highest maxima are searched."""
+    if scores.is_cuda and top_k.serves(scores, k):
+        return top_k.top_k(scores, k)
     size = scores.shape[-1]
     if size < MANY or k * PART > size:
         return scores.topk(k, dim=-1)

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mmspec.ancestry import ancestors
 from mmspec.contract import Draft
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Expand
@@ -32,8 +33,9 @@ class Level:
     most: int
 
 
-Plan = tuple[list[Level], Tensor]
-"""The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]."""
+Plan = tuple[list[Level], Tensor, Tensor]
+"""The levels of a static tree; parent and depth of every node, node 0 included: [N, 2]; who stands above whom, [N, N].
+"""
 
 
 @lru_cache(maxsize=64)
@@ -55,13 +57,14 @@ def planned(tree: tuple[Node, ...], device: torch.device) -> Plan:
         inner, origin = [index for index, _ in below], [lane for _, lane in below]
         itself = torch.eye(len(inner), dtype=torch.bool, device=device)
         above = torch.cat([above[listed(origin)], itself], -1)
-    return found, torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
+    layout = torch.tensor([(-1, 0), *((node.parent, node.level) for node in tree)], device=device)
+    return found, layout, ancestors(layout[None, :, 0])[0]
 
 
 def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan: Plan) -> Draft:
     """A static tree: the same nodes for every row and round, whatever the confidence. pending, emitted: [B]."""
     batch, tokens, paths = len(pending), pending[:, None], pending[:, None, None]
-    parts, layout = plan
+    parts, layout, above_all = plan
     laws: list[tuple[Tensor, Tensor]] = []
     for level, part in enumerate(parts):
         origin, above = part.origin.expand(batch, -1), part.above.expand(batch, -1, -1)
@@ -73,7 +76,8 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))
     parents, depth = layout.expand(batch, -1, -1).unbind(2)
-    draft = Draft(tokens, parents, depth, choice.kind, _levels=len(parts))
+    every = above_all.expand(batch, -1, -1)
+    draft = Draft(tokens, parents, depth, choice.kind, _ancestors=every, _levels=len(parts))
     if laws:
         draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=pending.device)
         for nodes, law in laws:

@@ -2,14 +2,15 @@
 
 A draft is padded to the next size with nodes that nobody sees. For every size, number of rows and size of the cache the
 forward is compiled once (`torch.compile`, whole graph, no dynamic shapes) and, on CUDA, captured in a graph; all sizes
-of a request are made ready with its prompt. Commits and whole drafts are recorded when the first of their size comes.
-The prompt itself is read by plain calls: its length is never the same.
+of a request are made ready with its prompt. Commits, whole drafts and rounds are recorded when the first of their size
+comes. The prompt itself is read by plain calls: its length is never the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,19 +18,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.cache import RowCache
-from mmspec.decoder import Decoder, Heard
+from mmspec.contract import Accepted, Draft, Rule
+from mmspec.decoder import Decoder, Heard, Played
 from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.attention import use_masked_attention, use_tree_attention
-from mmspec.engine.cache import AHEAD, FRONT, OVER, Slab, Slabs, StaticRows
+from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
-from mmspec.engine.graphs import Graph
+from mmspec.engine.graphs import Graph, copy_all
 from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
+from mmspec.finite import finite
+from mmspec.sampling import Sampler
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
+
+MOST_KEPT = 16
+"""Recorded rounds of different laws and rules on the same addresses."""
 
 Taps = tuple[int, ...]
 
@@ -38,34 +45,64 @@ Taps = tuple[int, ...]
 class Lane:
     """The inputs of one size, at constant addresses: tokens, depth [B, N], ancestors [B, N, N].
 
-    graphs: by taps, what runs the forward on them.
+    parents, valid [B, N], emitted, seeds, running [B]: what a rule looks at besides, which only whole rounds are told.
+    graphs: by taps, what runs the forward on them. rounds: what runs a whole round.
+    real, going: what `valid` and `running` hold, as far as the host knows.
     """
 
     tokens: Tensor
     depth: Tensor
     ancestors: Tensor
+    parents: Tensor
+    valid: Tensor
+    emitted: Tensor
+    seeds: Tensor
+    running: Tensor
     graphs: dict[Taps, Graph] = field(default_factory=dict)
+    rounds: dict[Any, Graph] = field(default_factory=dict)
+    real: int | None = None
+    going: list[bool] | None = None
 
     @classmethod
     @torch.inference_mode(False)  # see `Slab`
     def of(cls, rows: int, size: int, device: torch.device) -> Lane:
         """Empty ones."""
-        zeros = torch.zeros(rows, size, dtype=torch.long, device=device)
+        ids = torch.zeros(rows, size, dtype=torch.long, device=device)
         above = torch.eye(size, dtype=torch.bool, device=device).expand(rows, -1, -1)
-        return cls(zeros, zeros.clone(), above.clone())
+        each = torch.zeros(rows, dtype=torch.long, device=device)
+        real = torch.zeros_like(ids, dtype=torch.bool)
+        return cls(ids, ids.clone(), above.clone(), ids - 1, real, each, each.clone(), each.clone())
 
-    def load(self, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> None:
-        """Take over a draft of n nodes; those behind them see only what is committed, and no node sees them."""
+    def load(self, tokens: Tensor, depth: Tensor, ancestors: Tensor, **more: Tensor) -> None:
+        """Take over a draft of n nodes; those behind them see only what is committed, and no node sees them.
+
+        more: further inputs by name, [B, n] or [B].
+        """
+        given = {"tokens": tokens, **more}
         gap = self.tokens.shape[1] - tokens.shape[1]
-        if not gap:
-            self.tokens.copy_(tokens)
-            if tokens.shape[1] > 1:  # a single node always stands at depth 0 and sees itself
-                self.depth.copy_(depth)
-                self.ancestors.copy_(ancestors)
-            return
-        for static, given in ((self.tokens, tokens), (self.depth, depth)):
-            static.copy_(F.pad(given, (0, gap)))
-        self.ancestors.copy_(F.pad(ancestors, (0, gap, 0, gap)))
+        if gap or tokens.shape[1] > 1:  # a single node always stands at depth 0 and sees itself
+            given |= {"depth": depth, "ancestors": ancestors}
+        else:
+            given.pop("parents", None)
+        if gap:
+            given = {name: F.pad(each, (0, gap)) if each.dim() == 2 else each for name, each in given.items()}
+            given["ancestors"] = F.pad(ancestors, (0, gap, 0, gap))
+        copy_all([getattr(self, name) for name in given], list(given.values()))
+
+    def load_round(self, draft: Draft, emitted: Tensor, seeds: Tensor, running: list[bool]) -> None:
+        """The same, and all else of a round."""
+        more = {} if draft.valid is None else {"valid": draft.valid}
+        self.load(
+            draft.tokens, draft.depth, draft.ancestors, parents=draft.parents, emitted=emitted, seeds=seeds, **more
+        )
+        if draft.valid is not None:
+            self.real = None
+        elif self.real != draft.size:
+            self.valid.copy_(torch.arange(self.valid.shape[1], device=self.valid.device) < draft.size)
+            self.real = draft.size
+        if self.going != running:  # hardly ever, so that the copy from the host does not matter
+            self.running.copy_(torch.tensor(running))
+            self.going = running
 
 
 class Engine:
@@ -123,6 +160,35 @@ class Engine:
         logits, states = graph()
         return Heard(logits[:, :nodes], {tap: found[:, :nodes] for tap, found in states.items()})
 
+    def play(
+        self,
+        cache: RowCache,
+        draft: Draft,
+        rule: Rule,
+        sampler: Sampler,
+        emitted: Tensor,
+        running: list[bool],
+        taps: Taps = (),
+    ) -> Played:
+        """Verify a draft, judge it and commit what was accepted, on CUDA in one launch.
+
+        Args: rule: one that is `on_device`. sampler: one that does not remember. emitted: [B]. running: rows that have
+            not ended, as far as the host knows; nothing is kept of the others.
+        """
+        assert isinstance(cache, StaticRows)
+        size = self.padded(draft.size)
+        room = cache.most + draft.levels + 1
+        if size > cache.slab.front or room > cache.slab.room:
+            cache.grow(max(size, cache.slab.front), max(room, cache.slab.room))
+        graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler)
+        cache.slab.lanes[size].load_round(draft, emitted, sampler.seeds, running)
+        logits, states, path, (count, following, after), numbers = graph()
+        accepted = Accepted(path, count, following, running=running)
+        cache.note(draft, accepted)
+        nodes = draft.size
+        heard = Heard(logits[:, :nodes], {tap: found[:, :nodes] for tap, found in states.items()})
+        return Played(heard, accepted, after, numbers)
+
     def padded(self, nodes: int) -> int:
         """The size at which a draft of that many nodes is forwarded."""
         return padded(nodes, self.sizes)
@@ -137,11 +203,42 @@ class Engine:
         heard = self.decoder.step(slab, tokens, depth, ancestors, taps, **more)
         return heard.logits, heard.taps
 
-    def _graph(self, slab: Slab, size: int, taps: Taps) -> Graph:
-        """What forwards the nodes of a lane; made, and for new shapes compiled, if it is not there yet."""
+    def _lane(self, slab: Slab, size: int) -> Lane:
         if size not in slab.lanes:
             slab.lanes[size] = Lane.of(slab.form.rows, size, slab.form.device)
-        lane = slab.lanes[size]
+        lane: Lane = slab.lanes[size]
+        return lane
+
+    def _round(self, slab: Slab, size: int, longest: int, taps: Taps, rule: Rule, sampler: Sampler) -> Graph:
+        """What plays a round with the nodes of a lane, whose paths have at most `longest` nodes; recorded if it is not
+        there yet."""
+        lane = self._lane(slab, size)
+        key = longest, taps, rule, replace(sampler.sampling, seed=0)
+        if key not in lane.rounds:
+            sampler = copy(sampler)
+
+            def run() -> Any:
+                """Judges what was forwarded, and keeps it in rows that are running."""
+                logits, states = self.compiled(slab, lane.tokens, lane.depth, lane.ancestors, taps)
+                nodes = lane.tokens, lane.parents, lane.depth
+                draft = Draft(*nodes, valid=lane.valid, _ancestors=lane.ancestors, _levels=longest - 1)
+                sampler.restart(lane.seeds)
+                accepted = rule(draft, sampler.warp(draft, logits), sampler, lane.emitted)
+                assert accepted.next is not None
+                slab.keep(accepted.path, accepted.count * lane.running)
+                ends = accepted.count, accepted.next, lane.emitted + accepted.count
+                return logits, states, accepted.path, ends, finite(logits)
+
+            lane.running.zero_()  # while it is recorded
+            lane.going = None
+            for old in list(lane.rounds)[: max(0, len(lane.rounds) + 1 - MOST_KEPT)]:
+                del lane.rounds[old]
+            lane.rounds[key] = Graph(run, self.compiled.place(slab.form.device))
+        return lane.rounds[key]
+
+    def _graph(self, slab: Slab, size: int, taps: Taps) -> Graph:
+        """What forwards the nodes of a lane; made, and for new shapes compiled, if it is not there yet."""
+        lane = self._lane(slab, size)
         if taps not in lane.graphs:
             inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps
             lane.graphs[taps] = self.compiled.graph(slab.form.device, *inputs)

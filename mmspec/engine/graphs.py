@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 WARM = 3
 """Calls before the capture: kernels are compiled and chosen, workspaces allocated."""
@@ -62,7 +62,7 @@ class Graph:
             return self.run()
         with self.place.lock:
             self.captured.replay()
-            return tree_map_only(torch.Tensor, torch.clone, self.results)
+            return copied(self.results)
 
 
 class Recorded:
@@ -81,7 +81,28 @@ class Recorded:
 
     def __call__(self, *given: Tensor) -> Any:
         """What the function gives for these. Tensors may lie on the host."""
-        for static, new in zip(self.inputs, given, strict=True):
-            into = static if new.shape == static.shape else static[:, : new.shape[1]]
-            into.copy_(new, non_blocking=True)
+        held = zip(self.inputs, given, strict=True)
+        copy_all([static if new.shape == static.shape else static[:, : new.shape[1]] for static, new in held], given)
         return self.graph()
+
+
+def copied(results: Any) -> Any:
+    """The same tree with copies in the place of its tensors."""
+    leaves, form = tree_flatten(results)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    copy_all(copies, tensors)
+    left = iter(copies)
+    return tree_unflatten([next(left) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
+
+
+def copy_all(into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy tensors into others of their shapes, those of one kind in one launch. They may come from the host."""
+    kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for static, new in zip(into, given, strict=True):
+        kind = static.dtype, new.dtype, new.device, static.stride() == new.stride()  # others are copied one by one
+        some, others = kinds.setdefault(kind, ([], []))
+        some.append(static)
+        others.append(new)
+    for some, others in kinds.values():
+        torch._foreach_copy_(some, others, non_blocking=True)
