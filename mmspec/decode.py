@@ -6,7 +6,7 @@ accepted = the path that the rule keeps, and the token that follows it
 
 A round ends when the host has read what was accepted. Where target and drafter need not know it, the next round starts
 before (`early` of `State` and of `Drafting`): then a GPU never waits for the host. The last such round may be in vain.
-A target that `plays` a round verifies, judges and commits it in one launch.
+A target that can `play` a round verifies, judges and commits it in one launch.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ def decode(
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     early = state.early and getattr(drafting, "early", False)
-    plays = early and state.plays and getattr(rule, "on_device", False)
+    whole: Any = target if early and state.plays and getattr(rule, "on_device", False) else None
     yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
 
     def keep(one: Started) -> None:
         """Tell target and drafter what was accepted."""
         begun = clock()
-        if not plays:
+        if whole is None:
             target.commit(state, one.draft, one.accepted)
         committed = clock()
         drafting.observe(state, one.draft, one.verified, one.accepted)
@@ -142,8 +142,8 @@ def decode(
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
-        if plays:
-            verified, accepted = target.play(state, draft, rule)
+        if whole is not None:
+            verified, accepted = whole.play(state, draft, rule)
             checked = clock()
         else:
             verified = target.verify(state, draft)

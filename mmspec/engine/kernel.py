@@ -6,7 +6,7 @@
   that keys and values are read once for all of them) and one part of the committed prefix. The number of parts follows
   from the size of the buffer and of the device alone, so a CUDA graph stays valid; the part itself follows from the
   row's length, read on the device. Windowed layers begin at the first position that any node sees.
-- The last part also takes the tree: whether node i sees node j is a bit of an ancestor word.
+- One more part takes the tree: whether node i sees node j is a bit of an ancestor word.
 - Scores, running maxima and sums are float32; exponentials have base 2. Parts are joined by their maxima.
 
 Which calls it serves (`serves`): half, bfloat16 and float32, heads of at most 256; any number of nodes. Heads are
@@ -110,7 +110,7 @@ def _parts(
     low = length * 0
     if WINDOWED:
         low = tl.maximum(length - window + 1, 0)
-    share = tl.cdiv(tl.cdiv(length - low, SLOTS), parts) * SLOTS
+    share = tl.cdiv(tl.cdiv(length - low, SLOTS), parts - 1) * SLOTS  # the last part's begins at the end
     begin = low + part * share
     end = tl.minimum(begin + share, length)
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -217,7 +217,7 @@ def tree_attention(
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(items)))
     tile = 64 if wide * query.element_size() <= 256 else 32
     tiles = triton.cdiv(items, rows)
-    parts = part_count(pairs * tiles, triton.cdiv(slots - front, tile), query.device)
+    parts = 1 + part_count(pairs * tiles, triton.cdiv(slots - front, tile), query.device)
     tops = torch.empty(pairs, parts, items, dtype=torch.float32, device=query.device)
     totals = torch.empty_like(tops)
     mixes = torch.empty(pairs, parts, items, size, dtype=torch.float32, device=query.device)
