@@ -108,13 +108,13 @@ def decode(
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     early = state.early and getattr(drafting, "early", False)
-    whole: Any = target if early and state.plays and getattr(rule, "on_device", False) else None
+    at_once: Any = target if early and state.plays and getattr(rule, "on_device", False) else None
     yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
 
     def keep(one: Started) -> None:
         """Tell target and drafter what was accepted."""
         begun = clock()
-        if whole is None:
+        if at_once is None:
             target.commit(state, one.draft, one.accepted)
         committed = clock()
         drafting.observe(state, one.draft, one.verified, one.accepted)
@@ -142,8 +142,8 @@ def decode(
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
-        if whole is not None:
-            verified, accepted = whole.play(state, draft, rule)
+        if at_once is not None:
+            verified, accepted = at_once.play(state, draft, rule)
             checked = clock()
         else:
             verified = target.verify(state, draft)

@@ -466,3 +466,15 @@ def test_a_head_has_the_shape_of_the_model_s_layers() -> None:
     assert head.layer.self_attn.q_proj.weight.shape == (64, 32)
     assert head.draft_ids is None
     assert head_like(model, 7).draft_ids.tolist() == [*range(7)]
+
+
+def test_forwards_without_the_engine_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CausalTarget, "compile", partialmethod(CausalTarget.compile, backend="eager"))
+    gpu(stage="sweep,rounds", small=True, out=tmp_path, models="speech-0.5b", compile=True, plain=False)
+    assert json.loads((tmp_path / "sweep.json").read_text())["records"].keys() == {"speech-0.5b, compiled"}
+    records = json.loads((tmp_path / "rounds.json").read_text())["records"]
+    assert {tuple(record["plain_ms"]) for record in records.values() if "plain_ms" in record} == {
+        ("our loop, compiled",)
+    }
+    with pytest.raises(InputError, match="--compile"):
+        gpu(stage="sweep", small=True, out=tmp_path, plain=False)

@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Settings:
-    """small: shrunken models and counts. dtype: of the weights. compile: whether the static engine is measured, too.
+    """small: shrunken models and counts. dtype: of the weights. compile, plain: whether the static engine and forwards
+    without it are measured.
 
     repeats: measurements of a figure. tokens: new ones of an answer. rows: of a batch. depths, nodes: those of rounds
     and of the sweep; none for the stage's own.
@@ -37,6 +38,7 @@ class Settings:
     device: str = "cuda"
     dtype: str = "bfloat16"
     compile: bool = True
+    plain: bool = True
     repeats: int = 5
     tokens: int = 256
     rows: int = 1
@@ -83,7 +85,8 @@ class Bench:
     @property
     def kinds(self) -> dict[str, bool]:
         """The kinds of forward that are measured, and whether each is compiled."""
-        return {"plain": False, "compiled": True} if self.settings.compile else {"plain": False}
+        kinds = {"plain": (False, self.settings.plain), "compiled": (True, self.settings.compile)}
+        return {name: compiled for name, (compiled, wanted) in kinds.items() if wanted}
 
     def record(self, key: str, make: Callable[[], dict[str, Any]]) -> None:
         """Make a record unless it is there. One that cannot be made is noted with its reason, and the run goes on.

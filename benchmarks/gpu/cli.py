@@ -35,6 +35,10 @@ def gpu(
         bool | None,
         typer.Option("--compile/--no-compile", help="Measure the static engine, too. Default: not with --small."),
     ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain/--no-plain", help="Measure forwards without it, too, in sweep, rounds and real."),
+    ] = True,
     repeats: Annotated[int, typer.Option(help="Measurements of a figure.")] = 5,
     tokens: Annotated[int, typer.Option(help="New tokens of an answer.")] = 256,
     rows: Annotated[int, typer.Option(help="Rows of a batch, in baselines, sweep, equality and rounds.")] = 1,
@@ -69,11 +73,15 @@ def gpu(
         raise InputError(f"dtype={dtype} is not valid: {', '.join(DTYPES[:-1])}")
     if repeats < 1 or tokens < 2 or rows < 1:
         raise InputError(f"repeats={repeats}, tokens={tokens}, rows={rows} are not valid: at least 1, 2, 1 are needed")
+    compiles = not small if compile is None else compile
+    if not (plain or compiles):
+        raise InputError("--no-plain and no compiled forwards leave nothing to measure: add --compile")
     settings = Settings(
         small=small,
         device=device or ("cpu" if small else "cuda"),
         dtype=dtype,
-        compile=not small if compile is None else compile,
+        compile=compiles,
+        plain=plain,
         repeats=min(repeats, SMALL_REPEATS) if small else repeats,
         tokens=min(tokens, SMALL_TOKENS) if small else tokens,
         rows=rows,
