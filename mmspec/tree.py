@@ -30,17 +30,17 @@ def reached(draft: Draft, choice: Tensor) -> Tensor:
     taken[:, 0] = True
     if draft.valid is not None:
         taken &= draft.valid
-    on_path = ~(draft.ancestors & ~taken[:, None, :]).any(-1)
-    return torch.where(on_path, draft.depth, -1).argmax(-1)  # the first of equals, so twins cannot matter
+    on_path = (draft.ancestors <= taken[:, None, :]).all(-1)
+    return ((draft.depth + 1) * on_path).argmax(-1)  # the first of equals, so twins cannot matter
 
 
 def path_to(draft: Draft, last: Tensor, following: Tensor) -> Accepted:
     """The path from node 0 to node `last` [B], with the next pending token `following` [B]."""
     count = draft.depth.gather(1, last[:, None])[:, 0] + 1
-    on_path = draft.ancestors[torch.arange(len(last), device=last.device), last]
-    order = torch.where(on_path, torch.arange(draft.size, device=last.device), draft.size)
-    path = order.sort(-1).values[:, : draft.longest]
-    return Accepted(torch.where(path < draft.size, path, 0), count, following)
+    on_path = draft.ancestors.gather(1, last[:, None, None].expand(-1, -1, draft.size))[:, 0]
+    nodes = on_path * torch.arange(draft.size, device=last.device)
+    path = nodes.new_zeros(len(last), draft.longest).scatter_add_(1, draft.depth, nodes)  # one node of every depth
+    return Accepted(path, count, following)
 
 
 def children(draft: Draft) -> Tensor:

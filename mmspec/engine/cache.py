@@ -166,8 +166,8 @@ class Slab:
         """
         place = torch.arange(path.shape[1], device=path.device)
         kept = place < count[:, None]
-        goal = torch.where(kept, self.front + self.positions() + place, 0)  # the others: node 0 onto itself
-        source = torch.where(kept, path, 0)
+        goal = (self.front + self.positions() + place) * kept  # the others: node 0 onto itself
+        source = path * kept
         rows = torch.arange(len(path), device=path.device)[:, None]
         if len(self.kv) > FEW:
             self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]

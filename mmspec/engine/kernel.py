@@ -28,9 +28,10 @@ from torch import Tensor
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_ROWS = 64
 """Query rows of a program: the height of the matrix unit's tile."""
-MOST_PARTS = 32
-WAVES = 2
-"""Programs per multiprocessor that splitting aims at."""
+MOST_PARTS = 16
+WAVES, SHARED_WAVES = 2, 1
+"""Programs per multiprocessor that splitting aims at; where heads share keys, parts read little beside what they leave.
+"""
 
 
 def serves(query: Tensor) -> bool:
@@ -217,7 +218,8 @@ def tree_attention(
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(items)))
     tile = 64 if wide * query.element_size() <= 256 else 32
     tiles = triton.cdiv(items, rows)
-    parts = 1 + part_count(pairs * tiles, triton.cdiv(slots - front, tile), query.device)
+    waves = WAVES if kv_heads == heads else SHARED_WAVES
+    parts = 1 + part_count(pairs * tiles, triton.cdiv(slots - front, tile), waves, query.device)
     tops = torch.empty(pairs, parts, items, dtype=torch.float32, device=query.device)
     totals = torch.empty_like(tops)
     mixes = torch.empty(pairs, parts, items, size, dtype=torch.float32, device=query.device)
@@ -250,11 +252,18 @@ def tree_attention(
             SLOTS=tile,
             WINDOWED=window > 0,
             CAPPED=softcap > 0,
-            num_warps=8 if wide > 128 else 4,
             num_stages=3 if wide * query.element_size() <= 512 else 2,  # as many tiles as shared memory holds
         )
         _join[(pairs, items)](
-            tops, totals, mixes, out, kv_heads, parts, **shape, PARTS=triton.next_power_of_2(parts), num_warps=2
+            tops,
+            totals,
+            mixes,
+            out,
+            kv_heads,
+            parts,
+            **shape,
+            PARTS=triton.next_power_of_2(parts),
+            num_warps=4 if wide > 128 else 2,
         )
     return out
 
@@ -276,9 +285,9 @@ def _shape_of(
     return query.new_empty(batch, nodes, heads, size)
 
 
-def part_count(programs: int, blocks: int, device: torch.device) -> int:
-    """Into how many parts the prefix is cut, so that `WAVES` programs run per multiprocessor; at most one per block."""
-    return max(1, min(MOST_PARTS, blocks, WAVES * _multiprocessors(device) // programs))
+def part_count(programs: int, blocks: int, waves: int, device: torch.device) -> int:
+    """Into how many parts the prefix is cut, so that `waves` programs run per multiprocessor; at most one per block."""
+    return max(1, min(MOST_PARTS, blocks, waves * _multiprocessors(device) // programs))
 
 
 @cache
