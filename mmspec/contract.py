@@ -154,7 +154,7 @@ class Verified:
     """What one target forward said about a draft.
 
     logits: [B, N, V] raw next-token logits after each node (guided logits for guided targets); continuous targets put
-        what their rule needs here.
+        what their rule needs here. [B, 0, V] of a round that was played in one launch.
     taps: tap index -> [B, N, H] hidden states of the nodes, as asked for in `Needs.taps`.
     """
 
@@ -311,8 +311,8 @@ class TextTarget(Target, Protocol):
 class Drafting(Protocol):
     """A drafter at work on one request.
 
-    One that observes a round before the host side of `Accepted` is filled says `early = True`, and offers
-    `ahead(state)`: whether it can propose the next draft, of `State.shape`, before that, too.
+    One that observes a round before the host side of `Accepted` is filled, and without its logits, says `early = True`,
+    and offers `ahead(state)`: whether it can propose the next draft, of `State.shape`, before that, too.
     """
 
     def propose(self, state: State) -> Draft:

@@ -40,8 +40,8 @@ class Heard:
 
 @dataclass
 class Played:
-    """What a round in one launch left: what was heard of the nodes, what was accepted of them and is committed, how
-    many tokens each row has emitted now [B], and whether the logits are numbers []."""
+    """What a round in one launch left: the taps of the nodes (and no logits, [B, 0, V]), what was accepted of them and
+    is committed, how many tokens each row has emitted now [B], and whether the logits are numbers []."""
 
     heard: Heard
     accepted: Accepted
@@ -74,6 +74,7 @@ class Runner(Protocol):
         emitted: Tensor,
         running: list[bool],
         taps: tuple[int, ...] = (),
+        often: bool = False,
     ) -> Played:
         """See `mmspec.engine.engine.Engine.play`."""
 

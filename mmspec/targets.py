@@ -265,7 +265,10 @@ class CausalTarget:
         assert isinstance(state, CausalState)
         assert self.decoder.engine is not None
         running = [not done for done in state.done]
-        played = self.decoder.engine.play(state.cache, draft, rule, state.sampler, state.emitted, running, state.taps)
+        often = state.shape is None and state.sampler.greedy  # otherwise every size or temperature would be compiled
+        played = self.decoder.engine.play(
+            state.cache, draft, rule, state.sampler, state.emitted, running, state.taps, often
+        )
         state.emitted, state.finite, state.pending = played.emitted, played.finite, played.accepted.next
         return Verified(played.heard.logits, played.heard.taps), played.accepted
 

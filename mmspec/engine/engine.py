@@ -63,6 +63,11 @@ class Lane:
     real: int | None = None
     going: list[bool] | None = None
 
+    @property
+    def told(self) -> tuple[Tensor, ...]:
+        """What `judge` is told of a draft."""
+        return self.tokens, self.parents, self.depth, self.ancestors, self.valid, self.emitted, self.seeds
+
     @classmethod
     @torch.inference_mode(False)  # see `Slab`
     def of(cls, rows: int, size: int, device: torch.device) -> Lane:
@@ -105,6 +110,31 @@ class Lane:
             self.going = running
 
 
+def judge(
+    logits: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    depth: Tensor,
+    ancestors: Tensor,
+    valid: Tensor,
+    emitted: Tensor,
+    seeds: Tensor,
+    rule: Rule,
+    sampler: Sampler,
+    longest: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What becomes of a verification, as tensors: path, count and next token of `Accepted`, how many tokens each row
+    has emitted then, and whether the logits are numbers.
+
+    Args: logits: [B, N, V]. Then the fields of `Lane`. longest: nodes of the longest path.
+    """
+    draft = Draft(tokens, parents, depth, valid=valid, _ancestors=ancestors, _levels=longest - 1)
+    sampler.restart(seeds)
+    accepted = rule(draft, sampler.warp(draft, logits), sampler, emitted)
+    assert accepted.next is not None
+    return accepted.path, accepted.count, accepted.next, emitted + accepted.count, finite(logits)
+
+
 class Engine:
     """Runs the verifications of a `mmspec.decoder.Decoder`.
 
@@ -130,6 +160,7 @@ class Engine:
         if backend is not None:
             fuse(decoder.language())
         self.compiled = Compiled(self._step, backend, type(decoder.model).__name__)
+        self.judging = Compiled(judge, backend, "an acceptance rule")
 
     def steps(
         self, net: nn.Module, forward: Callable[..., Tensor], name: str, widths: tuple[int, ...] = WIDTHS
@@ -169,24 +200,25 @@ class Engine:
         emitted: Tensor,
         running: list[bool],
         taps: Taps = (),
+        often: bool = False,
     ) -> Played:
         """Verify a draft, judge it and commit what was accepted, on CUDA in one launch.
 
         Args: rule: one that is `on_device`. sampler: one that does not remember. emitted: [B]. running: rows that have
-            not ended, as far as the host knows; nothing is kept of the others.
+            not ended, as far as the host knows; nothing is kept of the others. often: whether such rounds come often
+            enough for the rule to be compiled, too.
         """
         assert isinstance(cache, StaticRows)
         size = self.padded(draft.size)
         room = cache.most + draft.levels + 1
         if size > cache.slab.front or room > cache.slab.room:
             cache.grow(max(size, cache.slab.front), max(room, cache.slab.room))
-        graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler)
+        graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler, often)
         cache.slab.lanes[size].load_round(draft, emitted, sampler.seeds, running)
-        logits, states, path, (count, following, after), numbers = graph()
+        nothing, states, path, count, following, after, numbers = graph()
         accepted = Accepted(path, count, following, running=running)
         cache.note(draft, accepted)
-        nodes = draft.size
-        heard = Heard(logits[:, :nodes], {tap: found[:, :nodes] for tap, found in states.items()})
+        heard = Heard(nothing, {tap: found[:, : draft.size] for tap, found in states.items()})
         return Played(heard, accepted, after, numbers)
 
     def padded(self, nodes: int) -> int:
@@ -209,25 +241,23 @@ class Engine:
         lane: Lane = slab.lanes[size]
         return lane
 
-    def _round(self, slab: Slab, size: int, longest: int, taps: Taps, rule: Rule, sampler: Sampler) -> Graph:
+    def _round(
+        self, slab: Slab, size: int, longest: int, taps: Taps, rule: Rule, sampler: Sampler, often: bool
+    ) -> Graph:
         """What plays a round with the nodes of a lane, whose paths have at most `longest` nodes; recorded if it is not
         there yet."""
         lane = self._lane(slab, size)
-        key = longest, taps, rule, replace(sampler.sampling, seed=0)
+        key = longest, taps, rule, replace(sampler.sampling, seed=0), often
         if key not in lane.rounds:
             sampler = copy(sampler)
+            judged: Any = self.judging if often else judge
 
             def run() -> Any:
-                """Judges what was forwarded, and keeps it in rows that are running."""
+                """Keeps what is accepted in rows that are running. Nobody asks for logits: they are large."""
                 logits, states = self.compiled(slab, lane.tokens, lane.depth, lane.ancestors, taps)
-                nodes = lane.tokens, lane.parents, lane.depth
-                draft = Draft(*nodes, valid=lane.valid, _ancestors=lane.ancestors, _levels=longest - 1)
-                sampler.restart(lane.seeds)
-                accepted = rule(draft, sampler.warp(draft, logits), sampler, lane.emitted)
-                assert accepted.next is not None
-                slab.keep(accepted.path, accepted.count * lane.running)
-                ends = accepted.count, accepted.next, lane.emitted + accepted.count
-                return logits, states, accepted.path, ends, finite(logits)
+                path, count, *more = judged(logits, *lane.told, rule, sampler, longest)
+                slab.keep(path, count * lane.running)
+                return logits[:, :0], states, path, count, *more
 
             lane.running.zero_()  # while it is recorded
             lane.going = None
