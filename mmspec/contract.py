@@ -175,6 +175,7 @@ class Accepted:
         emitted ids, and how many of these were drafted. A row that is already done, or is cut short by a stop, emits
         fewer tokens than `count` says.
     running: rows that had not ended when the round was started, as far as the host knew; none stands for all.
+    report: of a round that was played in one launch, what the stop rule asks for.
     """
 
     path: Tensor
@@ -185,6 +186,7 @@ class Accepted:
     emitted: list[list[int]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
     running: list[bool] = field(default_factory=list)
+    report: Tensor | None = None
 
     @property
     def committed(self) -> Tensor:

@@ -41,12 +41,11 @@ class Heard:
 @dataclass
 class Played:
     """What a round in one launch left: the taps of the nodes (and no logits, [B, 0, V]), what was accepted of them and
-    is committed, how many tokens each row has emitted now [B], and whether the logits are numbers []."""
+    is committed, and how many tokens each row has emitted now [B]."""
 
     heard: Heard
     accepted: Accepted
     emitted: Tensor
-    finite: Tensor
 
 
 class Runner(Protocol):

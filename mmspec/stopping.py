@@ -60,12 +60,8 @@ class TextStop:
         return first
 
     def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
-        """Whether logits are numbers, how many nodes were accepted, what follows them, which they are, their tokens."""
-        assert accepted.next is not None
-        numbers = accepted.count.new_ones(()) if state.finite is None else state.finite
-        tokens = draft.tokens.gather(1, accepted.path)
-        columns = numbers.expand(len(tokens), 1), accepted.count[:, None], accepted.next[:, None], accepted.path, tokens
-        return torch.cat(columns, 1)
+        """See `report`, which a round in one launch brings along."""
+        return report(draft, accepted, state.finite) if accepted.report is None else accepted.report
 
     def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[list[int]]) -> None:
         """Fill the host side of `accepted`; extend `state.ids`; mark rows that end; say how much room is left.
@@ -107,3 +103,13 @@ class TextStop:
         text, before = self.text_of(tail), self.text_of(tail[:-1])
         known = len(commonprefix([text, before]))  # not len(before): half a character decodes to something else
         return any(text.find(string, max(0, known - len(string) + 1)) >= 0 for string in self.strings)
+
+
+def report(draft: Draft, accepted: Accepted, numbers: Tensor | None) -> Tensor:
+    """[B, 3 + 2 A] what the host must know of a round: whether logits are numbers (as `numbers` says, []), how many
+    nodes were accepted, what follows them, which they are, their tokens."""
+    assert accepted.next is not None
+    numbers = accepted.count.new_ones(()) if numbers is None else numbers
+    tokens = draft.tokens.gather(1, accepted.path)
+    columns = numbers.expand(len(tokens), 1), accepted.count[:, None], accepted.next[:, None], accepted.path, tokens
+    return torch.cat(columns, 1)

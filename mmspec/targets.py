@@ -269,7 +269,7 @@ class CausalTarget:
         played = self.decoder.engine.play(
             state.cache, draft, rule, state.sampler, state.emitted, running, state.taps, often
         )
-        state.emitted, state.finite, state.pending = played.emitted, played.finite, played.accepted.next
+        state.emitted, state.pending = played.emitted, played.accepted.next
         return Verified(played.heard.logits, played.heard.taps), played.accepted
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:

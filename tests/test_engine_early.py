@@ -393,6 +393,8 @@ def test_recorded_rounds_say_the_same(device: str, name: str) -> None:
     model = toys.llama().to(device)
     inputs = {name: value.to(device) for name, value in toys.prompts(17, 9, 14).items()}
     drafter = DRAFTERS[name](model) if name in DRAFTERS else "none"
+    if drafter != "none":
+        drafter.net.to(device)
     plain = mmspec.load(model, "none", compile=False)
     going = mmspec.load(model, drafter, shape="own", compile=False)
     early(going.target)

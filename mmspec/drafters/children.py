@@ -142,10 +142,10 @@ def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Ten
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
-    _, token = best_of_many(raced, min(k, raced.shape[-1]))
+    highest, token = best_of_many(raced, min(k, raced.shape[-1]))
     confidence = raced.log_softmax(-1).gather(-1, token)  # a tree that asks for none is compiled without it
     # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
-    token = torch.where(confidence == -torch.inf, token[..., :1], token)
+    token = torch.where(highest == -torch.inf, token[..., :1], token)
     # sorting puts NaN first, and a node must not stand before its parent
     return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
 

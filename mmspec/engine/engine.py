@@ -31,6 +31,7 @@ from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
 from mmspec.finite import finite
 from mmspec.sampling import Sampler
+from mmspec.stopping import report
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
@@ -123,8 +124,8 @@ def judge(
     sampler: Sampler,
     longest: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What becomes of a verification, as tensors: path, count and next token of `Accepted`, how many tokens each row
-    has emitted then, and whether the logits are numbers.
+    """What becomes of a verification, as tensors: path, count, next token and report of `Accepted`, and how many tokens
+    each row has emitted then.
 
     Args: logits: [B, N, V]. Then the fields of `Lane`. longest: nodes of the longest path.
     """
@@ -132,7 +133,8 @@ def judge(
     sampler.restart(seeds)
     accepted = rule(draft, sampler.warp(draft, logits), sampler, emitted)
     assert accepted.next is not None
-    return accepted.path, accepted.count, accepted.next, emitted + accepted.count, finite(logits)
+    told = report(draft, accepted, finite(logits))
+    return accepted.path, accepted.count, accepted.next, told, emitted + accepted.count
 
 
 class Engine:
@@ -215,11 +217,11 @@ class Engine:
             cache.grow(max(size, cache.slab.front), max(room, cache.slab.room))
         graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler, often)
         cache.slab.lanes[size].load_round(draft, emitted, sampler.seeds, running)
-        nothing, states, path, count, following, after, numbers = graph()
-        accepted = Accepted(path, count, following, running=running)
+        nothing, states, path, count, following, told, after = graph()
+        accepted = Accepted(path, count, following, running=running, report=told)
         cache.note(draft, accepted)
         heard = Heard(nothing, {tap: found[:, : draft.size] for tap, found in states.items()})
-        return Played(heard, accepted, after, numbers)
+        return Played(heard, accepted, after)
 
     def padded(self, nodes: int) -> int:
         """The size at which a draft of that many nodes is forwarded."""
