@@ -17,7 +17,7 @@ from mmspec.drafters.children import MANY, PART, best_of_many
 from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
 from mmspec.engine.fusing import Part, fuse
-from mmspec.engine.graphs import Place, Recorded
+from mmspec.engine.graphs import Graph, Place, Recorded
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 5]])
 
@@ -197,6 +197,21 @@ def test_a_recorded_function_reads_what_it_is_given() -> None:
     assert recorded(IDS, torch.tensor([1, 2])).tolist() == [6, 10]
     assert recorded(torch.tensor([[1], [2]]), torch.tensor([3, 4])).tolist() == [4, 6]
     assert seen[-1].tolist() == [[1, 6, 7], [2, 9, 5]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_graph_keeps_what_cublas_works_in() -> None:
+    """Graphs of others, torch's own and those that go, free what cuBLAS keeps: replays may not point to it."""
+    some, other = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((32, 8192), (8192, 512)))
+    place = Place(some.device)
+    want = some @ other
+    graph, gone = (Graph(lambda: some @ other, place) for _ in range(2))
+    del gone
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    for _ in range(3):
+        assert torch.allclose(graph().float(), want.float(), atol=1.0)
 
 
 # The best of a large vocabulary ------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class Graph:
                 self._capture()
 
     def _capture(self) -> None:
+        from torch._inductor.cudagraph_trees import clear_cublas_manager
+
         place, here = self.place, torch.cuda.current_stream()
         place.stream.wait_stream(here)
         with torch.cuda.stream(place.stream):
@@ -52,8 +54,12 @@ class Graph:
                 self.run()
         here.wait_stream(place.stream)
         self.captured = torch.cuda.CUDAGraph()
-        # other threads may allocate meanwhile
-        with torch.cuda.graph(self.captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"):
+        # What cuBLAS works in comes from the pool and stays with it: what it keeps by stream is freed when any graph of
+        # the stream goes, or torch records one of its own (pytorch issue 193402). Other threads may allocate meanwhile.
+        capture = torch.cuda.graph(
+            self.captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"
+        )
+        with clear_cublas_manager(), capture:
             self.results = self.run()
 
     def __call__(self) -> Any:
