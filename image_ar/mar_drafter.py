@@ -41,8 +41,7 @@ class MarDrafter:
     """Drafts with a MAR that shares the target's VAE, grid and noise schedule.
 
     Args: model: a `Mar`. length: groups drafted per round (gamma). alone: share of the plan's first steps that the
-    target
-        takes alone, because little is known then and drafts are poor (token pre-filling).
+        target takes alone, because little is known then and drafts are poor (token pre-filling).
     """
 
     kinds: frozenset[Kind] = frozenset({"aligned", "masked"})
@@ -50,6 +49,7 @@ class MarDrafter:
     shapes = CHAINS
     trained = True
     method = "mar"
+    command = "mmspec train target mar-mini"  # with its model
     source = "continuous speculative decoding, arXiv 2411.11925"
     fits: tuple[str, ...] = ("vocab_size",)
 

@@ -175,7 +175,7 @@ class Accepted:
         emitted ids, and how many of these were drafted. A row that is already done, or is cut short by a stop, emits
         fewer tokens than `count` says.
     running: rows that had not ended when the round was started, as far as the host knew; none stands for all.
-    report: of a round that was played in one launch, what the stop rule asks for.
+    report: of a round that was played in one launch, what the stop rule asks for: `mmspec.stopping.report`.
     """
 
     path: Tensor
@@ -217,8 +217,8 @@ class State:
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
     early: whether the target can commit a round before the host has read it, so that the next one can be started.
-    plays: whether it can do so in the launch that verifies it, with rules that say `on_device = True`: it then offers
-        `play`, see `mmspec.targets.CausalTarget`.
+    plays: whether it can do so in the launch that verifies it, with rules that say `on_device = True`; the target is
+        then a `PlayingTarget`.
     prompt_taps, prompt_embeddings: what `Needs` asked for: tap -> [B, T, H], and [B, T, H], valid for the first
         prompt_length[b] positions of a row.
     prompt_focus: with `Needs.focus`, [B, T] float32.
@@ -258,6 +258,11 @@ class State:
         """How many levels this round's draft may have: those of `shape`, else the drafter's `own`; at most `room`."""
         return max(0, min(own if self.shape is None else self.shape.depth, self.room))
 
+    def often(self, sampler: Sampler) -> bool:
+        """Whether rounds like this one come often enough to be compiled as a whole: not those of each of the sizes that
+        `auto` tries, or of every temperature."""
+        return self.shape is None and sampler.greedy
+
     def nodes(self, own: int) -> int:
         """How many nodes this round's draft may have, node 0 included: those of `shape`, else the drafter's `own`."""
         return own if self.shape is None else self.shape.total
@@ -292,6 +297,13 @@ class Target(Protocol):
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Keep the accepted path, forget every other node, take over the new pending token."""
+
+
+class PlayingTarget(Target, Protocol):
+    """One whose states say `plays`."""
+
+    def play(self, state: State, draft: Draft, rule: Rule) -> tuple[Verified, Accepted]:
+        """`verify`, the rule, and `commit`, in one launch. The logits have no nodes, and `Accepted.report` is there."""
 
 
 class TextTarget(Target, Protocol):
@@ -360,7 +372,7 @@ class TrainedDrafter(Drafter, Protocol):
 
     Further attributes are optional: `source`, the paper, for lists; `kin`, the methods whose weights serve it, too;
     `lossless = False`, where it is meant for a lossy rule; `packs = True`, where it reads its weights with
-    `mmspec.drafters.eight_bits`.
+    `mmspec.drafters.eight_bits`; `command`, which trains it where `mmspec train drafter` does not.
     """
 
     trained: bool
@@ -393,7 +405,7 @@ class Rule(Protocol):
     judge trees of sampled tokens `chains = True`. One that has to know the target (a codebook, an embedding) offers
     `bind(target)`, as drafters do. One that keeps tokens unjudged, so that there is no tau, says `verifies = False`.
     One that is a function of tensors, which asks the device for nothing and does not look at `q` and `kind`, says
-    `on_device = True`.
+    `on_device = True`: it may be recorded, so its settings must stay the same. A subclass that is none says `False`.
     """
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

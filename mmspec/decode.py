@@ -15,12 +15,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Kind, Round, Rule, State, Target, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Kind, PlayingTarget, Round, Rule, State, Target, Verified
 from mmspec.control import NO_DRAFT, OWN, Control
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.reading import Reading
@@ -108,13 +108,13 @@ def decode(
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     early = state.early and getattr(drafting, "early", False)
-    at_once: Any = target if early and state.plays and getattr(rule, "on_device", False) else None
+    plays = early and state.plays and getattr(rule, "on_device", False)
     yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
 
     def keep(one: Started) -> None:
         """Tell target and drafter what was accepted."""
         begun = clock()
-        if at_once is None:
+        if not plays:
             target.commit(state, one.draft, one.accepted)
         committed = clock()
         drafting.observe(state, one.draft, one.verified, one.accepted)
@@ -142,8 +142,8 @@ def decode(
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
         drafted = clock()
-        if at_once is not None:
-            verified, accepted = at_once.play(state, draft, rule)
+        if plays:
+            verified, accepted = cast(PlayingTarget, target).play(state, draft, rule)
             checked = clock()
         else:
             verified = target.verify(state, draft)

@@ -204,9 +204,10 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
         if kin:
             return load_drafter(beside[kin], target, str(drafter))
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
+        command = getattr(kind, "command", "mmspec train drafter")
         raise CheckpointError(
             f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "
-            f"(mmspec train drafter --help) and pass its folder, or use {_ready(target, beside)!r}"
+            f"({command} --help) and pass its folder, or use {_ready(target, beside)!r}"
         )
     made = kind()
     made.bind(target)

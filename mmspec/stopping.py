@@ -105,11 +105,11 @@ class TextStop:
         return any(text.find(string, max(0, known - len(string) + 1)) >= 0 for string in self.strings)
 
 
-def report(draft: Draft, accepted: Accepted, numbers: Tensor | None) -> Tensor:
-    """[B, 3 + 2 A] what the host must know of a round: whether logits are numbers (as `numbers` says, []), how many
-    nodes were accepted, what follows them, which they are, their tokens."""
+def report(draft: Draft, accepted: Accepted, finite: Tensor | None) -> Tensor:
+    """[B, 3 + 2 A] int64, what the host must know of a round: whether logits are finite ([] bool; None for yes),
+    how many nodes were accepted, what follows them, which they are, their tokens."""
     assert accepted.next is not None
-    numbers = accepted.count.new_ones(()) if numbers is None else numbers
+    finite = accepted.count.new_ones(()) if finite is None else finite
     tokens = draft.tokens.gather(1, accepted.path)
-    columns = numbers.expand(len(tokens), 1), accepted.count[:, None], accepted.next[:, None], accepted.path, tokens
+    columns = finite.expand(len(tokens), 1), accepted.count[:, None], accepted.next[:, None], accepted.path, tokens
     return torch.cat(columns, 1)

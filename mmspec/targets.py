@@ -209,7 +209,7 @@ class CausalTarget:
             taps=needs.taps,
             sampler=sampler,
             early=self.decoder.early and not sampler.remembers,
-            plays=True,
+            plays=type(self).verify is CausalTarget.verify and type(self).commit is CausalTarget.commit,
         )
 
     def read(self, inputs: dict[str, Any], rows: list[list[int]], taps: tuple[int, ...] = ()) -> tuple[RowCache, Heard]:
@@ -261,11 +261,15 @@ class CausalTarget:
         return Verified(heard.logits, heard.taps)
 
     def play(self, state: State, draft: Draft, rule: Rule) -> tuple[Verified, Accepted]:
-        """`verify`, the rule, and `commit`, in one launch; for states that are `early`. See `State.plays`."""
+        """`verify`, the rule, and `commit`, in one launch; for states that are `early`. See `State.plays`.
+
+        Returns: taps [B, N, H] of the nodes, and no logits; what was accepted and is committed, with its report.
+        Raises: UnsupportedError: the rule cannot be compiled.
+        """
         assert isinstance(state, CausalState)
         assert self.decoder.engine is not None
         running = [not done for done in state.done]
-        often = state.shape is None and state.sampler.greedy  # otherwise every size or temperature would be compiled
+        often = state.often(state.sampler)
         played = self.decoder.engine.play(
             state.cache, draft, rule, state.sampler, state.emitted, running, state.taps, often
         )

@@ -14,6 +14,7 @@ import torch
 import toys
 from test_engine import SETTINGS, Resting
 from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+from torch._dynamo.utils import counters
 
 import mmspec
 from mmspec.acceptance.exact import Exact
@@ -27,6 +28,7 @@ from mmspec.drafters.hydra import Hydra, HydraHeads
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.engine.engine import MOST_KEPT, Engine
+from mmspec.engine.graphs import Graph
 from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.viterbi import PairedHeads, Viterbi
@@ -37,10 +39,15 @@ from mmspec.tree import chain
 pytestmark = pytest.mark.dynamic("has engines of its own")
 
 
-def early(target: Any) -> Any:
+def early(target: Any, backend: str | None = None) -> Any:
     """The target with static caches, and rounds that start before the last one is read."""
-    target.decoder.engine = Engine(target.decoder, None, (1, 8, 16), early=True)
+    target.decoder.engine = Engine(target.decoder, backend, (1, 8, 16), early=True)
     return target
+
+
+def recorded_rounds(target: Any) -> int:
+    """How many are kept."""
+    return sum(len(lane.rounds) for slab in target.decoder.engine.slabs.free for lane in slab.lanes.values())
 
 
 @dataclass
@@ -439,7 +446,57 @@ def test_a_rule_that_asks_the_host_is_not_recorded() -> None:
     want = toys.answer(plain, NoDrafter(), inputs).rows
     target = early(CausalTarget(model))
     assert toys.answer(target, head(model), inputs, rule=Asking()).rows == want
+    assert recorded_rounds(target) == 0
     assert toys.answer(target, head(model), inputs, rule=Exact()).rows == want
+    assert recorded_rounds(target) > 0
+
+
+def test_a_target_that_verifies_in_its_own_way_does_so() -> None:
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 9)
+
+    class Biased(CausalTarget):
+        def verify(self, state: State, draft: Draft) -> Verified:
+            found = super().verify(state, draft)
+            return Verified(-found.logits, found.taps)
+
+    want = toys.answer(Biased(model), NoDrafter(), inputs).rows
+    target = early(Biased(model))
+    assert toys.answer(target, NoDrafter(), inputs).rows == want
+    assert recorded_rounds(target) == 0
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.2, seed=1)])
+def test_recording_does_not_trip_over_what_was_there(monkeypatch: pytest.MonkeyPatch, sampling: Sampling) -> None:
+    """On a card a round runs while it is recorded, on what a deeper draft of the same size has left."""
+
+    class Running(Graph):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.run()
+
+    monkeypatch.setattr("mmspec.engine.engine.Graph", Running)
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    target = early(CausalTarget(model))
+    drafter = Eagle(toys.copying_head(model, 0.0), depth=10, width=2, top_k=2, total=16)
+    for budget in (60, 9, 7, 30):
+        want = toys.answer(plain, NoDrafter(), inputs, budget, sampling).rows
+        assert toys.answer(target, drafter, inputs, budget, sampling).rows == want
+    (slab,) = target.decoder.engine.slabs.free
+    assert len({longest for longest, *_ in slab.lanes[16].rounds}) > 1
+
+
+@pytest.mark.parametrize("make", [lambda model: NoDrafter(), DRAFTERS["eagle"], DRAFTERS["dspark"]])
+def test_rounds_that_come_often_are_compiled_with_their_rule_once(make: Any) -> None:
+    model, plain = test_equality.make("simple")
+    inputs = test_equality.inputs_for(plain, 12, 9)
+    target, drafter = early(CausalTarget(model), "eager"), make(model)
+    want = toys.answer(plain, NoDrafter(), inputs, 30).rows
+    assert toys.answer(target, drafter, inputs, 30).rows == want
+    counted = counters["stats"]["unique_graphs"]
+    assert toys.answer(target, drafter, inputs, 30, rule=Exact()).rows == want
+    assert counters["stats"]["unique_graphs"] == counted > 0
 
 
 def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:

@@ -330,6 +330,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_model_without_a_drafter_beside_it_says_where_one_comes_from(tmp_path: Path) -> None:
+    tiny_mar.save(tmp_path / "alone", tiny_mar.captioned(), tiny_images.tokenizer())
+    with pytest.raises(CheckpointError, match="mmspec train target mar-mini"):
+        mmspec.load(tmp_path / "alone", "mar")
+
+
 def test_a_folder_draws_captions_with_the_drafter_beside_it_if_asked(folder: Path) -> None:
     assert isinstance(mmspec.load(folder).drafter, NoDrafter)
     pipe = mmspec.load(folder, "mar")

@@ -67,7 +67,8 @@ TABLES: dict[str, Callable[[float, int, int], Tensor]] = {"geometric": geometric
 class Synthetic:
     """An acceptance rule whose counts come from a table.
 
-    Args: table: [B, R] accepted tokens by row and round; after R rounds it begins again.
+    Args: table: [B, R] accepted tokens by row and round; after R rounds it begins again. Recording a round takes a few
+        of them.
     """
 
     lossless = False

@@ -108,7 +108,7 @@ class Whole:
         cache: StaticRows = self.slots.cache  # type: ignore[assignment]
         given = left.tokens, heard, accepted.path[:, : self.drafter.most_read], accepted.committed, accepted.next
         sizes = self.drafter.sizes(state)
-        recorded = self._recorded(cache.slab, sizes, heard, state.shape is None and self.choice.sampler.greedy)
+        recorded = self._recorded(cache.slab, sizes, heard, state.often(self.choice.sampler))
         tokens, parents, depth, above, q = recorded(*given, state.emitted, self.choice.sampler.seeds)
         cache.note(left, accepted)
         return Draft(tokens, parents, depth, self.choice.kind, q, _ancestors=above, _levels=sizes.levels)
@@ -203,4 +203,5 @@ def grown(
     expand = drafter.unroll(forwards, slab, out[rows, count - 1], pending)
     choice.sampler.restart(seeds)
     draft = level_by_level(pending, emitted, choice, expand, sizes, plan)
+    choice.sampler.restart(seeds)  # its noise would stay as long as what was recorded
     return draft.tokens, draft.parents, draft.depth, draft.ancestors, draft.q

@@ -133,8 +133,9 @@ def judge(
     sampler.restart(seeds)
     accepted = rule(draft, sampler.warp(draft, logits), sampler, emitted)
     assert accepted.next is not None
-    told = report(draft, accepted, finite(logits))
-    return accepted.path, accepted.count, accepted.next, told, emitted + accepted.count
+    reported = report(draft, accepted, finite(logits))
+    sampler.restart(seeds)  # its noise is as large as the logits, and would stay as long as what was recorded
+    return accepted.path, accepted.count, accepted.next, reported, emitted + accepted.count
 
 
 class Engine:
@@ -206,19 +207,20 @@ class Engine:
     ) -> Played:
         """Verify a draft, judge it and commit what was accepted, on CUDA in one launch.
 
-        Args: rule: one that is `on_device`. sampler: one that does not remember. emitted: [B]. running: rows that have
-            not ended, as far as the host knows; nothing is kept of the others. often: whether such rounds come often
-            enough for the rule to be compiled, too.
+        Args: rule: one that is `on_device`. sampler: one that does not remember. emitted: [B] int64. running: rows that
+            have not ended, as far as the host knows; nothing is kept of the others. often: whether such rounds come
+            often enough for the rule to be compiled, too.
+        Raises: UnsupportedError: it cannot be compiled.
         """
         assert isinstance(cache, StaticRows)
         size = self.padded(draft.size)
         room = cache.most + draft.levels + 1
         if size > cache.slab.front or room > cache.slab.room:
-            cache.grow(max(size, cache.slab.front), max(room, cache.slab.room))
+            cache.grow(size, room)
         graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler, often)
         cache.slab.lanes[size].load_round(draft, emitted, sampler.seeds, running)
-        nothing, states, path, count, following, told, after = graph()
-        accepted = Accepted(path, count, following, running=running, report=told)
+        nothing, states, path, count, following, reported, after = graph()
+        accepted = Accepted(path, count, following, running=running, report=reported)
         cache.note(draft, accepted)
         heard = Heard(nothing, {tap: found[:, : draft.size] for tap, found in states.items()})
         return Played(heard, accepted, after)
@@ -249,7 +251,8 @@ class Engine:
         """What plays a round with the nodes of a lane, whose paths have at most `longest` nodes; recorded if it is not
         there yet."""
         lane = self._lane(slab, size)
-        key = longest, taps, rule, replace(sampler.sampling, seed=0), often
+        # what is recorded keeps its rule, so no other one has its id
+        key = longest, taps, id(rule), replace(sampler.sampling, seed=0), often
         if key not in lane.rounds:
             sampler = copy(sampler)
             judged: Any = self.judging if often else judge
@@ -259,10 +262,11 @@ class Engine:
                 logits, states = self.compiled(slab, lane.tokens, lane.depth, lane.ancestors, taps)
                 path, count, *more = judged(logits, *lane.told, rule, sampler, longest)
                 slab.keep(path, count * lane.running)
-                return logits[:, :0], states, path, count, *more
+                return logits.new_empty(len(logits), 0, logits.shape[-1]), states, path, count, *more
 
             lane.running.zero_()  # while it is recorded
             lane.going = None
+            lane.depth.zero_()  # what was there may have been deeper
             for old in list(lane.rounds)[: max(0, len(lane.rounds) + 1 - MOST_KEPT)]:
                 del lane.rounds[old]
             lane.rounds[key] = Graph(run, self.compiled.place(slab.form.device))

@@ -54,8 +54,8 @@ class Graph:
                 self.run()
         here.wait_stream(place.stream)
         self.captured = torch.cuda.CUDAGraph()
-        # What cuBLAS works in comes from the pool and stays with it: what it keeps by stream is freed when any graph of
-        # the stream goes, or torch records one of its own (pytorch issue 193402). Other threads may allocate meanwhile.
+        # What cuBLAS works in comes from the pool, whose graphs never overlap: what it keeps by stream is freed when a
+        # graph of the stream goes, or torch records one (pytorch issue 193402). Other threads may allocate meanwhile.
         capture = torch.cuda.graph(
             self.captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"
         )
