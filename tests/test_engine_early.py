@@ -1,5 +1,7 @@
 """Rounds that start before the host has read the last one: the same tokens, and nothing is kept of a row that ended."""
 
+import gc
+import weakref
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,6 +49,7 @@ def early(target: Any, backend: str | None = None) -> Any:
 
 def recorded_rounds(target: Any) -> int:
     """How many are kept."""
+    gc.collect()
     return sum(len(lane.rounds) for slab in target.decoder.engine.slabs.free for lane in slab.lanes.values())
 
 
@@ -483,6 +486,7 @@ def test_recording_does_not_trip_over_what_was_there(monkeypatch: pytest.MonkeyP
     for budget in (60, 9, 7, 30):
         want = toys.answer(plain, NoDrafter(), inputs, budget, sampling).rows
         assert toys.answer(target, drafter, inputs, budget, sampling).rows == want
+    gc.collect()
     (slab,) = target.decoder.engine.slabs.free
     assert len({longest for longest, *_ in slab.lanes[16].rounds}) > 1
 
@@ -499,6 +503,24 @@ def test_rounds_that_come_often_are_compiled_with_their_rule_once(make: Any) -> 
     assert counters["stats"]["unique_graphs"] == counted > 0
 
 
+def test_a_buffer_that_is_let_go_takes_its_rounds_along() -> None:
+    model, plain = test_equality.make("simple")
+    target = early(CausalTarget(model))
+    toys.answer(target, head(model), test_equality.inputs_for(plain, 12, 9))
+    gc.collect()  # a request gives its buffer back when it is gone
+    (slab,) = target.decoder.engine.slabs.free
+    target.decoder.engine.slabs.free = []
+    assert sum(len(lane.rounds) for lane in slab.lanes.values()) > 0
+    gc.disable()  # what refers to itself would stay
+    try:
+        slab.drop()
+        left = weakref.ref(slab)
+        del slab
+        assert left() is None
+    finally:
+        gc.enable()
+
+
 def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:
     model, plain = test_equality.make("simple")
     inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
@@ -507,6 +529,7 @@ def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:
         sampling = Sampling(temperature=1 + seed / 100, seed=seed)
         want = toys.answer(plain, NoDrafter(), inputs, 6, sampling).rows
         assert toys.answer(target, NoDrafter(), inputs, 6, sampling).rows == want
+    gc.collect()
     (slab,) = target.decoder.engine.slabs.free
     assert len(slab.lanes[1].rounds) == MOST_KEPT
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.cache import RowCache
@@ -25,117 +23,19 @@ from mmspec.engine.attention import use_masked_attention, use_tree_attention
 from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
-from mmspec.engine.graphs import Graph, copy_all
+from mmspec.engine.graphs import Graph
+from mmspec.engine.judging import judge
+from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
-from mmspec.finite import finite
 from mmspec.sampling import Sampler
-from mmspec.stopping import report
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
 
 MOST_KEPT = 16
 """Recorded rounds of different laws and rules on the same addresses."""
-
-Taps = tuple[int, ...]
-
-
-@dataclass
-class Lane:
-    """The inputs of one size, at constant addresses: tokens, depth [B, N], ancestors [B, N, N].
-
-    parents, valid [B, N], emitted, seeds, running [B]: what a rule looks at besides, which only whole rounds are told.
-    graphs: by taps, what runs the forward on them. rounds: what runs a whole round.
-    real, going: what `valid` and `running` hold, as far as the host knows.
-    """
-
-    tokens: Tensor
-    depth: Tensor
-    ancestors: Tensor
-    parents: Tensor
-    valid: Tensor
-    emitted: Tensor
-    seeds: Tensor
-    running: Tensor
-    graphs: dict[Taps, Graph] = field(default_factory=dict)
-    rounds: dict[Any, Graph] = field(default_factory=dict)
-    real: int | None = None
-    going: list[bool] | None = None
-
-    @property
-    def told(self) -> tuple[Tensor, ...]:
-        """What `judge` is told of a draft."""
-        return self.tokens, self.parents, self.depth, self.ancestors, self.valid, self.emitted, self.seeds
-
-    @classmethod
-    @torch.inference_mode(False)  # see `Slab`
-    def of(cls, rows: int, size: int, device: torch.device) -> Lane:
-        """Empty ones."""
-        ids = torch.zeros(rows, size, dtype=torch.long, device=device)
-        above = torch.eye(size, dtype=torch.bool, device=device).expand(rows, -1, -1)
-        each = torch.zeros(rows, dtype=torch.long, device=device)
-        real = torch.zeros_like(ids, dtype=torch.bool)
-        return cls(ids, ids.clone(), above.clone(), ids - 1, real, each, each.clone(), each.clone())
-
-    def load(self, tokens: Tensor, depth: Tensor, ancestors: Tensor, **more: Tensor) -> None:
-        """Take over a draft of n nodes; those behind them see only what is committed, and no node sees them.
-
-        more: further inputs by name, [B, n] or [B].
-        """
-        given = {"tokens": tokens, **more}
-        gap = self.tokens.shape[1] - tokens.shape[1]
-        if gap or tokens.shape[1] > 1:  # a single node always stands at depth 0 and sees itself
-            given |= {"depth": depth, "ancestors": ancestors}
-        else:
-            given.pop("parents", None)
-        if gap:
-            given = {name: F.pad(each, (0, gap)) if each.dim() == 2 else each for name, each in given.items()}
-            given["ancestors"] = F.pad(ancestors, (0, gap, 0, gap))
-        copy_all([getattr(self, name) for name in given], list(given.values()))
-
-    def load_round(self, draft: Draft, emitted: Tensor, seeds: Tensor, running: list[bool]) -> None:
-        """The same, and all else of a round."""
-        more = {} if draft.valid is None else {"valid": draft.valid}
-        self.load(
-            draft.tokens, draft.depth, draft.ancestors, parents=draft.parents, emitted=emitted, seeds=seeds, **more
-        )
-        if draft.valid is not None:
-            self.real = None
-        elif self.real != draft.size:
-            self.valid.copy_(torch.arange(self.valid.shape[1], device=self.valid.device) < draft.size)
-            self.real = draft.size
-        if self.going != running:  # hardly ever, so that the copy from the host does not matter
-            self.running.copy_(torch.tensor(running))
-            self.going = running
-
-
-def judge(
-    logits: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    depth: Tensor,
-    ancestors: Tensor,
-    valid: Tensor,
-    emitted: Tensor,
-    seeds: Tensor,
-    rule: Rule,
-    sampler: Sampler,
-    longest: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What becomes of a verification, as tensors: path, count, next token and report of `Accepted`, and how many tokens
-    each row has emitted then.
-
-    Args: logits: [B, N, V]. Then the fields of `Lane`. longest: nodes of the longest path.
-    """
-    draft = Draft(tokens, parents, depth, valid=valid, _ancestors=ancestors, _levels=longest - 1)
-    sampler.restart(seeds)
-    accepted = rule(draft, sampler.warp(draft, logits), sampler, emitted)
-    assert accepted.next is not None
-    reported = report(draft, accepted, finite(logits))
-    sampler.restart(seeds)  # its noise is as large as the logits, and would stay as long as what was recorded
-    return accepted.path, accepted.count, accepted.next, reported, emitted + accepted.count
 
 
 class Engine:
@@ -256,15 +156,17 @@ class Engine:
         if key not in lane.rounds:
             sampler = copy(sampler)
             judged: Any = self.judging if often else judge
+            inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps
+            told, running = lane.told, lane.running  # no part of a lane holds the lane: see `Slab.drop`
 
             def run() -> Any:
                 """Keeps what is accepted in rows that are running. Nobody asks for logits: they are large."""
-                logits, states = self.compiled(slab, lane.tokens, lane.depth, lane.ancestors, taps)
-                path, count, *more = judged(logits, *lane.told, rule, sampler, longest)
-                slab.keep(path, count * lane.running)
+                logits, states = self.compiled(*inputs)
+                path, count, *more = judged(logits, *told, rule, sampler, longest)
+                slab.keep(path, count * running)
                 return logits.new_empty(len(logits), 0, logits.shape[-1]), states, path, count, *more
 
-            lane.running.zero_()  # while it is recorded
+            running.zero_()  # while it is recorded
             lane.going = None
             lane.depth.zero_()  # what was there may have been deeper
             for old in list(lane.rounds)[: max(0, len(lane.rounds) + 1 - MOST_KEPT)]:
