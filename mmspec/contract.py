@@ -212,7 +212,8 @@ class State:
     done: one bool per row. emitted: [B] int64 number of emitted tokens of each row.
     limits: how many tokens each row may emit at most (budget, and what the context has left after the prompt).
     room: how many levels below node 0 may still be useful to any row.
-    shape: how large this round's draft should be; None leaves it to the drafter.
+    shape: how large this round's draft should be; None leaves it to the drafter. steady: whether all rounds have the
+        same one.
     finite: [] bool, whether this round's logits are numbers; the stop rule reads it with all else that it reads of the
         device. None of a target that checks by itself.
     chains: whether the rule takes chains alone: who draws trees then draws one child per node.
@@ -234,6 +235,7 @@ class State:
     pending: Tensor | None = None
     room: int = 0
     shape: Shape | None = None
+    steady: bool = False
     finite: Tensor | None = None
     chains: bool = False
     early: bool = False
@@ -261,7 +263,7 @@ class State:
     def often(self, sampler: Sampler) -> bool:
         """Whether rounds like this one come often enough to be compiled as a whole: not those of each of the sizes that
         `auto` tries, or of every temperature."""
-        return self.shape is None and sampler.greedy
+        return self.steady and sampler.greedy
 
     def nodes(self, own: int) -> int:
         """How many nodes this round's draft may have, node 0 included: those of `shape`, else the drafter's `own`."""

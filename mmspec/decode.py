@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Drafter, Kind, PlayingTarget, Round, Rule, State, Target, Verified
-from mmspec.control import NO_DRAFT, OWN, Control
+from mmspec.control import NO_DRAFT, OWN, Control, Fixed
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.reading import Reading
 from mmspec.registry import name_of
@@ -107,6 +107,7 @@ def decode(
     drafting: Any = drafter.begin(state, sampler, kind)
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
+    state.steady = isinstance(plan, Fixed)
     early = state.early and getattr(drafting, "early", False)
     plays = early and state.plays and getattr(rule, "on_device", False)
     yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)

@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.contract import Accepted, Draft, Kind, Needs, Round, Shape, State, Verified
-from mmspec.control import OWN, Auto
+from mmspec.control import OWN, Auto, Fixed
 from mmspec.decode import decode
 from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
@@ -489,6 +489,19 @@ def test_recording_does_not_trip_over_what_was_there(monkeypatch: pytest.MonkeyP
     gc.collect()
     (slab,) = target.decoder.engine.slabs.free
     assert len({longest for longest, *_ in slab.lanes[16].rounds}) > 1
+
+
+@pytest.mark.parametrize("control", [OWN, Fixed(Shape(3, 2, 8)), Auto((Shape(1), Shape(3, 2, 8)))])
+def test_only_sizes_that_stay_are_compiled_with_their_rule(control: Any) -> None:
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    for sampling in (Sampling(), Sampling(temperature=0.5, seed=2)):
+        target = early(CausalTarget(model))
+        toys.answer(target, head(model), inputs, 30, sampling, control=control)
+        gc.collect()
+        (slab,) = target.decoder.engine.slabs.free
+        (often,) = {often for lane in slab.lanes.values() for *_, often in lane.rounds}
+        assert often == (isinstance(control, Fixed) and sampling.temperature == 0)
 
 
 @pytest.mark.parametrize("make", [lambda model: NoDrafter(), DRAFTERS["eagle"], DRAFTERS["dspark"]])
