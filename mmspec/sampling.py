@@ -275,7 +275,7 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
             highest = scores.sort(dim=-1, descending=True).values
         p = (highest - highest[..., :1]).exp() * scores.softmax(-1).amax(-1, keepdim=True)
         inside = p.cumsum(-1) - p < sampling.top_p
-        inside[..., 0] = True  # however small top-p is
+        inside[..., :1].fill_(True)  # however small top-p is
         least = highest.masked_fill(~inside, math.inf).amin(-1, keepdim=True)
         scores = scores.masked_fill(scores < least, -math.inf)
     if sampling.min_p > 0:

@@ -27,7 +27,7 @@ def follow(draft: Draft, choice: Tensor) -> Accepted:
 def reached(draft: Draft, choice: Tensor) -> Tensor:
     """[B] the node at which such a walk ends."""
     taken = draft.tokens == choice.gather(1, draft.parents.clamp(min=0))
-    taken[:, 0] = True
+    taken[:, :1].fill_(True)
     if draft.valid is not None:
         taken &= draft.valid
     on_path = (draft.ancestors <= taken[:, None, :]).all(-1)

@@ -16,6 +16,7 @@ import torch
 import toys
 from test_engine import SETTINGS, Resting
 from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+from torch import Tensor
 from torch._dynamo.utils import counters
 
 import mmspec
@@ -31,12 +32,13 @@ from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.engine.engine import MOST_KEPT, Engine
 from mmspec.engine.graphs import Graph
+from mmspec.engine.judging import judge
 from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget
-from mmspec.tree import chain
+from mmspec.tree import chain, path_to
 
 pytestmark = pytest.mark.dynamic("has engines of its own")
 
@@ -430,7 +432,8 @@ def test_padding_is_never_accepted() -> None:
         tokens = torch.tensor([row[:3] for row in want])
         draft = chain(tokens)
         draft.valid = valid
-        _, accepted = target.play(state, draft, Exact())
+        verified, accepted = target.play(state, draft, Exact())
+        assert verified.logits.untyped_storage().size() == 0  # they are large, and nobody asks for them
         assert accepted.count.tolist() == ([count] * 2 if count else [2, 1])
         assert accepted.next is not None
         assert accepted.next.tolist() == ([row[3] for row in want] if count else [want[0][2], want[1][1]])
@@ -454,19 +457,72 @@ def test_a_rule_that_asks_the_host_is_not_recorded() -> None:
     assert recorded_rounds(target) > 0
 
 
-def test_a_target_that_verifies_in_its_own_way_does_so() -> None:
+class Biased(CausalTarget):
+    def verify(self, state: State, draft: Draft) -> Verified:
+        found = super().verify(state, draft)
+        return Verified(-found.logits, found.taps)
+
+
+class Skipping(CausalTarget):
+    def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
+        super().commit(state, draft, accepted)
+        state.pending = (state.pending + 1) % toys.VOCAB  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", [Biased, Skipping])
+def test_a_target_that_works_in_its_own_way_does_so(kind: type[CausalTarget]) -> None:
     model, plain = test_equality.make("simple")
     inputs = test_equality.inputs_for(plain, 12, 9)
-
-    class Biased(CausalTarget):
-        def verify(self, state: State, draft: Draft) -> Verified:
-            found = super().verify(state, draft)
-            return Verified(-found.logits, found.taps)
-
-    want = toys.answer(Biased(model), NoDrafter(), inputs).rows
-    target = early(Biased(model))
+    want = toys.answer(kind(model), NoDrafter(), inputs).rows
+    assert want != toys.answer(plain, NoDrafter(), inputs).rows
+    target = early(kind(model))
     assert toys.answer(target, NoDrafter(), inputs).rows == want
     assert recorded_rounds(target) == 0
+
+
+def test_every_rule_has_rounds_of_its_own() -> None:
+    """Also one that cannot be hashed."""
+
+    @dataclass
+    class First(Exact):
+        """Keeps no drafted token, so every round emits one."""
+
+        def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+            judged = super().__call__(draft, scores, sampler, emitted)
+            return path_to(draft, torch.zeros_like(judged.count), scores[:, 0].argmax(-1))
+
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    target, drafter = early(CausalTarget(model)), Eagle(toys.copying_head(model, 0.0), depth=3, width=2, total=8)
+    answers = [toys.answer(target, drafter, inputs, 20, rule=rule) for rule in (First(), Exact(), First())]
+    assert answers[0].rows == answers[1].rows == answers[2].rows == toys.answer(plain, NoDrafter(), inputs, 20).rows
+    assert [sum(answer.accepted) > 0 for answer in answers] == [False, True, False]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_round_is_recorded_without_the_host(law: Sampling) -> None:
+    model, plain = test_equality.make("simple")
+    target = early(CausalTarget(model))
+    toys.answer(target, head(model), test_equality.inputs_for(plain, 12, 9), 20, law)
+    gc.collect()
+    (slab,) = target.decoder.engine.slabs.free
+    lengths = slab.lengths.clone()
+    rounds = [(lane, graph) for lane in slab.lanes.values() for graph in lane.rounds.values()]
+    assert rounds
+    for lane, graph in rounds:
+        lane.running.zero_()  # keeps nothing
+        with torch.inference_mode(), test_engine.NoHost():
+            graph()
+    assert torch.equal(slab.lengths, lengths)
+
+
+def test_what_is_recorded_keeps_no_noise() -> None:
+    sampler = Sampler(Sampling(temperature=1, seed=3), 1, torch.device("cpu"))
+    draft = chain(torch.tensor([[1, 2]]))
+    told = draft.tokens, draft.parents, draft.depth, draft.ancestors, torch.ones(1, 2, dtype=torch.bool)
+    counts = torch.zeros(1, dtype=torch.long)
+    judge(torch.randn(1, 2, 9), *told, counts, counts, Exact(), sampler, 2)
+    assert sampler._ahead is None
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.2, seed=1)])
@@ -482,7 +538,7 @@ def test_recording_does_not_trip_over_what_was_there(monkeypatch: pytest.MonkeyP
     model, plain = test_equality.make("simple")
     inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
     target = early(CausalTarget(model))
-    drafter = Eagle(toys.copying_head(model, 0.0), depth=10, width=2, top_k=2, total=16)
+    drafter = Eagle(toys.copying_head(model, 0.0), depth=10, width=1, top_k=2, total=16)
     for budget in (60, 9, 7, 30):
         want = toys.answer(plain, NoDrafter(), inputs, budget, sampling).rows
         assert toys.answer(target, drafter, inputs, budget, sampling).rows == want
