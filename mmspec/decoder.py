@@ -10,16 +10,18 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
-from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
-from mmspec.sampling import Sampler
+
+if TYPE_CHECKING:
+    from mmspec.contract import Accepted, Draft, Rule
+    from mmspec.targets import CausalState
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +40,6 @@ class Heard:
     features: Any = None
 
 
-@dataclass
-class Played:
-    """What a round in one launch left: the taps of the nodes (and no logits, [B, 0, V]), what was accepted of them and
-    is committed, and how many tokens each row has emitted now [B]."""
-
-    heard: Heard
-    accepted: Accepted
-    emitted: Tensor
-
-
 class Runner(Protocol):
     """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own.
 
@@ -64,17 +56,7 @@ class Runner(Protocol):
     ) -> Heard:
         """See `Decoder.extend`."""
 
-    def play(
-        self,
-        cache: RowCache,
-        draft: Draft,
-        rule: Rule,
-        sampler: Sampler,
-        emitted: Tensor,
-        running: list[bool],
-        taps: tuple[int, ...] = (),
-        often: bool = False,
-    ) -> Played:
+    def play(self, state: CausalState, draft: Draft, rule: Rule) -> tuple[Heard, Accepted, Tensor]:
         """See `mmspec.engine.engine.Engine.play`."""
 
 

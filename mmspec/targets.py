@@ -268,13 +268,9 @@ class CausalTarget:
         """
         assert isinstance(state, CausalState)
         assert self.decoder.engine is not None
-        running = [not done for done in state.done]
-        often = state.often(state.sampler)
-        played = self.decoder.engine.play(
-            state.cache, draft, rule, state.sampler, state.emitted, running, state.taps, often
-        )
-        state.emitted, state.pending = played.emitted, played.accepted.next
-        return Verified(played.heard.logits, played.heard.taps), played.accepted
+        heard, accepted, state.emitted = self.decoder.engine.play(state, draft, rule)
+        state.pending = accepted.next
+        return Verified(heard.logits, heard.taps), accepted
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Move the accepted nodes into place, forget the rest, take over the new pending tokens."""

@@ -25,11 +25,11 @@ from mmspec.drafters.filling import Plan
 from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
+from mmspec.engine.graphs import Recorded, make_room
 from mmspec.engine.steps import WIDTHS
 
 if TYPE_CHECKING:
     from mmspec.engine.cache import Slab, StaticRows
-    from mmspec.engine.graphs import Recorded
     from mmspec.engine.steps import Steps
 
 MOST_READ = WIDTHS[-1]
@@ -128,9 +128,7 @@ class Whole:
             plan = self.drafter.plan(choice, sizes, heard.device)
             forwards = tuple(step.forward if often else step.uncaptured for step in self.steps)
             function = partial(grown, self.drafter, forwards, choice, sizes, plan, slab)
-            kept = [old for old in slab.recorded if old[0] == "whole"]
-            for old in kept[: max(0, len(kept) + 1 - MOST_KEPT)]:
-                del slab.recorded[old]
+            make_room(slab.recorded, [old for old in slab.recorded if old[0] == "whole"], MOST_KEPT)
             slab.recorded[key] = self.steps[0].recorded(function, inputs, heard.device, compiled=often)
         return slab.recorded[key]
 

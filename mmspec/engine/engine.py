@@ -11,25 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Rule
-from mmspec.decoder import Decoder, Heard, Played
+from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.attention import use_masked_attention, use_tree_attention
 from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
-from mmspec.engine.graphs import Graph
+from mmspec.engine.graphs import Graph, make_room
 from mmspec.engine.judging import judge
 from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
 from mmspec.sampling import Sampler
+
+if TYPE_CHECKING:
+    from mmspec.targets import CausalState
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
@@ -94,36 +97,29 @@ class Engine:
         logits, states = graph()
         return Heard(logits[:, :nodes], {tap: found[:, :nodes] for tap, found in states.items()})
 
-    def play(
-        self,
-        cache: RowCache,
-        draft: Draft,
-        rule: Rule,
-        sampler: Sampler,
-        emitted: Tensor,
-        running: list[bool],
-        taps: Taps = (),
-        often: bool = False,
-    ) -> Played:
+    def play(self, state: CausalState, draft: Draft, rule: Rule) -> tuple[Heard, Accepted, Tensor]:
         """Verify a draft, judge it and commit what was accepted, on CUDA in one launch.
 
-        Args: rule: one that is `on_device`. sampler: one that does not remember. emitted: [B] int64. running: rows that
-            have not ended, as far as the host knows; nothing is kept of the others. often: whether such rounds come
-            often enough for the rule to be compiled, too.
-        Raises: UnsupportedError: it cannot be compiled.
+        Args: state: one that is `early`; nothing is kept of rows that have ended, as far as the host knows. rule: one
+            that is `on_device`.
+        Returns: the taps of the nodes (and no logits, [B, 0, V]), what was accepted of them and is committed, and how
+            many tokens each row has emitted then, [B] int64.
+        Raises: UnsupportedError: the rule cannot be compiled.
         """
+        cache, sampler = state.cache, state.sampler
         assert isinstance(cache, StaticRows)
         size = self.padded(draft.size)
         room = cache.most + draft.levels + 1
         if size > cache.slab.front or room > cache.slab.room:
             cache.grow(size, room)
-        graph = self._round(cache.slab, size, padded(draft.levels + 1, KEPT), taps, rule, sampler, often)
-        cache.slab.lanes[size].load_round(draft, emitted, sampler.seeds, running)
+        longest, often = padded(draft.levels + 1, KEPT), state.often(sampler)
+        graph = self._round(cache.slab, size, longest, state.taps, rule, sampler, often)
+        running = [not done for done in state.done]
+        cache.slab.lanes[size].load_round(draft, state.emitted, sampler.seeds, running)
         nothing, states, path, count, following, reported, after = graph()
         accepted = Accepted(path, count, following, running=running, report=reported)
         cache.note(draft, accepted)
-        heard = Heard(nothing, {tap: found[:, : draft.size] for tap, found in states.items()})
-        return Played(heard, accepted, after)
+        return Heard(nothing, {tap: found[:, : draft.size] for tap, found in states.items()}), accepted, after
 
     def padded(self, nodes: int) -> int:
         """The size at which a draft of that many nodes is forwarded."""
@@ -169,8 +165,7 @@ class Engine:
             running.zero_()  # while it is recorded
             lane.going = None
             lane.depth.zero_()  # what was there may have been deeper
-            for old in list(lane.rounds)[: max(0, len(lane.rounds) + 1 - MOST_KEPT)]:
-                del lane.rounds[old]
+            make_room(lane.rounds, list(lane.rounds), MOST_KEPT)
             lane.rounds[key] = Graph(run, self.compiled.place(slab.form.device))
         return lane.rounds[key]
 

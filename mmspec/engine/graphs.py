@@ -112,3 +112,9 @@ def copy_all(into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
         others.append(new)
     for some, others in kinds.values():
         torch._foreach_copy_(some, others, non_blocking=True)
+
+
+def make_room(recorded: dict[Any, Any], keys: Sequence[Any], most: int) -> None:
+    """Forget the oldest of what is recorded under these keys, so that with one more there are at most `most`."""
+    for old in keys[: max(0, len(keys) + 1 - most)]:
+        del recorded[old]
