@@ -21,6 +21,7 @@ from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
+from mmspec.speech.pretrain.living import REST_S, drifting, without_rest
 from mmspec.speech.pretrain.start import parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import LONGEST, sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, new_model
@@ -310,6 +311,25 @@ def test_a_new_codec_takes_over_everything_but_the_codebooks() -> None:
     assert [name for name in here if not torch.equal(here[name], there[name])] == ["books.0.weight", "books.1.weight"]
 
 
+def test_a_codec_that_is_to_be_kept_has_the_codes_that_are_asked_for(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "start")
+    finer = MelCodecConfig(**TINY | {"codebook_size": 20})
+    with pytest.raises(MismatchError, match="has 12 codes, and 20 are asked for"):
+        train.run(options(tmp_path, start=folder, **{"codec-steps": 0}), finer, SIZE, tones)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_codec_of_a_start_if_it_is_not_to_be_trained(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    folder, config = finished(tmp_path / "start"), MelCodecConfig(**TINY)
+    train.run(options(tmp_path, start=folder, **{"codec-steps": 0, "deep-steps": 1}), config, SIZE, tones)
+    made = read_start(str(tmp_path / "valle-mini"), config, SIZE)
+    old = MelCodec.from_pretrained(folder / "codec").to(torch.bfloat16).state_dict()
+    assert all(torch.equal(value.to(torch.bfloat16), old[name]) for name, value in made.codec.state_dict().items())
+    assert "the codec as it was, 1 updates" in " ".join((tmp_path / "valle-mini" / "README.md").read_text().split())
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_from_a_finished_checkpoint_over_a_finer_codec(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
@@ -331,7 +351,7 @@ def test_a_run_goes_on_from_a_finished_checkpoint_over_a_finer_codec(tmp_path: P
         old.model, new.model, new_model(make_tokenizer(20), 2, 20, SIZE.deepest(), seed=1)
     ))  # fmt: skip
     assert (ended - begun).norm() < 0.3 * (ended - chance).norm()
-    card = (tmp_path / "valle-mini" / "README.md").read_text()
+    card = " ".join((tmp_path / "valle-mini" / "README.md").read_text().split())
     assert "went on from a finished one" in card
     assert str(tmp_path) not in card
     assert len(mmspec.load(tmp_path / "valle-mini")(prompt="a red bar", max_new_tokens=5).token_ids) <= 5
@@ -360,6 +380,30 @@ def test_a_wav_from_a_pipe_gets_its_true_length() -> None:
     assert len(read_audio(espeak._sized(piped)).samples) == 300
 
 
+def test_no_more_than_a_moment_of_the_silence_behind_a_sentence_is_left() -> None:
+    sound = np.full(1000, 0.3, np.float32)
+    said = without_rest(Audio(np.concatenate([sound, np.zeros(4000, np.float32)]), 8000))
+    assert len(said.samples) == 1000 + int(REST_S * 8000)
+    assert np.array_equal(said.samples[:1000], sound)
+    assert len(without_rest(Audio(sound, 8000)).samples) == 1000
+    assert len(without_rest(Audio(np.zeros(500, np.float32), 8000)).samples) == 500  # nothing but silence
+
+
+def test_drifting_speech_is_the_same_speech_a_little_louder_softer_faster_slower() -> None:
+    time = np.arange(32000) / 16000
+    even = Audio((0.3 * np.sin(2 * np.pi * 200 * time)).astype(np.float32), 16000)
+    one, same, other = (drifting(even, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(one.samples, same.samples)
+    assert not np.array_equal(one.samples, other.samples)
+    assert (one.samples.shape, one.samples.dtype) == (even.samples.shape, np.float32)
+    loudness = np.abs(one.samples).reshape(-1, 320).max(1)  # of 20 ms, four periods
+    assert 1.5 < loudness.max() / loudness.min() < 20
+    ups = np.flatnonzero((one.samples[:-1] < 0) & (one.samples[1:] >= 0))
+    pitches = 16000 / np.convolve(np.diff(ups), np.ones(20) / 20, "valid")  # Hz, over 0.1 s
+    assert 200 * 1.01 < pitches.max() < 200 * 1.2
+    assert 200 / 1.2 < pitches.min() < 200 / 1.01
+
+
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is needed for training only")
 def test_espeak_speaks_with_every_voice() -> None:
     line = "the red bar is the tallest."
@@ -367,3 +411,4 @@ def test_espeak_speaks_with_every_voice() -> None:
     said = [espeak.say(line, anyone(random.Random(seed))) for seed in (0, 0, 1, 2, 3)]
     assert np.array_equal(said[0].samples, said[1].samples)
     assert len({len(one.samples) for one in said}) == 4
+    assert all(np.abs(one.samples[-2000:]).max() > 0.005 for one in said)  # no silence is left behind it

@@ -8,8 +8,11 @@ import subprocess
 from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
+
 from mmspec.errors import InputError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
+from mmspec.speech.pretrain.living import drifting, without_rest
 
 PROGRAM = "espeak-ng"
 WORDS_PER_MINUTE, PITCH = 165, 50
@@ -18,7 +21,7 @@ WORDS_PER_MINUTE, PITCH = 165, 50
 @dataclass(frozen=True)
 class Speaker:
     """name: of the voice in a checkpoint. variant: of espeak-ng. rate: words per minute. pitch: 0 to 99.
-    mood: seed of how each word departs from rate and pitch; None for an even voice."""
+    mood: seed of how each word departs from rate and pitch, and of what drifts within it; None for an even voice."""
 
     name: str
     variant: str
@@ -68,7 +71,8 @@ def say(text: str, speaker: Speaker) -> Audio:
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
     if done.returncode or not done.stdout:
         raise InputError(f"{PROGRAM} cannot speak {text!r}: {done.stderr.decode(errors='replace').strip()}")
-    return read_audio(_sized(done.stdout))
+    said = without_rest(read_audio(_sized(done.stdout)))
+    return said if speaker.mood is None else drifting(said, np.random.default_rng(speaker.mood))
 
 
 def _moody(text: str, rng: random.Random) -> str:

@@ -30,8 +30,8 @@ from one.
 ## Data
 
 {sentences} sentences about the synthetic world `mmspec.miniworld`, spoken by espeak-ng: {voices}, each utterance and
-each word at a rate and pitch of its own. Nothing else was ever heard: other words, languages and real voices are beyond
-it.
+each word at a rate and pitch of its own, loudness and speed drifting within the words, without the silence behind a
+sentence. Nothing else was ever heard: other words, languages and real voices are beyond it.
 
 ## Recipe
 
@@ -44,9 +44,9 @@ it.
 
 NEW = """`mmspec train target {name} --codes {codes} --out FOLDER` trains one like it: {codec_steps} updates of the
 codec, {steps} of a shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
-ON = """`mmspec train target {name} --start {start} --codes {codes} --out FOLDER` went on from a finished one, which had
-heard what its own card tells: {codec_steps} updates of the codec, whose codebooks are new, and {deep_steps} of the
-model, batches of {batch}, seed {seed}."""
+ON = """`mmspec train target {name} --start {start} --codes {codes} --codec-steps {codec_steps} --out FOLDER` went on from a
+finished one, which had heard what its own card tells: {codec}, {deep_steps} updates of the model, batches of {batch},
+seed {seed}."""
 
 
 def export(
@@ -66,7 +66,12 @@ def export(
     )
     start = settings["start"]
     recipe = NEW if start is None else ON
-    settings = {**settings, "start": start and shown_place(str(start))}
+    steps = settings["codec_steps"]
+    settings = {
+        **settings,
+        "start": start and shown_place(str(start)),
+        "codec": f"{steps} updates of the codec, whose codebooks are new" if steps else "the codec as it was",
+    }
     card = CARD.format(
         name=out.name,
         recipe=recipe.format(name=out.name, codes=codec.config.codebook_size, **settings),

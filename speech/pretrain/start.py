@@ -25,10 +25,11 @@ SOUND = ("rate", "n_fft", "hop", "mels", "width", "latent", "codebooks")
 
 @dataclass(frozen=True)
 class Start:
-    """A finished model and its codec, both in float32."""
+    """A finished model and its codec, both in float32. keeps_codec: whether the codec stays as it is."""
 
     model: Valle
     codec: MelCodec
+    keeps_codec: bool = False
 
     @property
     def digest(self) -> str:
@@ -36,10 +37,11 @@ class Start:
         return f"{weights_digest(self.model)}-{weights_digest(self.codec)}"
 
 
-def read_start(source: str, codec: MelCodecConfig, size: Size) -> Start:
+def read_start(source: str, codec: MelCodecConfig, size: Size, keep_codec: bool = False) -> Start:
     """A finished checkpoint: a bundled name, a folder, a hub id.
 
     Args: codec: of the model that goes on from it; its codebooks may be larger or smaller. size: of that model.
+        keep_codec: the codec will not be trained on; its codebooks have to be as large, then.
     Raises: MismatchError: it is of another class, or of other sizes. CheckpointError: its codec is not there.
     """
     folder = find_model(source)
@@ -47,7 +49,9 @@ def read_start(source: str, codec: MelCodecConfig, size: Size) -> Start:
     if kind != Valle.config_class.model_type:
         raise MismatchError(f"valle-mini cannot go on from {folder}, a {kind} checkpoint: it needs a VALL-E-type one")
     found = Start(
-        read_model(Valle, folder, torch.float32).eval(), read_model(MelCodec, folder / "codec", torch.float32).eval()
+        read_model(Valle, folder, torch.float32).eval(),
+        read_model(MelCodec, folder / "codec", torch.float32).eval(),
+        keep_codec,
     )
     here, there = size.deepest(), Size.of(found.model)
     differing = [name for name in SOUND if getattr(found.codec.config, name) != getattr(codec, name)]
@@ -58,6 +62,11 @@ def read_start(source: str, codec: MelCodecConfig, size: Size) -> Start:
         told = ", ".join(differing)
         raise MismatchError(
             f"valle-mini cannot go on from {folder}, which differs in {told}: only the number of codes may"
+        )
+    if keep_codec and found.codec.config.codebook_size != codec.codebook_size:
+        raise MismatchError(
+            f"no updates of the codec are asked for, but the one of {folder} has {found.codec.config.codebook_size} "
+            f"codes, and {codec.codebook_size} are asked for"
         )
     return found
 

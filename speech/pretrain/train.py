@@ -68,7 +68,9 @@ def fit(net: nn.Module, loss: Callable[..., Any], samples: Dataset[Any], argumen
 def train_codec(
     spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace, start: Start | None = None
 ) -> MelCodec:
-    """The codec, of this run if it was finished."""
+    """The codec, of this run if it was finished; that of the start, if it is not to be trained."""
+    if start is not None and start.keeps_codec:
+        return start.codec
     done = options.run / "codec-done"
     if not done.exists():
         torch.manual_seed(options.seed)
@@ -138,6 +140,8 @@ def started(
     start: Start, processor: SpeechProcessor, spoken: list[Utterance], corpus: list[Coded], size: Size
 ) -> Valle:
     """The model of a start, for the codes of another codec. corpus: `spoken` in these codes."""
+    if start.keeps_codec:
+        return start.model
     heard = coded(start.codec, spoken[:COMPARED])
     pairs = ((was.codes, now.codes) for was, now in zip(heard, corpus, strict=False))
     origin = parents(pairs, start.codec.config.codebook_size, processor.codec.config.codebook_size)
@@ -176,7 +180,9 @@ def run(
         for split in ("train", "dev")
     }
     replaceable(options.out)
-    start = None if options.start is None else read_start(options.start, config, size)
+    start = (
+        None if options.start is None else read_start(options.start, config, size, keep_codec=options.codec_steps == 0)
+    )
     of_run = settings if start is None else {**settings, "steps": 0, "start": start.digest}
     claim(options.run, {**of_run, "codec": config.to_dict(), "size": vars(size)})
     write_texts(options.run / "texts", texts["train"])
@@ -211,7 +217,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--codes", type=int, default=1024, help="codes of each codebook")
     found.add_argument("--sentences", type=int, default=8000, help="spoken to learn from")
     found.add_argument("--held-out", type=int, default=200, help="spoken to measure on")
-    found.add_argument("--codec-steps", type=int, default=2500, help="updates of the codec")
+    found.add_argument("--codec-steps", type=int, default=2500, help="updates of the codec; 0 keeps that of --start")
     found.add_argument(
         "--steps", type=int, default=2000, help="updates of the shallow decoder, where nothing is started from"
     )
