@@ -44,9 +44,9 @@ sentence. Nothing else was ever heard: other words, languages and real voices ar
 
 NEW = """`mmspec train target {name} --codes {codes} --out FOLDER` trains one like it: {codec_steps} updates of the
 codec, {steps} of a shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
-ON = """`mmspec train target {name} --start {start} --codes {codes} --codec-steps {codec_steps} --out FOLDER` went on from a
-finished one, which had heard what its own card tells: {codec}, {deep_steps} updates of the model, batches of {batch},
-seed {seed}."""
+ON = """`mmspec train target {name} --start {start} --codes {codes} --codec-steps {codec_steps} --out FOLDER` went on
+from a finished one, which had heard what its own card tells: {codec}, {deep_steps} updates of the model, batches of
+{batch}, seed {seed}."""
 
 
 def export(
