@@ -266,3 +266,27 @@ def test_a_run_writes_a_listener_with_its_own_errors_and_waits_for_the_codec(tmp
     options.batch = 2
     with pytest.raises(MismatchError, match="differs in batch"):
         run(silent)
+
+
+def test_a_listener_goes_on_from_another_one_of_its_sizes(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    config = ListenerConfig(**TINY, voices=len(VOICES))
+    old = Listener(config)
+    with torch.no_grad():
+        old.voices.bias.fill_(3.0)  # no training comes near it
+    old.figures = {}
+    (tmp_path / "old").mkdir()
+    old.write(tmp_path / "old")
+    tiny_speech.processor().codec.save_pretrained(tmp_path / "run" / "codec-done")
+    told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 4, "held-out": 2, "resynthesised": 2,
+            "steps": 0, "codec-steps": 1, "batch": 2, "start": tmp_path / "old"}  # fmt: skip
+    options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
+    with pytest.raises(MismatchError, match="which differs in width, manner"):
+        wider = {name: 2 * value for name, value in TINY.items() if name in ("width", "manner")}
+        listener_training.run(options, ListenerConfig(**TINY | wider, voices=len(VOICES)), tones)
+    assert not (tmp_path / "run" / "listener").exists()
+    listener_training.run(options, config, tones)
+    assert Listener.load(tmp_path / "ear").voices.bias.min() > 2
+    card = (tmp_path / "ear" / "README.md").read_text()
+    assert "It began with the weights of another listener. 0 updates on recordings, 1 more on both" in card
+    assert "--seed 0 --start old" in card

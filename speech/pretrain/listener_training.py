@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.checkpoints import replaceable, weights_digest, writing
-from mmspec.errors import CheckpointError
+from mmspec.errors import CheckpointError, MismatchError
 from mmspec.progress import progress
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
@@ -28,7 +28,7 @@ from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, wr
 from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
-from mmspec.training.card import figure_list, millions
+from mmspec.training.card import figure_list, millions, shown_place
 from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
@@ -36,6 +36,8 @@ from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, 
 VOICE_WEIGHT = 0.2
 HIDDEN_MELS, HIDDEN_FRAMES = 10, 20
 """Most bands, and frames, of a mel spectrogram that are hidden at a time (SpecAugment, arXiv 1904.08779)."""
+SIZES = ("rate", "n_fft", "hop", "mels", "width", "blocks", "kernel", "voices", "manner")
+"""What a listener has in common with the one that it began as."""
 
 CARD = """# {name}
 
@@ -44,11 +46,11 @@ convolutions, letters by CTC, and an embedding of the voice. It learnt from {sen
 world, spoken by espeak-ng, and from {resynthesised} of them after a pass through the codec; it never heard a model
 speak. Other words, languages and real voices are beyond it.
 
-{steps} updates on recordings, {codec_steps} more on both, batches of {batch}, seed {seed}; behind a run of its speech
+{begun}{steps} updates on recordings, {codec_steps} more on both, batches of {batch}, seed {seed}; behind a run of its speech
 model:
 
     mmspec train target valle-listener --out FOLDER --steps {steps} --codec-steps {codec_steps} \\
-        --resynthesised {resynthesised} --sentences {sentences} --batch {batch} --seed {seed}
+        --resynthesised {resynthesised} --sentences {sentences} --batch {batch} --seed {seed}{start}
 
 ## Measured on {held_out} held-out sentences
 
@@ -125,21 +127,24 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     config = config or ListenerConfig(voices=len(VOICES))
     home = options.work or options.run / "listener"
     told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
+    start = None if options.start is None else begun(options.start, config)
     counts = {"train": options.sentences, "dev": options.held_out}
     texts = {split: sentences(split, count) for split, count in counts.items()}
     replaceable(options.out)
-    claim(home, {name: getattr(options, name) for name in told} | {"config": config.to_dict()})
+    of_start = {} if start is None else {"start": weights_digest(start)}
+    claim(home, {name: getattr(options, name) for name in told} | of_start | {"config": config.to_dict()})
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
         for split, lines in texts.items()
     }
     torch.manual_seed(options.seed)
-    listener = Listener(config)
-    if not (home / "plain-done").exists():
+    listener = Listener(config) if start is None else start
+    if options.steps and not (home / "plain-done").exists():
         fit(listener, spoken["train"], home / "plain", options, options.steps, options.rate)
         with writing(home / "plain-done") as folder:
             listener.save_pretrained(folder)
-    listener.load_state_dict(Listener.from_pretrained(home / "plain-done", dtype=torch.float32).state_dict())
+    if options.steps:
+        listener.load_state_dict(Listener.from_pretrained(home / "plain-done", dtype=torch.float32).state_dict())
     codec = codec_in(options.codec or options.run / "codec-done")
     behind = home / f"codec-{weights_digest(codec)}"
     behind.mkdir(exist_ok=True)
@@ -154,6 +159,16 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
         "right_voices": right_voices(listener, spoken["dev"]),
     }
     export(listener, options)
+
+
+def begun(folder: Path, config: ListenerConfig) -> Listener:
+    """A finished listener to go on from. Raises: CheckpointError: there is none. MismatchError: it has other sizes."""
+    found = Listener.load(folder).float()
+    here, there = config.to_dict(), found.config.to_dict()
+    differing = [name for name in SIZES if here[name] != there[name]]
+    if differing:
+        raise MismatchError(f"valle-listener cannot go on from {folder}, which differs in {', '.join(differing)}")
+    return found
 
 
 def fit(
@@ -185,7 +200,8 @@ def export(listener: Listener, options: argparse.Namespace) -> None:
         name=options.out.name,
         millions=millions(listener),
         figures=figure_list(listener.figures),
-        **vars(options),
+        begun="It began with the weights of another listener. " if options.start else "",
+        **vars(options) | {"start": f" --start {shown_place(str(options.start))}" if options.start else ""},
     )
     with writing(options.out) as folder:
         listener.to(torch.bfloat16).write(folder)
@@ -198,6 +214,7 @@ def parser() -> argparse.ArgumentParser:
     found.set_defaults(run=Path("runs/valle-mini"))
     found.add_argument("--work", type=Path, help="folder of logs and checkpoints; RUN/listener unless given")
     found.add_argument("--codec", type=Path, help="folder of the codec; RUN/codec-done unless given")
+    found.add_argument("--start", type=Path, help="folder of a listener to go on from; --steps may be 0 then")
     found.add_argument("--sentences", type=int, default=7000, help="of the run: those that it learns from")
     found.add_argument("--held-out", type=int, default=200, help="of the run: those to measure on")
     found.add_argument("--resynthesised", type=int, default=3000, help="sentences that are also heard from the codec")
