@@ -46,8 +46,8 @@ convolutions, letters by CTC, and an embedding of the voice. It learnt from {sen
 world, spoken by espeak-ng, and from {resynthesised} of them after a pass through the codec; it never heard a model
 speak. Other words, languages and real voices are beyond it.
 
-{begun}{steps} updates on recordings, {codec_steps} more on both, batches of {batch}, seed {seed}; behind a run of its speech
-model:
+{begun}{steps} updates on recordings, {codec_steps} more on both, batches of {batch}, seed {seed}; behind a run of its
+speech model:
 
     mmspec train target valle-listener --out FOLDER --steps {steps} --codec-steps {codec_steps} \\
         --resynthesised {resynthesised} --sentences {sentences} --batch {batch} --seed {seed}{start}
