@@ -44,6 +44,11 @@ class Track:
     ended: int | None = None
     top_k: int = 0
 
+    @property
+    def read(self) -> int:
+        """Columns that the decoder has read, which the host knows without asking the device."""
+        return self.cache.self_attention_cache.get_seq_length()
+
 
 @dataclass
 class ColumnState(State):
@@ -120,9 +125,9 @@ class Delayed(CausalTarget):
         """A row whose text [T] has been read."""
         raise NotImplementedError
 
-    def hear(self, track: Track, columns: Tensor, before: int) -> Tensor:
-        """Read columns [N, K], the first of which is number `before`: logits [N, K, law_size] of those that follow,
-        what the pattern forces in place."""
+    def hear(self, track: Track, columns: Tensor) -> Tensor:
+        """Read columns [N, K] behind those that the track has read: logits [N, K, law_size] of those that follow, what
+        the pattern forces in place."""
         raise NotImplementedError
 
     def logits(self, track: Track, ids: Tensor) -> Tensor:
@@ -155,7 +160,7 @@ class Delayed(CausalTarget):
             track.top_k = sampler.sampling.top_k
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
         first = zeros[:, None, None].expand(-1, 1, self.codebooks) + self.padding
-        logits = torch.stack([self.hear(track, first[row], 0) for row, track in enumerate(tracks)])
+        logits = torch.stack([self.hear(track, first[row]) for row, track in enumerate(tracks)])
         check_finite(logits, "the prompt")
         pending = sampler.draw(sampler.warp(column_chain(first), logits), zeros[:, None])[:, 0]
         return ColumnState(
@@ -177,9 +182,9 @@ class Delayed(CausalTarget):
             if state.done[row]:
                 found.append(torch.zeros(draft.size, self.codebooks, self.law_size, device=draft.tokens.device))
                 continue
-            found.append(self.hear(track, draft.tokens[row], int(state.emitted[row])))
+            found.append(self.hear(track, draft.tokens[row]))
         logits = torch.stack(found)
-        check_finite(logits, f"column {int(state.emitted.max())}")
+        check_finite(logits, f"column {max(track.read for track in state.tracks)}")
         return Verified(logits)
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
@@ -190,14 +195,13 @@ class Delayed(CausalTarget):
                 continue
             forget(track, draft.size - len(accepted.paths[row]))
         state.pending, state.emitted = accepted.next, state.emitted + accepted.count
-        left = [state.limits[row] - int(state.emitted[row]) for row, done in enumerate(state.done) if not done]
+        left = [state.limits[row] - state.tracks[row].read for row, done in enumerate(state.done) if not done]
         state.room = max(left, default=0) - 1
 
 
 def forget(track: Track, count: int) -> None:
     """Drop the last `count` columns that a decoder has read."""
     if count > 0:
-        own = track.cache.self_attention_cache
-        own.crop(-count)
-        if track.ended is not None and track.ended >= own.get_seq_length():
+        track.cache.self_attention_cache.crop(-count)
+        if track.ended is not None and track.ended >= track.read:
             track.ended = None

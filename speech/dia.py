@@ -81,8 +81,9 @@ class Dia(Delayed):
         return Track(self.model.model.encoder(input_ids=ids).last_hidden_state, torch.ones_like(ids), total, scale)
 
     @torch.no_grad()
-    def hear(self, track: Track, columns: Tensor, before: int) -> Tensor:
+    def hear(self, track: Track, columns: Tensor) -> Tensor:
         """See `Delayed`."""
+        before = track.read
         logits = self.logits(track, columns.repeat(len(track.text), 1, 1))  # of ids [R, N, K]
         ended, starts = self.ends_of(track, columns, before)
         return self.patterned(

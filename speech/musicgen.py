@@ -65,11 +65,12 @@ class Musicgen(Delayed):
             text, mask = torch.cat([text, torch.zeros_like(text)]), torch.cat([mask, torch.zeros_like(mask)])
         return Track(text, mask, total, scale)
 
-    def hear(self, track: Track, columns: Tensor, before: int) -> Tensor:
-        """Read columns [N, K], the first of which is number `before`: logits [N, K, V + 1] of those that follow.
+    def hear(self, track: Track, columns: Tensor) -> Tensor:
+        """See `Delayed`; V + 1 tokens.
 
         The last token stands for padding: it has all the mass where the pattern forces it, and none elsewhere.
         """
+        before = track.read
         logits = self.logits(track, columns.T.repeat(len(track.text), 1))  # of ids [R K, N]
         return self.patterned(self.mixed(logits, track.scale), before, track.total)
 

@@ -89,14 +89,14 @@ class Drafting:
             return state.undrafted()
         tokens, laws = [state.pending], []
         for level in range(levels):
-            scores = self.sampler.shape(self._logits(state, tokens[-1], level))  # [B, K, V]
+            scores = self.sampler.shape(self._logits(state, tokens[-1]))  # [B, K, V]
             tokens.append((scores + self._noise(state.emitted, level, scores)).argmax(-1))
             laws.append(scores.softmax(-1))
         self.fed = levels
         q = torch.stack([*laws, laws[-1]], 1) if self.kind == "sampled" else None  # the leaf's row is never read
         return column_chain(torch.stack(tokens, 1), self.kind, q)
 
-    def _logits(self, state: State, newest: Tensor, level: int) -> Tensor:
+    def _logits(self, state: State, newest: Tensor) -> Tensor:
         """[B, K, V] after the newest column [B, K]; rows that are done get anything."""
         inner, found = self.drafter.inner, []
         for row, track in enumerate(self.tracks):
@@ -104,8 +104,7 @@ class Drafting:
                 found.append(torch.zeros(inner.codebooks, inner.law_size, device=newest.device))
                 continue
             columns = torch.cat([self.unread[row], newest[row, None]])
-            before = int(state.emitted[row]) + level - len(self.unread[row])
-            found.append(inner.hear(track, columns, before)[-1])
+            found.append(inner.hear(track, columns)[-1])
             self.unread[row] = newest[:0]
         return torch.stack(found)
 

@@ -157,15 +157,15 @@ def test_an_end_that_was_drafted_and_refused_is_forgotten(model: Any) -> None:
     known = torch.tensor([[START] * 3, [1, START, START]])
     wrong = torch.tensor([[END, START, START], [AFTER, 3, START]])
     fresh, used = target.track(text, 24, 1.0), target.track(text, 24, 1.0)
-    target.hear(used, torch.cat([known, wrong]), 0)
+    target.hear(used, torch.cat([known, wrong]))
     assert used.ended == 2
     from mmspec.speech.delayed import forget
 
     forget(used, 2)
     assert used.ended is None
-    target.hear(fresh, known, 0)
+    target.hear(fresh, known)
     right = torch.tensor([[4, START, START]])
-    torch.testing.assert_close(target.hear(used, right, 2), target.hear(fresh, right, 2))
+    torch.testing.assert_close(target.hear(used, right), target.hear(fresh, right))
 
 
 def test_a_folder_of_a_smaller_model_drafts(model: Any, processor: Processor, tmp_path: Path) -> None:
