@@ -104,7 +104,8 @@ class Csm(Speaking):
         """Model inputs of a batch, said by the model's speaker 0: `input_ids` and `attention_mask` [B, T]."""
         if any(images) or voice is not None:
             raise InputError("CSM is served with texts alone: leave image and voice out")
-        rows = [processor.tokenizer(f"[0]{text}")["input_ids"] for text in texts]
+        tokenizer = getattr(processor, "tokenizer", processor)
+        rows = [tokenizer(f"[0]{text}")["input_ids"] for text in texts]
         return padded(rows, self.tokenizer.pad_token_id or 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:

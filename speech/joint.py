@@ -26,9 +26,8 @@ import mmspec
 from mmspec.checkpoints import save_drafter, writing
 from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import MedusaHeads
-from mmspec.errors import InputError, MismatchError
-from mmspec.speech.recipes import VadusaRecipe
-from mmspec.speech.speaking import Speaking
+from mmspec.errors import InputError
+from mmspec.speech.recipes import VadusaRecipe, check_speaks
 from mmspec.speech.vadusa import Vadusa
 from mmspec.training.answers import Answered
 from mmspec.training.medusa import MedusaLoss
@@ -87,7 +86,7 @@ class JointRecipe(VadusaRecipe):
     about: ClassVar[str] = (
         "VADUSA's joint recipe: a text-to-speech target that went on learning together with heads that guess several "
         "codes ahead (arXiv 2410.21951). It is a new target, with its drafter in drafters/vadusa; measure both with "
-        "`mmspec bench speech`, since the new one may speak better or worse than the old one."
+        "`mmspec bench speech --listener`, of the same listener, since the new one may speak better or worse."
     )
     usage: ClassVar[str] = "--model FOLDER --drafter vadusa"
     loss_class: ClassVar[type[Any]] = JointLoss
@@ -101,9 +100,8 @@ class JointRecipe(VadusaRecipe):
 
     def check(self, target: Any) -> None:
         """Only a target that speaks with a Llama can learn here."""
+        check_speaks(self.method, target)
         super().check(target)
-        if not isinstance(target, Speaking):
-            raise MismatchError(f"{self.method} trains a target that speaks, not a {type(target.model).__name__}")
 
     def check_place(self, pipe: Any, out: Path) -> None:
         """Raise InputError if the new target would take the place of the old one; else see `Recipe`."""

@@ -10,7 +10,9 @@ from transformers import LlamaForCausalLM
 
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
+from mmspec.errors import MismatchError
 from mmspec.speech.pretrain.texts import sentences
+from mmspec.speech.speaking import Speaking
 from mmspec.speech.ssd import SSD, shortened, upper_layers
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi
@@ -18,6 +20,12 @@ from mmspec.training.answers import Answered
 from mmspec.training.medusa import MedusaRecipe
 from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe
+
+
+def check_speaks(method: str, target: Any) -> None:
+    """Raise MismatchError unless a target speaks with a Llama."""
+    if not isinstance(target, Speaking):
+        raise MismatchError(f"{method} needs a target that speaks with a Llama, not a {type(target.model).__name__}")
 
 
 class Sentences:
@@ -85,6 +93,11 @@ class SsdRecipe(SpdRecipe):
         "A draft model of the target's upper layers below its own first ones; only these and the output head are "
         "trained (arXiv 2505.15380)."
     )
+
+    def check(self, target: Any) -> None:
+        """Only a target that speaks with a Llama can be shortened."""
+        check_speaks(self.method, target)
+        super().check(target)
 
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> LlamaForCausalLM:
         """The shortened target, float32."""

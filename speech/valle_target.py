@@ -49,6 +49,8 @@ class ValleTarget(Speaking):
     def adopt(self, processor: Any) -> None:
         """Take the processor, whose codec must speak the model's codes."""
         if processor is not None:
+            if not isinstance(processor, SpeechProcessor):
+                raise InputError(f"{type(processor).__name__} has no codec: pass a SpeechProcessor")
             processor.check(self.model.config.codebooks, self.model.config.codebook_size)
         super().adopt(processor)
 
@@ -58,10 +60,22 @@ class ValleTarget(Speaking):
         return self.model.speaker
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
-        """Raises InputError: codes of a voice come with a prompt that has no place for them."""
+        """Raises InputError: voices that are no codes of the codec, or with a prompt that has no place for them."""
+        if "voice_codes" in inputs:
+            self._check_voices(inputs["voice_codes"], len(inputs["input_ids"]))
         if "voice_codes" in inputs and not (inputs["input_ids"] == self.model.config.voice_token_id).any(-1).all():
             raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")
         return super().prefill(inputs, needs, sampler)
+
+    def _check_voices(self, codes: Any, rows: int) -> None:
+        """Raise InputError unless these are codes [B, K, P]."""
+        config = self.model.config
+        whole = isinstance(codes, Tensor) and codes.dim() == 3 and not codes.is_floating_point() and codes.numel() > 0
+        if not whole or codes.shape[:2] != (rows, config.codebooks):
+            told = list(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
+            raise InputError(f"voice_codes are whole numbers [{rows}, {config.codebooks}, frames], not {told}")
+        if codes.min() < 0 or codes.max() >= config.codebook_size:
+            raise InputError(f"voice_codes are numbers below {config.codebook_size}, the size of a codebook")
 
     def prompt(self, text: str, voice: Tensor) -> list[int]:
         """START text VOICE codes SPEAK."""

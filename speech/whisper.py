@@ -80,6 +80,12 @@ class Whisper(CausalTarget):
         """Whether the configuration is one of Whisper with its encoder."""
         return config.model_type == "whisper" and bool(config.is_encoder_decoder)
 
+    def adopt(self, processor: Any) -> None:
+        """See `CausalTarget`. Raises InputError: it cannot read speech."""
+        if processor is not None and not hasattr(processor, "feature_extractor"):
+            raise InputError(f"{type(processor).__name__} cannot read speech: Whisper needs a WhisperProcessor")
+        super().adopt(processor)
+
     @property
     def budget(self) -> int:
         """All that the decoder has places for."""
@@ -137,6 +143,11 @@ class Whisper(CausalTarget):
         """See `CausalTarget`; the speech is encoded here."""
         if "input_features" not in inputs:
             raise InputError("there is nothing to hear: input_features is missing")
+        features, config = inputs["input_features"], self.model.config
+        wanted = (len(rows), config.num_mel_bins, 2 * config.max_source_positions)
+        if not isinstance(features, torch.Tensor) or features.shape != wanted:
+            told = list(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+            raise InputError(f"input_features are mel frames {list(wanted)}, not {told}")
         arranged = super().arrange(inputs, rows)
         arranged["heard"] = self.model.get_encoder()(arranged.pop("input_features")).last_hidden_state
         return arranged

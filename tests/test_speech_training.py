@@ -12,6 +12,7 @@ import tiny
 import tiny_speech
 import torch
 from taught import Given
+from tiny_musicgen import musicgen
 from typer.testing import CliRunner
 
 import mmspec
@@ -21,6 +22,7 @@ from mmspec.benchmarks.speaking.run import curve_rows
 from mmspec.checkpoints import drafters_of
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
+from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.recipes import Sentences
 from mmspec.training.answers import Answered, prepare
 from mmspec.training.cli import app as train
@@ -234,6 +236,12 @@ def test_the_world_has_sentences_to_say_and_others_that_were_held_out() -> None:
 
 def test_heads_can_be_trained_together_with_their_own_defaults() -> None:
     check_together([find_recipe(method, "speech")() for method in METHODS if method != "ssd"])
+
+
+@pytest.mark.parametrize("method", ["ssd", "vadusa-joint"])
+def test_what_is_trained_from_a_speaking_llama_refuses_other_targets(method: str) -> None:
+    with pytest.raises(MismatchError, match=f"{method} needs a target that speaks with a Llama, not a Musicgen"):
+        find_recipe(method, "speech")().check(Musicgen(musicgen()))
 
 
 def test_mistakes_are_told(folder: Path, texts: Path, tmp_path: Path) -> None:

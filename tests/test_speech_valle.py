@@ -251,6 +251,24 @@ def test_codes_of_a_voice_need_a_place_in_the_prompt(pipe: Any) -> None:
         pipe.generate(**wanting, max_new_tokens=4)
 
 
+def test_codes_of_a_voice_are_those_of_the_codec(pipe: Any) -> None:
+    inputs = pipe.prepare(None, "one")
+    codes = inputs["voice_codes"]
+    shape = r"voice_codes are whole numbers \[1, 3, frames\]"
+    for wrong, told in (
+        (codes[:, :1], shape), (codes[0], shape), (codes.tolist(), shape), (codes.float(), shape),
+        (codes.expand(2, -1, -1), shape), (codes[..., :0], shape),
+        (codes + tiny.CODES, "numbers below 24"), (codes - tiny.CODES, "numbers below 24"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=told):
+            pipe.generate(**inputs | {"voice_codes": wrong}, max_new_tokens=4)
+
+
+def test_a_tokenizer_alone_has_no_codec() -> None:
+    with pytest.raises(InputError, match="has no codec: pass a SpeechProcessor"):
+        mmspec.load(tiny.valle(), "none", processor=tiny.processor().tokenizer)
+
+
 def test_a_voice_is_refused_by_a_model_that_does_not_speak() -> None:
     import tiny as vision
 

@@ -303,6 +303,14 @@ def test_speech_files_are_transcribed_and_mistakes_are_told(model: Any, tmp_path
         pipe(prompt="transcribe", voice=tiny_speech.voice(LONGEST_S + 1))
     with pytest.raises(InputError, match="input_features is missing"):
         pipe.generate(input_ids=torch.tensor([[START]]))
+    right = torch.zeros(1, MELS, FRAMES)
+    for wrong in (right[..., 1:], right.tolist(), right.expand(2, -1, -1), right[0]):
+        with pytest.raises(InputError, match=r"input_features are mel frames \[1, 8, 20\]"):
+            pipe.generate(input_ids=torch.tensor([[START]]), input_features=wrong)
+    with pytest.raises(InputError, match=r"mel frames \[2, 8, 20\]"):
+        pipe.generate(input_ids=torch.tensor([[START], [START]]), input_features=right)
+    with pytest.raises(InputError, match="needs a WhisperProcessor"):
+        mmspec.load(model, "none", processor=tiny_speech.processor().tokenizer)
     with pytest.raises(MismatchError, match="mel bands"):
         mmspec.load(model, SpecASR(whisper(1, num_mel_bins=4)))
     with pytest.raises(MismatchError, match="vocabulary"):
