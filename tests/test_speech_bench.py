@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,20 @@ def test_a_run_measures_speed_words_and_voices_and_goes_on_where_it_stopped(fold
     assert json.loads((out / "summary.json").read_text())["spoken"] == summary["spoken"]
 
 
-def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path) -> None:
+def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = mmspec.load(musicgen(), "none", processor=tokenizer())
+    product_of = pipe.target.product_of
+
+    def slowly(*asked: Any) -> Any:
+        time.sleep(0.3)
+        return product_of(*asked)
+
+    monkeypatch.setattr(pipe.target, "product_of", slowly)
     speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=1, max_new_tokens=7, min_tokens=2, repeats=1)
     settings = SpeechSettings(speed)
-    report = speech_report(pipe, run_speech(pipe, settings, tmp_path), settings)
+    found = run_speech(pipe, settings, tmp_path)
+    assert all(run.more["request_seconds"] > 0.3 for sample, _ in found for run in sample.runs.values())  # sound, too
+    report = speech_report(pipe, found, settings)
     assert report.certainty[1.0] is not None
     assert 0 < report.certainty[1.0] < 1
     assert report.figures[0].speedup == 1
