@@ -281,6 +281,10 @@ def test_a_listener_goes_on_from_another_one_of_its_sizes(tmp_path: Path) -> Non
     told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 4, "held-out": 2, "resynthesised": 2,
             "steps": 0, "codec-steps": 1, "batch": 2, "start": tmp_path / "old"}  # fmt: skip
     options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
+    options.codec_steps = 0
+    with pytest.raises(InputError, match="--codec-steps 0 is not valid: at least 1"):
+        listener_training.run(options, config, tones)
+    options.codec_steps = 1
     wider = {name: 2 * value for name, value in TINY.items() if name in ("width", "manner")}
     with pytest.raises(MismatchError, match="which differs in width, manner"):
         listener_training.run(options, ListenerConfig(**TINY | wider, voices=len(VOICES)), tones)

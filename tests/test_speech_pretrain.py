@@ -16,6 +16,7 @@ import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError
 from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
+from mmspec.speech.pretrain import corpus as corpus_module
 from mmspec.speech.pretrain import espeak, train
 from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
@@ -24,7 +25,7 @@ from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
 from mmspec.speech.pretrain.living import REST_S, drifting, without_rest
 from mmspec.speech.pretrain.start import parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import LONGEST, sentences
-from mmspec.speech.pretrain.valle_training import Size, ValleLoss, new_model
+from mmspec.speech.pretrain.valle_training import WARPERS, Size, ValleLoss, gauge, new_model
 from mmspec.speech.text import make_tokenizer, spoken
 from mmspec.training.muon import build_optimizer
 
@@ -209,13 +210,46 @@ def test_a_run_without_sentences_is_refused_before_it_takes_its_folder(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["codec-steps", "steps", "deep-steps", "batch"])
+def test_a_run_without_updates_is_refused_before_it_takes_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"--{name} 0 is not valid: at least 1"):
+        train.run(options(tmp_path, **{name: 0}), MelCodecConfig(**TINY), SIZE, tones)
+    assert not list(tmp_path.iterdir())
+
+
+def test_recordings_of_another_manner_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(sentences("train", 2), RATE, tmp_path / "speech", speak=tones)
+    monkeypatch.setitem(corpus_module.MANNER, "louder_db", 9.0)
+    with pytest.raises(MismatchError, match="differs in louder_db"):
+        record(sentences("train", 2), RATE, tmp_path / "speech", speak=tones)
+
+
+def test_the_gauge_is_taken_under_the_law_that_a_finished_model_samples_from(
+    corpus: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = MelCodec(MelCodecConfig(**TINY))
+    heard, model = coded(codec, corpus[:3]), new_model(make_tokenizer(12), 2, 12, SIZE).eval()
+    loss = ValleLoss(model, make_tokenizer(12), heard, 8)
+    found = gauge(model, loss, heard)
+    monkeypatch.setitem(WARPERS, "top_p", 1.0)
+    plain = gauge(model, loss, heard)
+    assert found["nats_per_code"] == plain["nats_per_code"]
+    assert found["mean_top_probability"] > 1.05 * plain["mean_top_probability"]
+
+
 @pytest.mark.slow
 def test_a_run_makes_a_checkpoint_that_speaks_and_can_be_repeated(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     train.run(options(tmp_path), MelCodecConfig(**TINY), SIZE, tones)
     folder = tmp_path / "valle-mini"
     assert sorted(path.stem for path in (folder / "voices").iterdir()) == sorted(espeak.VOICES)
-    assert "24 sentences" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "24 sentences" in card
+    told = card.split("mmspec train target valle-mini ")[1].split("\n\n")[0].replace("\\\n", " ").split()
+    again, before = train.parser().parse_args(told), options(tmp_path)
+    for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed"):
+        assert getattr(again, name) == getattr(before, name)
+    assert again.codes == 12
     pipe = mmspec.load(folder)
     config = pipe.target.model.generation_config
     assert (config.do_sample, config.top_p) == (True, 0.9)
@@ -327,7 +361,9 @@ def test_a_run_keeps_the_codec_of_a_start_if_it_is_not_to_be_trained(tmp_path: P
     made = read_start(str(tmp_path / "valle-mini"), config, SIZE)
     old = MelCodec.from_pretrained(folder / "codec").to(torch.bfloat16).state_dict()
     assert all(torch.equal(value.to(torch.bfloat16), old[name]) for name, value in made.codec.state_dict().items())
-    assert "the codec as it was, 1 updates" in " ".join((tmp_path / "valle-mini" / "README.md").read_text().split())
+    assert "the codec as it was, 1 updates of the model" in " ".join(
+        (tmp_path / "valle-mini" / "README.md").read_text().split()
+    )
 
 
 @pytest.mark.slow
@@ -370,6 +406,8 @@ def test_without_espeak_the_command_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setattr(espeak.shutil, "which", lambda program: None)
     with pytest.raises(MissingExtraError, match="apt-get install espeak-ng"):
         train.main(["--out", str(tmp_path / "x")])
+    with pytest.raises(MissingExtraError, match="apt-get install espeak-ng"):
+        espeak.say("one", usual("adam"))
 
 
 def test_a_wav_from_a_pipe_gets_its_true_length() -> None:

@@ -40,7 +40,7 @@ tokenizer, {seeds}; held out: validation. It knows the words of these captions a
 
 ## Recipe
 
-`mmspec train target {name} --out FOLDER` trains one like it{start}.
+`mmspec train target mar-mini --out FOLDER` trains one like it{start}.
 First comes a network that tells shapes apart and is not kept; then a VAE, by pixels, by what that network sees, and by
 a divergence that leaves noise in the latents, {noise:.2f} of their spread. The target learns by squared errors and
 variance bounds of hidden tokens, one caption in ten hidden for guidance; meanwhile tokens are taught which words of the

@@ -19,6 +19,7 @@ from mmspec.safe_files import whole
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, say
+from mmspec.speech.pretrain.living import MANNER
 from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs
 
@@ -79,9 +80,9 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
     """Every text, spoken by someone whom chance (by seed and place) chooses. What the folder holds is not spoken again.
 
-    Raises: MismatchError: the folder holds recordings of another seed or rate.
+    Raises: MismatchError: the folder holds recordings of another seed, rate or manner.
     """
-    claim(folder, {"seed": seed, "rate": rate})
+    claim(folder, {"seed": seed, "rate": rate, **MANNER})
     found: list[Utterance] = []
     for start in progress(range(0, len(texts), SHARD), desc="speaking", unit="shard"):
         part = texts[start : start + SHARD]

@@ -54,7 +54,8 @@ def require_espeak() -> None:
 
 
 def say(text: str, speaker: Speaker) -> Audio:
-    """A sentence, spoken. Raises InputError if the program fails."""
+    """A sentence, spoken. Raises: MissingExtraError: the program is not there. InputError: it fails."""
+    require_espeak()
     command = [
         PROGRAM,
         "--stdout",

@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig
 
 from mmspec.checkpoints import writing
+from mmspec.speech.pretrain.valle_training import WARPERS
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.valle import Valle
 from mmspec.training.card import figure_list, millions, shown_place
@@ -42,11 +43,13 @@ sentence. Nothing else was ever heard: other words, languages and real voices ar
 {figures}
 """
 
-NEW = """`mmspec train target {name} --codes {codes} --out FOLDER` trains one like it: {codec_steps} updates of the
-codec, {steps} of a shallow decoder and {deep_steps} of the deepened one, batches of {batch}, seed {seed}."""
-ON = """`mmspec train target {name} --start {start} --codes {codes} --codec-steps {codec_steps} --out FOLDER` went on
-from a finished one, which had heard what its own card tells: {codec}, {deep_steps} updates of the model, batches of
-{batch}, seed {seed}."""
+COMMAND = """    mmspec train target valle-mini --out FOLDER{start} --codes {codes} --sentences {sentences} \\
+        --codec-steps {codec_steps}{shallow} --deep-steps {deep_steps} --batch {batch} --seed {seed}
+
+"""
+NEW = """{codec_steps} updates of the codec, {steps} of a shallow decoder and {deep_steps} of the deepened one."""
+ON = """It went on from a finished one, which had heard what its own card tells: {codec}, {deep_steps} updates of the
+model."""
 
 
 def export(
@@ -60,27 +63,26 @@ def export(
         eos_token_id=text.eos_token_id,
         pad_token_id=text.pad_token_id,
         do_sample=True,
-        temperature=1.0,
-        top_k=50,
-        top_p=0.9,
+        **WARPERS,
     )
     start = settings["start"]
-    recipe = NEW if start is None else ON
     steps = settings["codec_steps"]
     settings = {
         **settings,
-        "start": start and shown_place(str(start)),
+        "codes": codec.config.codebook_size,
+        "start": "" if start is None else f" --start {shown_place(str(start))}",
+        "shallow": f" --steps {settings['steps']}" if start is None else "",
         "codec": f"{steps} updates of the codec, whose codebooks are new" if steps else "the codec as it was",
     }
+    recipe = COMMAND + (NEW if start is None else ON)
     card = CARD.format(
         name=out.name,
-        recipe=recipe.format(name=out.name, codes=codec.config.codebook_size, **settings),
+        recipe=recipe.format(**settings),
         millions=millions(model, codec),
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         refiner=model.config.refiner_config.num_hidden_layers,
         codebooks=codec.config.codebooks,
-        codes=codec.config.codebook_size,
         rate=codec.frames_per_second,
         voices=", ".join(processor.voices),
         figures=figure_list(figures),

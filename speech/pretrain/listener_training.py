@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.checkpoints import replaceable, weights_digest, writing
-from mmspec.errors import CheckpointError, MismatchError
+from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.progress import progress
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
@@ -50,7 +50,8 @@ speak. Other words, languages and real voices are beyond it.
 speech model:
 
     mmspec train target valle-listener --out FOLDER --steps {steps} --codec-steps {codec_steps} \\
-        --resynthesised {resynthesised} --sentences {sentences} --batch {batch} --seed {seed}{start}
+        --resynthesised {resynthesised} --sentences {sentences} --batch {batch} \\
+        --rate {rate:g} --seed {seed}{start}
 
 ## Measured on {held_out} held-out sentences
 
@@ -125,6 +126,9 @@ def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
 def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak: Say = say) -> None:
     """Everything, from recordings to the finished folder. speak: who speaks what is not recorded yet."""
     config = config or ListenerConfig(voices=len(VOICES))
+    for name, least in (("steps", 0 if options.start else 1), ("codec_steps", 1), ("batch", 1), ("resynthesised", 1)):
+        if getattr(options, name) < least:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)} is not valid: at least {least}")
     home = options.work or options.run / "listener"
     told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
     start = None if options.start is None else begun(options.start, config)

@@ -19,6 +19,11 @@ LOUDER_DB, LOUDNESS_HZ = 2.5, 8.0
 FASTER, SPEED_HZ = 0.03, 4.0
 """Standard deviations of how loudness and speed depart from even speech, and how often each takes another course."""
 
+MANNER = {
+    "rest_s": REST_S, "louder_db": LOUDER_DB, "loudness_hz": LOUDNESS_HZ, "faster": FASTER, "speed_hz": SPEED_HZ
+}  # fmt: skip
+"""What recordings have in common that may stand side by side."""
+
 
 def without_rest(audio: Audio) -> Audio:
     """The same, with at most `REST_S` of silence at its end."""

@@ -173,6 +173,9 @@ def run(
     config, size = config or MelCodecConfig(codebook_size=options.codes), size or Size()
     if not 1 <= options.codes <= MOST_CODES:
         raise InputError(f"a codebook has 1 to {MOST_CODES} codes, got {options.codes}")
+    for name, least in (("codec_steps", 0 if options.start else 1), ("steps", 1), ("deep_steps", 1), ("batch", 1)):
+        if getattr(options, name) < least:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)} is not valid: at least {least}")
     told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
     settings = {name: getattr(options, name) for name in told}
     texts = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from mmspec.sampling import Sampling, warp
 from mmspec.speech.pretrain.corpus import Coded
 from mmspec.speech.text import END, PADDING, SPEAK, START, VOICE
 from mmspec.speech.valle import Valle, ValleConfig
@@ -22,6 +24,8 @@ from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 IGNORED = -100
+WARPERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.9}
+"""How a finished model samples unless it is told otherwise."""
 READ_WEIGHT = 0.2
 NEAR = 0.04
 """Share of a text on either side of where a code is taught to look: speech is about even."""
@@ -199,17 +203,17 @@ class ValleLoss:
 
 @torch.no_grad()
 def gauge(model: Valle, loss: ValleLoss, held_out: list[Coded]) -> dict[str, float]:
-    """What the model knows of held-out utterances: nats per code, and the mean probability of the likeliest code.
+    """What the model knows of held-out utterances: nats per code, and the mean probability of the likeliest code under
+    the law that it samples from.
 
     The second is the gauge of how predictable this little world is: real models have about 0.25.
     """
-    nats, tops, total = 0.0, 0.0, 0
+    nats, tops, total, sampling = 0.0, 0.0, 0, Sampling(**WARPERS)
     for place, row in enumerate(held_out):
         text = torch.tensor(loss.tokenizer(row.text, add_special_tokens=False)["input_ids"])
         prompt, answer = loss.prompt(text, loss.voice(row, place)), model.config.first_code + row.codes[0]
         logits = model(input_ids=torch.cat([prompt, answer])[None, :-1], use_cache=False).logits[0, -len(answer) :]
-        law = logits.float().softmax(-1)
-        nats -= float(law.gather(1, answer[:, None]).clamp(min=1e-30).log().sum())
-        tops += float(law.amax(-1).sum())
+        nats += float(F.cross_entropy(logits.float(), answer, reduction="sum"))
+        tops += float(warp(logits.float(), sampling).softmax(-1).amax(-1).sum())
         total += len(answer)
     return {"nats_per_code": nats / total, "mean_top_probability": tops / total}
