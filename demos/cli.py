@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated
 
 import typer
@@ -46,6 +47,7 @@ def demo(
     if not 0 <= port < 2**16:
         raise InputError(f"port {port} is not valid: 1 to 65535, or 0 for a free one")
     require_gradio()
+    check_free(host, port)
     names = [name.strip() for name in drafters.split(",") if name.strip()]
     first, *others = models or [name for name in SHOWN if name in bundled() or name == SHOWN[0]]
     absent = [name for name in SHOWN if not models and name != first and name not in others]
@@ -63,3 +65,19 @@ def demo(
         raise InputError(f"cannot listen on {host}, port {port or '7860 to 7959'}: {error}") from error
     typer.echo(f"The page is at {blocks.local_url} until Ctrl-C.")
     blocks.block_thread()
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise InputError for an address that nothing can listen on: gradio would try a hundred ports of it, and slowly.
+
+    Args: port: 0 asks for the host alone.
+    """
+    from mmspec.errors import InputError
+
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gradio's own server does
+            tried.bind(place)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}{f', port {port}' if port else ''}: {error.strerror}") from error

@@ -135,8 +135,6 @@ class Easel(Studio):
 
     def draw(self, wish: Wish) -> Iterator[PictureRace]:
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
-        if not hasattr(self.plain.target, "layout"):
-            raise UnsupportedError(f"{self.model} draws without codes: this page shows pictures of codes")
         if not self.plain.target.product_of({}, 0, [0] * self.plain.target.layout.length):
             raise UnsupportedError(
                 f"no picture is made here of the codes of {self.model}: its picture decoder is missing"

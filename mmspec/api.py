@@ -49,17 +49,20 @@ _ELSEWHERE = {
     "stop_strings": "stop takes them",
     "streamer": "stream(image, prompt) yields an answer piece by piece",
     "assistant_model": "load(model, drafter) takes a drafter",
+    "audio": "voice takes it",
+    **{
+        name: f"{name} belongs to load: load(model, {name}=...)"
+        for name in ("acceptance", "shape", "processor", "dtype", "device", "compile", "drafter_dtype")
+    },
+    "drafter": "drafter belongs to load: load(model, drafter)",
 }
-"""What HF `generate` calls otherwise, or takes in another place."""
+"""What HF `generate` calls otherwise, or is told in another place."""
 
 _OWN_INPUTS = {
     "past_key_values", "use_cache", "labels", "inputs_embeds", "position_ids", "cache_position", "return_dict",
     "output_attentions", "output_hidden_states", "logits_to_keep", "mm_encoder_outputs", "kwargs",
 }  # fmt: skip
 """Arguments of a model's forward that are not for callers: the decode loop sets them, or they are for training."""
-
-_OF_LOAD = {name: f"{name} belongs to load: load(model, {name}=...)" for name in ("processor", "dtype", "device")}
-"""What `generate` leaves to `load`."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,9 +109,9 @@ def load(
             id; a drafter; "none" for plain autoregressive decoding.
         acceptance: a rule's name or a rule. The default, "exact", gives the same output with every drafter.
         shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
-            changes an output; "own" is the drafter's own setting; a `Shape` is that one. None is "auto", and for a
-            drafter that you made yourself "own". Rules that let drafts decide, such as "ratio", make "auto" mean "own"
-            above temperature 0.
+            changes an output; "own" is the drafter's own setting; a `Shape` is that one, also as a text, "5x4x16"
+            (depth, width, nodes). None is "auto", and for a drafter that you made yourself "own". Rules that let drafts
+            decide, such as "ratio", make "auto" mean "own" above temperature 0.
         processor: the HF processor or tokenizer; None takes the one in the model's folder.
         dtype: a torch dtype or its name, "auto" for that of the weights; None is float32 on a CPU, else "auto".
         device: where to run; None is a CUDA device if there is one, else the CPU.
@@ -164,7 +167,7 @@ def generate(
         shape, str | Shape | None
     )
     numbers = read_format(drafter_dtype)
-    given(options, _OF_LOAD)  # what is wrong is said before anything large is read
+    given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
     if texts:  # also where the pipeline is there: the model was used last
         _loaded_model(model, compile)  # type: ignore[arg-type]
     make: Any = _loaded if texts else load
@@ -246,7 +249,7 @@ class Pipeline:
 
         A piece of an image model has the picture as far as it is known, decoded when its `image` is asked for.
         """
-        told = given(options)
+        told = given(options, _ELSEWHERE)
         n = answer_count(told)
         inputs = self.prepare(image, prompt, told.get("voice"), n)
         return self._start(inputs, told, isinstance(prompt, str), n)

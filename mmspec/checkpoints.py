@@ -44,6 +44,8 @@ TWICE = ["consolidated*", "original/*"]
 
 MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
+OURS = "mmspec-"
+"""How the model types of classes begin that are not in transformers."""
 METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
 PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
@@ -260,6 +262,8 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
     description = _describe(folder)
     check_weights(folder)
     wanted = method or description["method"]
+    if not (folder / DESCRIPTION).exists():
+        _check_kind(folder, wanted, target)
     drafter_class: Any = resolve("drafters", wanted, target.modality)
     if not hasattr(drafter_class, "fits"):
         raise CheckpointError(f"{folder / DESCRIPTION} is of {wanted!r}, which has no weights: pass its name instead")
@@ -301,6 +305,14 @@ def _describe(folder: Path) -> dict[str, Any]:
     if not isinstance(trained_for, dict):
         raise CheckpointError(f"{folder / DESCRIPTION} has the target {shorten(trained_for)}; a JSON object is needed")
     return description
+
+
+def _check_kind(folder: Path, method: str, target: Any) -> None:
+    """Raise MismatchError unless an HF model in a folder can draft as `method` does."""
+    kind = read_json(folder / "config.json").get("model_type", "")
+    foreign = str(kind).startswith(OURS) and kind not in METHODS
+    if foreign or method not in names("drafters", target.modality):
+        raise MismatchError(f"{folder} holds a {kind} model, which cannot draft for {type(target.model).__name__}")
 
 
 def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields: tuple[str, ...]) -> None:

@@ -113,7 +113,10 @@ def generate(
         float | None, typer.Option(help="Image models: how strongly the prompt steers; 1 is off.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="MAR: in how many steps a picture is revealed.")] = None,
-    voice: Annotated[str | None, typer.Option(help="Speech models: a voice's name, or a WAV file of a second.")] = None,
+    voice: Annotated[
+        str | None,
+        typer.Option(help="Speech models: a voice's name, or a WAV file of a second; of Whisper the speech."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Such as cpu or cuda; a CUDA device if there is one.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Of the model's weights, such as bfloat16; float32 on a CPU, else as they lie.")
@@ -142,6 +145,8 @@ def generate(
     """
     if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(_without_prompt(list(map(str, images or ())), prompt))
+    if not any(map(str.isspace, prompt)) and _looks_like_a_picture(prompt):
+        raise InputError(f"PROMPT is missing (there is no file {prompt!r} either)")
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
@@ -208,13 +213,17 @@ def generate(
 
 def _without_prompt(words: list[str], file: str) -> str:
     """What is wrong with a call whose last word is a file, and a call that works. words: those before it."""
-    from mmspec.media import ENDINGS
-
-    endings = (*ENDINGS, ".gif")
-    pictures = [word for word in words if os.path.isfile(word) or os.path.splitext(word)[1].lower() in endings]
+    pictures = [word for word in words if os.path.isfile(word) or _looks_like_a_picture(word)]
     told = " ".join(word for word in words if word not in pictures)
     problem = "PROMPT must come last" if told else "PROMPT is missing"
     return f"{problem} ({file!r} is a file): mmspec generate {join([*pictures, file, told or 'What is shown?'])}"
+
+
+def _looks_like_a_picture(word: str) -> bool:
+    """Whether it ends as names of pictures do."""
+    from mmspec.media import ENDINGS
+
+    return os.path.splitext(word)[1].lower() in (*ENDINGS, ".gif")
 
 
 def _read_prompt() -> str:
@@ -321,8 +330,7 @@ def drafters(as_json: AsJson = False) -> None:
         _print_json(found)
         return
     for entry in found:
-        kind = "trained" if entry["trained"] else "training-free"
-        typer.echo(f"{entry['name']:<16} {kind:<14} {' '.join(entry['modalities']):<8} {entry['source']}")
+        typer.echo(f"{entry['name']:<16} {entry['takes']:<14} {' '.join(entry['modalities']):<8} {entry['source']}")
 
 
 @app.command()

@@ -223,11 +223,13 @@ class Memory:
 def control_for(shape: Any, drafter: Any) -> Control:
     """The control that a user asks for.
 
-    Args: shape: "auto", "own" (the drafter's own settings), or a `Shape`.
+    Args: shape: "auto", "own" (the drafter's own settings), a `Shape`, or one as `read_shape` takes it.
     Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one, or whose
         smallest is larger.
     """
     shapes = getattr(drafter, "shapes", ())
+    if isinstance(shape, str):
+        shape = read_shape(shape)
     if isinstance(shape, Shape):
         if not shapes:
             raise MismatchError(

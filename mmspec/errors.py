@@ -76,7 +76,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") 
     message = f"unknown {kind} {shorten(name)}"
     if near:
         message += f"; did you mean {' or '.join(map(repr, near))}?"
-    message += f"{'' if near else ';'} known: {', '.join(known) or 'none'}"
+    if known:
+        message += f"{'' if near else ';'} known: {', '.join(known)}"
     return UnknownNameError(f"{message}; {note}" if note else message)
 
 

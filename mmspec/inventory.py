@@ -42,18 +42,26 @@ def models() -> list[dict[str, Any]]:
 
 
 def drafters() -> list[dict[str, Any]]:
-    """The drafting methods: name, modalities served, whether trained, whether lossless, source."""
+    """The drafting methods: name, modalities served, what they take, whether trained, whether lossless, source."""
     table = entries("drafters")
     return [
         {
             "name": name,
             "modalities": serves,
+            "takes": takes(method),
             "trained": getattr(method, "trained", False),
             "lossless": getattr(method, "lossless", True),  # under the default rule, which is
             "source": getattr(method, "source", table[f"{serves[0]}/{name}"]),
         }
         for name, serves, method in _usable("drafters")
     ]
+
+
+def takes(method: object) -> str:
+    """What a drafting method takes beside the target."""
+    if hasattr(method, "advice"):
+        return "a folder"
+    return "training" if getattr(method, "trained", False) else "nothing"
 
 
 def rules() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from mmspec.errors import InputError, shorten, unknown_name
@@ -53,6 +54,7 @@ class Options(TypedDict, total=False):
     guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
     steps: MAR; in how many steps a picture is revealed: fewer are faster, and worse.
     voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
+        Whisper: the speech that is to be written down, up to 30 seconds of it; the prompt is "transcribe en", say.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
 
@@ -104,7 +106,14 @@ def given(options: Mapping[str, Any], notes: Mapping[str, str] | None = None) ->
     for name in options:
         if name not in Options.__annotations__:
             raise unknown_name("option", name, Options.__annotations__, (notes or {}).get(name, ""))
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: _plain(value) for name, value in options.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of other libraries, such as those of numpy, as Python's own."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def sampling_for(options: Mapping[str, Any], config: Any) -> Sampling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmspec.errors import InputError, one_line
+from mmspec.errors import InputError, one_line, shorten
 from mmspec.media import load_image
 
 
@@ -21,6 +22,8 @@ def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], li
         pictures; for a list of texts None or a list of the same length, whose items are any of these.
     Raises: InputError: an empty prompt, a list of another length, or a picture that cannot be used.
     """
+    if prompt == "" and isinstance(image, str) and not os.path.exists(image):
+        raise InputError(f"pictures come first: pass prompt={shorten(image)}")
     if isinstance(prompt, str):
         return [_text(prompt, "the prompt")], [_pictures(image)]
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):

@@ -21,6 +21,8 @@ from mmspec.errors import UnsupportedError, unknown_name
 logger = logging.getLogger(__name__)
 
 ANY = "any"
+SERVED = ("text", "vlm", "image", "speech")
+"""Modalities of targets."""
 
 BUILTIN: dict[str, dict[str, str]] = {
     "targets": {
@@ -269,5 +271,8 @@ def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, str, Any]]
 
 
 def list_drafters(modality: str | None = None) -> list[str]:
-    """The names of the drafting methods, for one modality or for all. Some take files: pass `drafter=` their folder."""
+    """The names of the drafting methods, for one modality (text, vlm, image, speech) or for all. Some take files: pass
+    `drafter=` their folder. Raises: UnknownNameError: no such modality."""
+    if modality not in (None, *SERVED):
+        raise unknown_name("modality", modality, SERVED)
     return names("drafters", modality)

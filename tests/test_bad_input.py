@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import cli
-from mmspec.checkpoints import fingerprint, save_drafter
+from mmspec.checkpoints import bundled, fingerprint, save_drafter
 from mmspec.drafters.independent import Independent
 from mmspec.errors import (
     CheckpointError,
@@ -313,3 +314,55 @@ def test_another_failure_of_a_forward_is_not_taken_for_too_little_memory(files: 
         pipe(RED, "why", max_new_tokens=2)
     assert not isinstance(caught.value, Error)
     hook.remove()
+
+
+@pytest.fixture(scope="module")
+def pipe(files: Path) -> Any:
+    """What can be asked."""
+    return mmspec.load(files / "model")
+
+
+@pytest.mark.parametrize("name", ["valle-mini", "mar-mini"])
+def test_a_model_of_another_kind_is_no_drafter(files: Path, name: str) -> None:
+    with pytest.raises(MismatchError, match=f"holds a mmspec-{name[:-5]} model, which cannot draft for SmolVLM"):
+        mmspec.load(files / "model", bundled()[name])
+
+
+def test_a_shape_may_be_a_text(pipe: Any) -> None:
+    told = mmspec.load(pipe.target.model, "prompt-lookup", shape="3", processor=pipe.processor)
+    assert told.control == mmspec.load(
+        pipe.target.model, "prompt-lookup", shape=mmspec.Shape(3), processor=pipe.processor
+    ).control
+    with pytest.raises(InputError, match="shape 'wide' is not valid"):
+        mmspec.load(pipe.target.model, "prompt-lookup", shape="wide", processor=pipe.processor)
+
+
+def test_numbers_of_numpy_are_numbers(pipe: Any) -> None:
+    plain = pipe(prompt="red", seed=3, temperature=0.5, top_k=5, max_new_tokens=4, n=2)
+    asked: Any = {"seed": np.int64(3), "temperature": np.float32(0.5), "top_k": np.int32(5),
+                  "max_new_tokens": np.int64(4), "n": np.uint8(2)}  # fmt: skip
+    assert [one.token_ids for one in pipe(prompt="red", **asked)] == [one.token_ids for one in plain]
+    with pytest.raises(InputError, match="top_k"):
+        pipe(prompt="red", top_k=np.float32(5))
+    with pytest.raises(InputError, match="seed"):
+        pipe(prompt="red", seed=True)
+
+
+def test_a_text_in_the_place_of_the_picture_is_told_so(pipe: Any) -> None:
+    with pytest.raises(InputError, match="pictures come first: pass prompt='What is shown\\?'"):
+        pipe("What is shown?")
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"do_sample": True}, "temperature=0 is greedy"),
+        ({"max_length": 9}, "max_new_tokens counts the new tokens alone"),
+        ({"drafter": "eagle2"}, "drafter belongs to load"),
+        ({"shape": "own"}, r"shape belongs to load: load\(model, shape=...\)"),
+        ({"audio": "a.wav"}, "voice takes it"),
+    ],
+)
+def test_options_of_elsewhere_are_told_where_they_belong(pipe: Any, option: dict[str, Any], told: str) -> None:
+    with pytest.raises(UnknownNameError, match=told):
+        pipe(prompt="red", **option)

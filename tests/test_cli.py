@@ -194,10 +194,12 @@ def test_drafters_lists_the_methods(run: Run) -> None:
     found = {entry["name"]: entry for entry in json.loads(run("drafters", "--json")[1])}
     assert {"none", "prompt-lookup", "spd", "eagle2"} <= set(found)
     for entry in found.values():
-        assert set(entry) == {"name", "modalities", "trained", "lossless", "source"}
+        assert set(entry) == {"name", "modalities", "takes", "trained", "lossless", "source"}
         assert entry["lossless"] is True
     assert found["eagle2"]["trained"] is True
     assert found["none"]["trained"] is False
+    takes = {name: found[name]["takes"] for name in ("none", "suffix", "eagle2", "retrieval", "small-vlm")}
+    assert list(takes.values()) == ["nothing", "nothing", "training", "a folder", "a folder"]
     assert "2406.16858" in found["eagle2"]["source"]
     assert "eagle2" in run("drafters")[1]
 
@@ -303,3 +305,22 @@ def test_help_on_training_names_every_bundled_target(run: Run) -> None:
     status, _, err = run("train", "target", "janus-mimi", "--help")
     assert status == 2
     assert "did you mean 'janus-mini'?" in err
+
+
+@pytest.mark.parametrize("words", [["photo.png"], ["missing/photo.JPG"], ["red.png", "nothere.webp"]])
+def test_the_name_of_a_picture_that_is_not_there_is_no_prompt(run: Run, model: Path, words: list[str]) -> None:
+    status, out, err = run("generate", *words, "--model", model)
+    assert (status, out) == (2, "")
+    assert err == f"error: PROMPT is missing (there is no file {words[-1]!r} either)\n"
+
+
+def test_a_crowd_asks_only_models_that_answer(run: Run) -> None:
+    for name in ("janus-mini", "valle-mini", "mar-mini"):
+        status, _, err = run("bench", "load", "--model", name)
+        assert status == 2
+        assert f"{name} answers no questions" in err
+
+
+def test_a_style_is_of_tasks(run: Run) -> None:
+    status, _, err = run("bench", "--style", "score")
+    assert (status, err) == (2, "error: --style belongs to a task: add --task chartqa\n")

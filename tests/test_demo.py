@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,14 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.answers import Piece
 from mmspec.demos import app, drawings, markup
+from mmspec.demos.app import studio_of
 from mmspec.demos.cli import app as command
+from mmspec.demos.cli import check_free
 from mmspec.demos.race import LONGEST, Race, read
 from mmspec.demos.recorder import Recorded
 from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
-from mmspec.errors import Error, InputError, MismatchError, MissingExtraError, UnknownNameError
+from mmspec.errors import Error, InputError, MismatchError, MissingExtraError, UnknownNameError, UnsupportedError
 
 pytest.importorskip("gradio")
 from mmspec.demos import picture_chat, wiring  # they import gradio
@@ -461,3 +464,20 @@ def test_the_drafter_that_load_takes_is_offered_first_and_trained_ones_next(
     assert len(set(offered)) == len(offered)
     assert "depth" not in offered  # it drafts for models with a depth decoder alone
     assert {"jacobi"} <= set(offered) if modality == "image" else {"prompt-lookup"} <= set(offered)
+
+
+def test_an_address_that_nothing_can_listen_on_is_told_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1, port {port}: "):
+            check_free("127.0.0.1", port)
+    check_free("127.0.0.1", port)
+    with pytest.raises(InputError, match="cannot listen on 1.2.3.4: "):
+        check_free("1.2.3.4", 0)
+
+
+def test_a_model_without_codes_has_no_tab() -> None:
+    with pytest.raises(UnsupportedError, match="mar-mini draws without codes"):
+        studio_of("mar-mini")

@@ -162,10 +162,17 @@ def test_list_drafters_is_public() -> None:
 
 def test_errors_say_what_to_do() -> None:
     assert "mmspec[bench]" in str(missing_extra("matplotlib", "bench"))
-    assert str(unknown_name("model", 3, [])) == "unknown model 3; known: none"
+    assert str(unknown_name("model", 3, [])) == "unknown model 3"
     assert "did you mean 'Ab'" in str(unknown_name("model", "ab", ["Ab", "zz"]))
 
 
 def test_every_error_is_also_a_builtin_one() -> None:
     for kind in Error.__subclasses__():
         assert issubclass(kind, ValueError | TypeError | RuntimeError), kind
+
+
+def test_only_modalities_have_drafters() -> None:
+    assert "vispec" in mmspec.list_drafters("vlm")
+    assert "vispec" not in mmspec.list_drafters("text")
+    with pytest.raises(UnknownNameError, match="unknown modality 'vision'"):
+        mmspec.list_drafters("vision")

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from mmspec.benchmarks.commands.options import Json, MaxNewTokens, Model, OutOnce
+from mmspec.benchmarks.commands.options import Json, MaxNewTokens, OutOnce
 from mmspec.benchmarks.commands.reading import kept_in, show
+from mmspec.benchmarks.commands.speed import OTHERS
+from mmspec.errors import InputError
 
 
 def stores(
@@ -36,7 +38,9 @@ def stores(
 
 
 def load(
-    model: Model = "smolvlm-mini",
+    model: Annotated[
+        str, typer.Option(help="Bundled name, folder or hub id of a vision-language model.")
+    ] = "smolvlm-mini",
     drafter: Annotated[str, typer.Option(help="Drafter of the demo. Default: the model's best.")] = "",
     at_once: Annotated[int, typer.Option(help="Visitors who ask at the same time, 1 to 32.")] = 20,
     requests: Annotated[int, typer.Option(help="Requests one after the other, 4 or more.")] = 200,
@@ -55,7 +59,10 @@ def load(
     """
     from mmspec.benchmarks.load import LoadSettings, run_load
     from mmspec.benchmarks.report import keep
+    from mmspec.loading import modality_of
 
+    if modality_of(model) in OTHERS:
+        raise InputError(f"visitors ask about a picture, and {model} answers no questions: name a model that does")
     settings = LoadSettings(model, drafter, at_once, requests, max_new_tokens, patience)
     with kept_in(out) as folder:
         report = run_load(settings)

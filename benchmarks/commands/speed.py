@@ -97,6 +97,8 @@ def speed(
         return
     if judge is not None:
         raise InputError("--judge belongs to a task: add --task mathvista")
+    if was_given(context, "style"):
+        raise InputError("--style belongs to a task: add --task chartqa")
     from mmspec.benchmarks.memory import draft_weights, peaks
     from mmspec.benchmarks.plot import require_matplotlib
     from mmspec.benchmarks.records import Store

@@ -63,6 +63,11 @@ def export(
         if card is not None and "eight bits" not in card.lower():  # not packed before
             card += IN_EIGHT_BITS
         return save_drafter(drafter, folder, target, packed=True, card=card)
+    if target.makes != "text":
+        raise UnsupportedError(
+            f"no other program drafts for {type(target.model).__name__}, which makes a {target.makes}: there is "
+            f"{EIGHT_BITS} alone"
+        )
     method = getattr(drafter, "method", type(drafter).__name__)
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
