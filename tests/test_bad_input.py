@@ -330,9 +330,10 @@ def test_a_model_of_another_kind_is_no_drafter(files: Path, name: str) -> None:
 
 def test_a_shape_may_be_a_text(pipe: Any) -> None:
     told = mmspec.load(pipe.target.model, "prompt-lookup", shape="3", processor=pipe.processor)
-    assert told.control == mmspec.load(
-        pipe.target.model, "prompt-lookup", shape=mmspec.Shape(3), processor=pipe.processor
-    ).control
+    assert (
+        told.control
+        == mmspec.load(pipe.target.model, "prompt-lookup", shape=mmspec.Shape(3), processor=pipe.processor).control
+    )
     with pytest.raises(InputError, match="shape 'wide' is not valid"):
         mmspec.load(pipe.target.model, "prompt-lookup", shape="wide", processor=pipe.processor)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import published
@@ -646,3 +647,10 @@ def test_a_hub_id_is_downloaded_with_its_pickles_only_to_convert(
     assert not any(pattern.endswith((".bin", ".pt")) for pattern in asked[1])
     with pytest.raises(InputError, match="is a file"):
         convert(tmp_path / "config.json", tmp_path / "out")
+
+
+def test_drafters_of_models_that_make_no_text_are_not_for_other_programs(tmp_path: Path) -> None:
+    target = SimpleNamespace(makes="picture", model=object())
+    with pytest.raises(UnsupportedError, match="makes a picture: there is int8 alone"):
+        export(object(), target, "janus", None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -17,7 +17,7 @@ from mmspec.benchmarks.speaking.figures import Marked, SpokenFigures, spoken_fig
 from mmspec.benchmarks.speaking.run import SpeechSettings, judge_of, requests, script
 from mmspec.benchmarks.tables import aligned, number, percent, span, speed_table
 
-GAUGED = 8
+GAUGED = 24
 """Sentences on which the certainty of the target is taken."""
 HONEST = 0.5
 """Mean top probability of an honest task, at most (real models: about 0.25)."""

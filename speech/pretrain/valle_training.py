@@ -24,7 +24,7 @@ from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 IGNORED = -100
-WARPERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.9}
+WARPERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.94}
 """How a finished model samples unless it is told otherwise."""
 READ_WEIGHT = 0.2
 NEAR = 0.04
