@@ -75,9 +75,11 @@ def check_free(host: str, port: int) -> None:
     from mmspec.errors import InputError
 
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bare = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses stand in URLs
+        family, kind, protocol, _, place = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gradio's own server does
             tried.bind(place)
-    except OSError as error:
-        raise InputError(f"cannot listen on {host}{f', port {port}' if port else ''}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the second for names that no computer can have
+        told = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot listen on {host}{f', port {port}' if port else ''}: {told}") from error

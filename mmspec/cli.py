@@ -145,13 +145,13 @@ def generate(
     """
     if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(_without_prompt(list(map(str, images or ())), prompt))
-    if not any(map(str.isspace, prompt)) and _looks_like_a_picture(prompt):
+    from mmspec.media import load_image, names_a_picture
+
+    if not any(map(str.isspace, prompt)) and names_a_picture(prompt):
         raise InputError(f"PROMPT is missing (there is no file {prompt!r} either)")
     from mmspec.checkpoints import find_model
 
     folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
-    from mmspec.media import load_image
-
     pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
     from mmspec.control import read_shape
 
@@ -213,17 +213,12 @@ def generate(
 
 def _without_prompt(words: list[str], file: str) -> str:
     """What is wrong with a call whose last word is a file, and a call that works. words: those before it."""
-    pictures = [word for word in words if os.path.isfile(word) or _looks_like_a_picture(word)]
+    from mmspec.media import names_a_picture
+
+    pictures = [word for word in words if names_a_picture(word)]
     told = " ".join(word for word in words if word not in pictures)
     problem = "PROMPT must come last" if told else "PROMPT is missing"
     return f"{problem} ({file!r} is a file): mmspec generate {join([*pictures, file, told or 'What is shown?'])}"
-
-
-def _looks_like_a_picture(word: str) -> bool:
-    """Whether it ends as names of pictures do."""
-    from mmspec.media import ENDINGS
-
-    return os.path.splitext(word)[1].lower() in (*ENDINGS, ".gif")
 
 
 def _read_prompt() -> str:

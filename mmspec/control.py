@@ -223,13 +223,11 @@ class Memory:
 def control_for(shape: Any, drafter: Any) -> Control:
     """The control that a user asks for.
 
-    Args: shape: "auto", "own" (the drafter's own settings), a `Shape`, or one as `read_shape` takes it.
+    Args: shape: "auto", "own" (the drafter's own settings), or a `Shape`.
     Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one, or whose
         smallest is larger.
     """
     shapes = getattr(drafter, "shapes", ())
-    if isinstance(shape, str):
-        shape = read_shape(shape)
     if isinstance(shape, Shape):
         if not shapes:
             raise MismatchError(
@@ -244,7 +242,9 @@ def control_for(shape: Any, drafter: Any) -> Control:
             )
         return Fixed(shape)
     if shape not in ("auto", "own"):
-        raise InputError(f"shape={shorten(shape)} is not valid: 'auto', 'own' or a mmspec.Shape is needed")
+        raise InputError(
+            f"shape={shorten(shape)} is not valid: 'auto', 'own', a mmspec.Shape or a text such as '5x4x16'"
+        )
     settles = getattr(drafter, "reuses", False)  # guesses that get better round by round: no round can be judged alone
     return Auto(shapes) if shape == "auto" and shapes and not settles else OWN
 

@@ -48,6 +48,11 @@ _BROKEN = (
 ImageSource = Image.Image | str | os.PathLike[str] | bytes | np.ndarray
 
 
+def names_a_picture(word: str) -> bool:
+    """Whether a word is the path of a file, an address, or ends as names of pictures do."""
+    return os.path.isfile(word) or bool(_URL.match(word)) or os.path.splitext(word)[1].lower() in (*ENDINGS, ".gif")
+
+
 def check_picture(file: str | os.PathLike[str]) -> Path:
     """The path of a picture to write. Raises: InputError: an ending that stands for no format, or no such folder."""
     return check_goal(file, ENDINGS, "a picture")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec.errors import InputError, one_line, shorten
-from mmspec.media import load_image
+from mmspec.media import load_image, names_a_picture
 
 
 def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], list[list[Image.Image]]]:
@@ -22,7 +21,7 @@ def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], li
         pictures; for a list of texts None or a list of the same length, whose items are any of these.
     Raises: InputError: an empty prompt, a list of another length, or a picture that cannot be used.
     """
-    if prompt == "" and isinstance(image, str) and not os.path.exists(image):
+    if prompt == "" and isinstance(image, str) and image.strip() and not names_a_picture(image):
         raise InputError(f"pictures come first: pass prompt={shorten(image)}")
     if isinstance(prompt, str):
         return [_text(prompt, "the prompt")], [_pictures(image)]

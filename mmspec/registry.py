@@ -21,8 +21,6 @@ from mmspec.errors import UnsupportedError, unknown_name
 logger = logging.getLogger(__name__)
 
 ANY = "any"
-SERVED = ("text", "vlm", "image", "speech")
-"""Modalities of targets."""
 
 BUILTIN: dict[str, dict[str, str]] = {
     "targets": {
@@ -273,6 +271,7 @@ def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, str, Any]]
 def list_drafters(modality: str | None = None) -> list[str]:
     """The names of the drafting methods, for one modality (text, vlm, image, speech) or for all. Some take files: pass
     `drafter=` their folder. Raises: UnknownNameError: no such modality."""
-    if modality not in (None, *SERVED):
-        raise unknown_name("modality", modality, SERVED)
+    served = {key.split("/")[0] for kind in ("targets", "drafters") for key in entries(kind)} - {ANY} | {"text"}
+    if modality is not None and modality not in served:
+        raise unknown_name("modality", modality, served)
     return names("drafters", modality)

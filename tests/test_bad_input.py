@@ -352,6 +352,9 @@ def test_numbers_of_numpy_are_numbers(pipe: Any) -> None:
 def test_a_text_in_the_place_of_the_picture_is_told_so(pipe: Any) -> None:
     with pytest.raises(InputError, match="pictures come first: pass prompt='What is shown\\?'"):
         pipe("What is shown?")
+    for image in ("photo.png", "https://example.com/photo", ""):
+        with pytest.raises(InputError, match="the prompt is empty"):
+            pipe(image)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,8 @@ def test_a_crowd_asks_only_models_that_answer(run: Run) -> None:
     for name in ("janus-mini", "valle-mini", "mar-mini"):
         status, _, err = run("bench", "load", "--model", name)
         assert status == 2
-        assert f"{name} answers no questions" in err
+        assert f"a picture, which {name} does not answer" in err
+    assert "visitors at once are not valid" in run("bench", "load", "--model", "nowhere", "--at-once", "0")[2]
 
 
 def test_a_style_is_of_tasks(run: Run) -> None:

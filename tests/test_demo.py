@@ -474,8 +474,10 @@ def test_an_address_that_nothing_can_listen_on_is_told_before_anything_is_loaded
         with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1, port {port}: "):
             check_free("127.0.0.1", port)
     check_free("127.0.0.1", port)
-    with pytest.raises(InputError, match="cannot listen on 1.2.3.4: "):
-        check_free("1.2.3.4", 0)
+    check_free("[::1]", 0) if socket.has_dualstack_ipv6() else None
+    for host in ("1.2.3.4", "a..b"):
+        with pytest.raises(InputError, match=f"cannot listen on {host}: "):
+            check_free(host, 0)
 
 
 def test_a_model_without_codes_has_no_tab() -> None:

@@ -357,10 +357,14 @@ def test_a_codec_that_is_to_be_kept_has_the_codes_that_are_asked_for(tmp_path: P
 def test_a_run_keeps_the_codec_of_a_start_if_it_is_not_to_be_trained(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     folder, config = finished(tmp_path / "start"), MelCodecConfig(**TINY)
-    train.run(options(tmp_path, start=folder, **{"codec-steps": 0, "deep-steps": 1}), config, SIZE, tones)
+    train.run(options(tmp_path, start=folder, **{"codec-steps": 0, "steps": 0, "deep-steps": 1}), config, SIZE, tones)
     made = read_start(str(tmp_path / "valle-mini"), config, SIZE)
     old = MelCodec.from_pretrained(folder / "codec").to(torch.bfloat16).state_dict()
     assert all(torch.equal(value.to(torch.bfloat16), old[name]) for name, value in made.codec.state_dict().items())
+    assert (tmp_path / "run" / "codec-done" / "config.json").exists()  # for its listener
+    mlp = "speaker.model.layers.3.mlp.up_proj.weight"
+    begun = read_start(str(folder), config, SIZE).model.state_dict()[mlp]
+    assert (made.model.state_dict()[mlp] - begun).norm() < 0.3 * begun.norm()
     assert "the codec as it was, 1 updates of the model" in " ".join(
         (tmp_path / "valle-mini" / "README.md").read_text().split()
     )

@@ -8,7 +8,6 @@ import typer
 
 from mmspec.benchmarks.commands.options import Json, MaxNewTokens, OutOnce
 from mmspec.benchmarks.commands.reading import kept_in, show
-from mmspec.benchmarks.commands.speed import OTHERS
 from mmspec.errors import InputError
 
 
@@ -61,9 +60,9 @@ def load(
     from mmspec.benchmarks.report import keep
     from mmspec.loading import modality_of
 
-    if modality_of(model) in OTHERS:
-        raise InputError(f"visitors ask about a picture, and {model} answers no questions: name a model that does")
     settings = LoadSettings(model, drafter, at_once, requests, max_new_tokens, patience)
+    if modality_of(model) != "vlm":
+        raise InputError(f"visitors ask about a picture, which {model} does not answer: name a vision-language model")
     with kept_in(out) as folder:
         report = run_load(settings)
         summary, text = keep(folder, report)

@@ -18,7 +18,7 @@ from mmspec.benchmarks.speaking.run import SpeechSettings, judge_of, requests, s
 from mmspec.benchmarks.tables import aligned, number, percent, span, speed_table
 
 GAUGED = 24
-"""Sentences on which the certainty of the target is taken."""
+"""Most sentences on which the certainty of the target is taken."""
 HONEST = 0.5
 """Mean top probability of an honest task, at most (real models: about 0.25)."""
 HEAD = ["method", "WER", "95 %", "added", "95 %", "wrong text", "voice", "other voice", "mel", "length", "ended"]

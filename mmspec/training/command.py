@@ -42,3 +42,12 @@ def parsed(
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # denormal numbers slow a CPU down, and are nothing to a gradient
     return options
+
+
+def check_counts(options: Namespace, **least: int) -> None:
+    """Raise InputError for the first option that is smaller than it may be. least: name -> smallest number."""
+    for name, smallest in least.items():
+        if getattr(options, name) < smallest:
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(options, name)} is not valid: at least {smallest} is needed"
+            )

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.checkpoints import replaceable, weights_digest, writing
-from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.errors import CheckpointError, MismatchError
 from mmspec.progress import progress
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
@@ -29,7 +29,7 @@ from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.card import figure_list, millions, shown_place
-from mmspec.training.command import parsed, target_parser
+from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
 
@@ -126,9 +126,7 @@ def right_voices(listener: Listener, spoken: list[Utterance]) -> float:
 def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak: Say = say) -> None:
     """Everything, from recordings to the finished folder. speak: who speaks what is not recorded yet."""
     config = config or ListenerConfig(voices=len(VOICES))
-    for name, least in (("steps", 0 if options.start else 1), ("codec_steps", 1), ("batch", 1), ("resynthesised", 1)):
-        if getattr(options, name) < least:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)} is not valid: at least {least}")
+    check_counts(options, steps=0 if options.start else 1, codec_steps=1, batch=1, resynthesised=1)
     home = options.work or options.run / "listener"
     told = ("sentences", "held_out", "resynthesised", "steps", "codec_steps", "batch", "rate", "seed")
     start = None if options.start is None else begun(options.start, config)

@@ -17,7 +17,8 @@ REST_S = 0.05
 """What is left of it."""
 LOUDER_DB, LOUDNESS_HZ = 2.5, 8.0
 FASTER, SPEED_HZ = 0.03, 4.0
-"""Standard deviations of how loudness and speed depart from even speech, and how often each takes another course."""
+"""How far loudness and speed depart from even speech (standard deviations, where they take another course), and how
+often they take one."""
 
 MANNER = {
     "rest_s": REST_S, "louder_db": LOUDER_DB, "loudness_hz": LOUDNESS_HZ, "faster": FASTER, "speed_hz": SPEED_HZ
@@ -43,6 +44,6 @@ def drifting(audio: Audio, rng: np.random.Generator) -> Audio:
 
 
 def _course(count: int, knots: float, rng: np.random.Generator) -> np.ndarray:
-    """[count] a line through random points, `knots` per sample, of mean 0 and standard deviation 1."""
+    """[count] straight lines between random points, `knots` per sample, of mean 0 and standard deviation 1."""
     points = rng.standard_normal(int(count * knots) + 2)
     return np.interp(np.arange(count) * knots, np.arange(len(points)), points)

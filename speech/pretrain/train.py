@@ -33,7 +33,7 @@ from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_mo
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.valle import Valle
-from mmspec.training.command import parsed, target_parser
+from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened
 from mmspec.training.loop import (
@@ -69,9 +69,10 @@ def train_codec(
     spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace, start: Start | None = None
 ) -> MelCodec:
     """The codec, of this run if it was finished; that of the start, if it is not to be trained."""
-    if start is not None and start.keeps_codec:
-        return start.codec
     done = options.run / "codec-done"
+    if start is not None and start.keeps_codec and not done.exists():
+        with writing(done) as folder:
+            start.codec.save_pretrained(folder)
     if not done.exists():
         torch.manual_seed(options.seed)
         codec = MelCodec(config)
@@ -173,9 +174,8 @@ def run(
     config, size = config or MelCodecConfig(codebook_size=options.codes), size or Size()
     if not 1 <= options.codes <= MOST_CODES:
         raise InputError(f"a codebook has 1 to {MOST_CODES} codes, got {options.codes}")
-    for name, least in (("codec_steps", 0 if options.start else 1), ("steps", 1), ("deep_steps", 1), ("batch", 1)):
-        if getattr(options, name) < least:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)} is not valid: at least {least}")
+    begun = 0 if options.start else 1
+    check_counts(options, codec_steps=begun, steps=begun, deep_steps=1, batch=1)
     told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
     settings = {name: getattr(options, name) for name in told}
     texts = {
