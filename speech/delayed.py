@@ -184,7 +184,7 @@ class Delayed(CausalTarget):
                 continue
             found.append(self.hear(track, draft.tokens[row]))
         logits = torch.stack(found)
-        check_finite(logits, f"column {max(track.read for track in state.tracks)}")
+        check_finite(logits, f"columns up to {max(track.read for track in state.tracks)}")
         return Verified(logits)
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:

@@ -356,7 +356,7 @@ def test_shapes_that_cannot_be_had_are_one_clear_error() -> None:
     for wrong in ((-1,), (2, 0), (4, 1, 4), (2.0,), (True,)):
         with pytest.raises(InputError, match="is not valid"):
             Shape(*wrong)
-    with pytest.raises(InputError, match=r"shape='large' is not valid: 'auto', 'own' or a mmspec\.Shape"):
+    with pytest.raises(InputError, match=r"shape='large' is not valid: 'auto', 'own', a mmspec\.Shape"):
         control_for("large", PromptLookup())
     with pytest.raises(MismatchError, match=r"'none' makes drafts of its own size"):
         control_for(Shape(3), NoDrafter())
