@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past
+from mmspec.causal_state import CausalState
 from mmspec.contract import Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
@@ -28,7 +29,7 @@ from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
-from mmspec.targets import PROMPT, CausalState, CausalTarget, check_served, unpad
+from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
 
 
 class CodeDecoder(Decoder):

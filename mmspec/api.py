@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from mmspec.answers import Stream
 from mmspec.checkpoints import find_model
 from mmspec.contract import Drafter, Rule, Shape, forget
-from mmspec.control import OWN, Control, control_for, read_shape
+from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
@@ -52,9 +52,8 @@ _ELSEWHERE = {
     "audio": "voice takes it",
     **{
         name: f"{name} belongs to load: load(model, {name}=...)"
-        for name in ("acceptance", "shape", "processor", "dtype", "device", "compile", "drafter_dtype")
+        for name in ("drafter", "acceptance", "shape", "processor", "dtype", "device", "compile", "drafter_dtype")
     },
-    "drafter": "drafter belongs to load: load(model, drafter)",
 }
 """What HF `generate` calls otherwise, or is told in another place."""
 
@@ -126,7 +125,7 @@ def load(
     Raises: Error: a subclass that says what does not fit.
     """
     numbers = read_format(drafter_dtype)
-    shape = read_shape(shape) if isinstance(shape, str) and shape else shape
+    shape = asked_shape(shape)
     if isinstance(model, PreTrainedModel):
         if dtype is not None or device is not None:
             raise InputError(
@@ -168,7 +167,7 @@ def generate(
         shape, str | Shape | None
     )
     numbers = read_format(drafter_dtype)
-    shape = read_shape(shape) if isinstance(shape, str) and shape else shape
+    shape = asked_shape(shape)
     given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
     if texts:  # also where the pipeline is there: the model was used last
         _loaded_model(model, compile)  # type: ignore[arg-type]
@@ -212,9 +211,9 @@ class Pipeline:
     ) -> Pipeline:
         """A pipeline on the same target with another drafter, shape or acceptance rule, given as for `load`; without
         `acceptance` with the same rule."""
+        shape = asked_shape(shape)
         found = find_drafter(drafter, self.target, self.folder, read_format(drafter_dtype))
-        asked = read_shape(shape) if isinstance(shape, str) and shape else shape
-        control = control_for(asked or usual_shape(drafter), found)
+        control = control_for(shape or usual_shape(drafter), found)
         rule = self.rule if acceptance is None else find_rule(acceptance, self.target)
         return Pipeline(self.target, self.processor, found, rule, self.folder, control)
 

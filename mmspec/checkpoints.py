@@ -262,8 +262,8 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
     description = _describe(folder)
     check_weights(folder)
     wanted = method or description["method"]
-    if not (folder / DESCRIPTION).exists():
-        _check_kind(folder, wanted, target)
+    if "model_type" in description:  # an HF model, and no folder of ours
+        _check_kind(folder, description["model_type"], wanted, target)
     drafter_class: Any = resolve("drafters", wanted, target.modality)
     if not hasattr(drafter_class, "fits"):
         raise CheckpointError(f"{folder / DESCRIPTION} is of {wanted!r}, which has no weights: pass its name instead")
@@ -294,7 +294,8 @@ def _describe(folder: Path) -> dict[str, Any]:
     if not (folder / DESCRIPTION).exists() and (folder / "config.json").exists():
         config = read_json(folder / "config.json")
         usual = "small-vlm" if "vision_config" in config else "spd"
-        return {"format": FORMAT, "method": METHODS.get(config.get("model_type", ""), usual)}
+        kind = str(config.get("model_type", ""))
+        return {"format": FORMAT, "method": METHODS.get(kind, usual), "model_type": kind}
     description = read_json(folder / DESCRIPTION)
     if description.get("format") != FORMAT or not isinstance(description.get("method"), str):
         raise CheckpointError(
@@ -307,10 +308,9 @@ def _describe(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _check_kind(folder: Path, method: str, target: Any) -> None:
-    """Raise MismatchError unless an HF model in a folder can draft as `method` does."""
-    kind = read_json(folder / "config.json").get("model_type", "")
-    foreign = str(kind).startswith(OURS) and kind not in METHODS
+def _check_kind(folder: Path, kind: str, method: str, target: Any) -> None:
+    """Raise MismatchError unless an HF model of that type can draft as `method` does."""
+    foreign = kind.startswith(OURS) and kind not in METHODS
     if foreign or method not in names("drafters", target.modality):
         raise MismatchError(f"{folder} holds a {kind} model, which cannot draft for {type(target.model).__name__}")
 

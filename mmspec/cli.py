@@ -325,7 +325,9 @@ def drafters(as_json: AsJson = False) -> None:
         _print_json(found)
         return
     for entry in found:
-        typer.echo(f"{entry['name']:<16} {entry['takes']:<14} {' '.join(entry['modalities']):<8} {entry['source']}")
+        typer.echo(
+            f"{entry['name']:<16} takes {entry['takes']:<9} {' '.join(entry['modalities']):<8} {entry['source']}"
+        )
 
 
 @app.command()

@@ -249,6 +249,11 @@ def control_for(shape: Any, drafter: Any) -> Control:
     return Auto(shapes) if shape == "auto" and shapes and not settles else OWN
 
 
+def asked_shape(shape: Any) -> Any:
+    """What a user gave for a shape, a text read by `read_shape`; nothing stays nothing."""
+    return read_shape(shape) if isinstance(shape, str) and shape else shape
+
+
 def read_shape(text: str) -> str | Shape:
     """A shape as the command line takes it: auto, own, a depth, or depth, width and number of nodes as in 5x4x16, or
     with `least` as in 5x4x16x0.1."""

@@ -10,18 +10,16 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
+from mmspec.causal_state import CausalState
+from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from mmspec.contract import Accepted, Draft, Rule
-    from mmspec.targets import CausalState
 
 logger = logging.getLogger(__name__)
 

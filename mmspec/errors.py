@@ -59,6 +59,12 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
 
 
+def described(value: object) -> str:
+    """The shape of a tensor, the type of anything else, for use in a message."""
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else str(list(shape))
+
+
 def one_line(error: BaseException, limit: int = 300) -> str:
     """What an exception says, in one line, for use in a message."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.cache import RowCache
+from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.cache import StaticRows
@@ -34,15 +34,6 @@ PROMPT = ("input_ids", "attention_mask")
 """Inputs that every target reads, beside its own and `max_new_tokens`."""
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 """Model inputs [B, T] with one value per token of the prompt."""
-
-
-@dataclass
-class CausalState(State):
-    """A request in a causal target: the cache, the taps in use, the sampling."""
-
-    cache: RowCache = field(kw_only=True)
-    taps: tuple[int, ...] = field(kw_only=True)
-    sampler: Sampler = field(kw_only=True)
 
 
 class CausalTarget:

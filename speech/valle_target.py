@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
-from mmspec.errors import InputError
+from mmspec.errors import InputError, described
 from mmspec.sampling import Sampler
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.text import START
 from mmspec.speech.valle import Valle, ValleConfig
-from mmspec.targets import CausalState
 
 
 class ValleTarget(Speaking):
@@ -62,20 +62,21 @@ class ValleTarget(Speaking):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Raises InputError: voices that are no codes of the codec, or with a prompt that has no place for them."""
         if "voice_codes" in inputs:
-            self._check_voices(inputs["voice_codes"], len(inputs["input_ids"]))
-        if "voice_codes" in inputs and not (inputs["input_ids"] == self.model.config.voice_token_id).any(-1).all():
-            raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")
+            self._check_voices(inputs["voice_codes"], inputs["input_ids"])
         return super().prefill(inputs, needs, sampler)
 
-    def _check_voices(self, codes: Any, rows: int) -> None:
-        """Raise InputError unless these are codes [B, K, P]."""
-        config = self.model.config
+    def _check_voices(self, codes: Any, ids: Tensor) -> None:
+        """Raise InputError unless these are codes [B, K, P], and ids [B, T] have a place for them."""
+        config, rows = self.model.config, len(ids)
         whole = isinstance(codes, Tensor) and codes.dim() == 3 and not codes.is_floating_point() and codes.numel() > 0
         if not whole or codes.shape[:2] != (rows, config.codebooks):
-            told = list(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
-            raise InputError(f"voice_codes are whole numbers [{rows}, {config.codebooks}, frames], not {told}")
+            raise InputError(
+                f"voice_codes are whole numbers [{rows}, {config.codebooks}, frames], not {described(codes)}"
+            )
         if codes.min() < 0 or codes.max() >= config.codebook_size:
             raise InputError(f"voice_codes are numbers below {config.codebook_size}, the size of a codebook")
+        if not (ids == config.voice_token_id).any(-1).all():
+            raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")
 
     def prompt(self, text: str, voice: Tensor) -> list[int]:
         """START text VOICE codes SPEAK."""

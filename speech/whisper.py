@@ -23,7 +23,7 @@ from transformers import (
 from mmspec.cache import Past, RowCache
 from mmspec.contract import Draft, State, Verified
 from mmspec.decoder import Decoder, Heard
-from mmspec.errors import InputError, shorten
+from mmspec.errors import InputError, described, shorten
 from mmspec.speech.audio import read_audio, resampled
 from mmspec.targets import CausalTarget
 
@@ -146,8 +146,7 @@ class Whisper(CausalTarget):
         features, config = inputs["input_features"], self.model.config
         wanted = (len(rows), config.num_mel_bins, 2 * config.max_source_positions)
         if not isinstance(features, torch.Tensor) or features.shape != wanted:
-            told = list(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
-            raise InputError(f"input_features are mel frames {list(wanted)}, not {told}")
+            raise InputError(f"input_features are mel frames {list(wanted)}, not {described(features)}")
         arranged = super().arrange(inputs, rows)
         arranged["heard"] = self.model.get_encoder()(arranged.pop("input_features")).last_hidden_state
         return arranged

@@ -13,11 +13,12 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
 from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler
-from mmspec.targets import CausalState, CausalTarget
+from mmspec.targets import CausalTarget
 
 
 class VisionTarget(CausalTarget):

@@ -63,7 +63,9 @@ def plan_of(context: typer.Context) -> Plan:
     from mmspec.benchmarks.plan import Plan, read_plan
 
     given = {name: value for name, value in context.params.items() if was_given(context, name)}
-    refuse(("min_tokens", *(["memory"] if given.get("memory") else [])), given, "tasks")
+    if not given.get("memory"):
+        given.pop("memory", None)  # tasks do what --no-memory asks for
+    refuse(("min_tokens", "memory"), given, "tasks")
     settings = read_plan(given["config"]) if "config" in given else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
     readers: dict[str, Callable[[str], Any]] = {

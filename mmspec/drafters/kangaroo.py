@@ -23,6 +23,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.cache import RowCache
+from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Above
@@ -30,7 +31,7 @@ from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.slots import Slots
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
-from mmspec.targets import CausalState, CausalTarget
+from mmspec.targets import CausalTarget
 
 
 class Adapter(HeadNet):

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from mmspec.cache import RowCache
+from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Rule
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
@@ -30,9 +31,6 @@ from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
 from mmspec.sampling import Sampler
-
-if TYPE_CHECKING:
-    from mmspec.targets import CausalState
 
 SIZES = (1, 8, 16, 32, FRONT)
 """Nodes of a draft, node 0 included, for which a target is compiled."""
