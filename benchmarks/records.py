@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmspec.errors import CheckpointError, InputError, shorten
-from mmspec.safe_files import write_whole
+from mmspec.errors import CheckpointError, InputError, reason, shorten
+from mmspec.safe_files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from mmspec.stats import Stats
@@ -74,13 +74,12 @@ class Store:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = folder
+        self.folder = make_folder(folder)
         self.samples = folder / "samples.jsonl"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             self._settle(settings)
         except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+            raise InputError(f"cannot write to {folder}: {reason(error)}") from error
 
     def _settle(self, settings: dict[str, Any]) -> None:
         path = self.folder / "settings.json"
@@ -115,7 +114,7 @@ class Store:
                 os.fsync(file.fileno())
         except OSError as error:
             raise InputError(
-                f"{self.samples} cannot be written ({error.strerror or error}); what it holds is kept, and the same "
+                f"{self.samples} cannot be written ({reason(error)}); what it holds is kept, and the same "
                 "command goes on"
             ) from error
 

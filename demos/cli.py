@@ -72,14 +72,14 @@ def check_free(host: str, port: int) -> None:
 
     Args: port: 0 asks for the host alone.
     """
-    from mmspec.errors import InputError
+    from mmspec.errors import InputError, reason
 
     try:
         bare = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses stand in URLs
-        family, kind, protocol, _, place = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gradio's own server does
-            tried.bind(place)
+            tried.bind(address)
     except (OSError, UnicodeError) as error:  # the second for names that no computer can have
-        told = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot listen on {host}{f', port {port}' if port else ''}: {told}") from error
+        place = f"{host}, port {port}" if port else host
+        raise InputError(f"cannot listen on {place}: {reason(error)}") from error

@@ -70,6 +70,13 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
+def reason(error: BaseException, limit: int = 200) -> str:
+    """What an exception says, in one line; of the system's errors what was wrong alone, where the message names the
+    file."""
+    told = getattr(error, "strerror", None)
+    return told if isinstance(told, str) and told else one_line(error, limit)
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") -> UnknownNameError:
     """The error for a name that is not known, with the names near it and all known ones.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmspec.errors import InputError, shorten
+from mmspec.errors import InputError, reason, shorten
 from mmspec.safe_files import check_goal, whole
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -65,7 +65,7 @@ def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
         with whole(goal) as draft:
             image.save(draft, format=ENDINGS[goal.suffix.lower()])
     except OSError as error:
-        raise InputError(f"{goal} cannot be written: {_reason(error)}") from error
+        raise InputError(f"{goal} cannot be written: {reason(error)}") from error
     return goal
 
 
@@ -108,7 +108,7 @@ def _read(path: str | os.PathLike[str], name: str) -> bytes:
     except InputError:
         raise
     except (OSError, ValueError, TypeError) as error:  # no permission, name too long, null byte, bytes path
-        raise InputError(f"{name} cannot be read: {_reason(error)}") from error
+        raise InputError(f"{name} cannot be read: {reason(error)}") from error
 
 
 def _open(data: bytes, name: str) -> Image.Image:
@@ -123,7 +123,7 @@ def _open(data: bytes, name: str) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"{name} is too large: more than {MAX_PIXELS} pixels") from error
     except _BROKEN as error:
-        raise InputError(f"{name} is truncated or broken: {_reason(error)}") from error
+        raise InputError(f"{name} is truncated or broken: {reason(error)}") from error
     with image:
         return _decode(image, name)
 
@@ -135,7 +135,7 @@ def _decode(image: Image.Image, name: str) -> Image.Image:
             image.load()
             upright = ImageOps.exif_transpose(image)
     except _BROKEN as error:
-        raise InputError(f"{name} is truncated or broken: {_reason(error)}") from error
+        raise InputError(f"{name} is truncated or broken: {reason(error)}") from error
     return _to_rgb(upright, name)
 
 
@@ -160,7 +160,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
             image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
         return image.convert("RGB")
     except ValueError as error:
-        raise InputError(f"{name} cannot be converted to RGB: {_reason(error)}") from error
+        raise InputError(f"{name} cannot be converted to RGB: {reason(error)}") from error
 
 
 def _from_array(array: np.ndarray, name: str) -> Image.Image:
@@ -192,9 +192,3 @@ def _check_size(width: int, height: int, name: str) -> None:
         raise InputError(f"{name} is too large: {size}; the limit is {MAX_PIXELS} pixels in all")
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise InputError(f"{name} is too narrow: {size}; the limit is {MAX_ASPECT_RATIO} to 1")
-
-
-def _reason(error: BaseException) -> str:
-    """What an exception says, as part of one line."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())[:200] or type(error).__name__

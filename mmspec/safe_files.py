@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import CheckpointError, InputError, one_line
+from mmspec.errors import CheckpointError, InputError, one_line, reason
 from mmspec.replacing import tidy
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -60,6 +60,15 @@ def check_goal(file: str | os.PathLike[str], endings: Collection[str], what: str
 def check_sound(file: str | os.PathLike[str]) -> Path:
     """The path of a sound to write. Raises: InputError: see `check_goal`."""
     return check_goal(file, (".wav",), "speech")
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder to write into, made where there is none. Raises: InputError: it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+    return folder
 
 
 @contextmanager

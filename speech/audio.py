@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmspec.errors import InputError, missing_extra, one_line, shorten
+from mmspec.errors import InputError, missing_extra, one_line, reason, shorten
 from mmspec.safe_files import check_sound, whole
 
 LONGEST_S = 600.0
@@ -63,7 +63,7 @@ class Audio:
             with whole(goal) as draft:
                 draft.write_bytes(self.wav())
         except OSError as error:
-            raise InputError(f"{goal} cannot be written: {error.strerror or error}") from error
+            raise InputError(f"{goal} cannot be written: {reason(error)}") from error
         return goal
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from mmspec.errors import InputError
+from mmspec.safe_files import make_folder
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -44,11 +45,7 @@ def was_given(context: typer.Context, name: str) -> bool:
 def kept_in(out: Path | None) -> Iterator[Path]:
     """The folder of a run, made before the long part: the user's, or one that is gone afterwards."""
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to {out}: {error.strerror or error}") from error
-        yield out
+        yield make_folder(out)
         return
     with tempfile.TemporaryDirectory(prefix="mmspec-bench-") as folder:
         yield Path(folder)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mmspec.benchmarks.machine import conditions
 from mmspec.errors import InputError, shorten
-from mmspec.safe_files import read_json, write_whole
+from mmspec.safe_files import make_folder, read_json, write_whole
 
 Row = Sequence[Any]
 Tables = Callable[[dict[str, dict[str, Any]]], list[tuple[str, list[Row]]]]
@@ -33,11 +33,7 @@ class Book:
         self, folder: Path, stage: str, settings: dict[str, Any], intro: str, tables: Tables, card: dict[str, Any]
     ) -> None:
         self.stage, self.settings, self.intro, self.tables, self.card = stage, settings, intro, tables, card
-        self.path = folder / f"{stage}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+        self.path = make_folder(folder) / f"{stage}.json"
         self.records: dict[str, dict[str, Any]] = {}
         if self.path.exists():
             before = read_json(self.path)
