@@ -86,7 +86,8 @@ def test_every_method_is_trained_found_by_name_and_measured_in_one_table(
     for method in METHODS:
         assert mmspec.load(folder, method).drafter.method == method
         card = (place / method / "README.md").read_text()
-        assert "7 sampled at temperature 1" in card
+        assert "7 sampled as its checkpoint says" in card
+        assert "| step | as its checkpoint samples |" in card
     rows = ",".join(["none", *METHODS, "vadusa@tolerance=3", "ssd@beta=0.4", "mtp-viterbi@unverified"])
     told = ["speech", "--model", folder, "--methods", rows, "--sentences", 2, "--max-new-tokens", 16, "--min-tokens", 2]
     done = CliRunner().invoke(bench, [*map(str, told), "--json"], catch_exceptions=True)
@@ -98,6 +99,31 @@ def test_every_method_is_trained_found_by_name_and_measured_in_one_table(
     pipe = mmspec.load(folder, "none")
     for text in curve_rows():
         assert len(row(pipe, text)(prompt="two red circles", max_new_tokens=4, seed=1).token_ids) <= 4
+
+
+def test_a_drafter_learns_from_speech_that_is_sampled_as_its_checkpoint_says(
+    folder: Path, texts: Path, tmp_path: Path
+) -> None:
+    """With one code to choose from, sampling says what greedy decoding would."""
+
+    def made(run: str) -> list[dict[str, Any]]:
+        done = trained(folder, texts, "eagle2", tmp_path / f"{run}-out", tmp_path / run, "--questions", 7)
+        assert done.exit_code == 0, repr(done.exception)
+        files = sorted((tmp_path / run).glob("answers-target/*.jsonl"))
+        return [json.loads(line) for file in files for line in file.open()]
+
+    own = json.loads((folder / "generation_config.json").read_text())
+    free = made("free")
+    (folder / "generation_config.json").write_text(json.dumps({**own, "do_sample": True, "top_k": 1}))
+    bound = made("bound")
+    pipe = mmspec.load(folder, "none")
+    for index, said in enumerate(bound):
+        ids = torch.tensor([said["prompt"]])
+        assert said["answer"] == pipe.generate(ids, max_new_tokens=16, temperature=0).token_ids
+        assert free[index]["prompt"] == said["prompt"]
+    assert [said["answer"] for said in free] != [said["answer"] for said in bound]
+    refused = trained(folder, texts, "eagle2", tmp_path / "out", tmp_path / "free", "--questions", 7)
+    assert "differs in" in str(refused.exception)  # the answers of the run follow another law
 
 
 @pytest.mark.parametrize("methods", ["vadusa,mtp-viterbi", "ssd", "vadusa-joint"])

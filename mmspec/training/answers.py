@@ -2,8 +2,8 @@
 
 Regeneration is the expensive part of training a drafter, so it is kept in shards: one file per batch of questions,
 written whole or not at all. A run that was killed goes on with the first shard that is missing; other drafters for the
-same target reuse the shards. Row i is drawn with the seed `seed + i`, so the answers do not depend on the size of a
-batch.
+same target reuse the shards. Row i is drawn with the seed `seed + i`; which rows are sampled depends on the size of a
+shard.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, shorten
+from mmspec.options import sampling_for
 from mmspec.progress import progress
 from mmspec.safe_files import write_whole
+from mmspec.sampling import Sampling
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
 from mmspec.training.folders import claim
@@ -33,12 +35,32 @@ PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 """The target's own law, whatever sampling defaults its checkpoint has."""
 
 
+def served(target: Any) -> bool:
+    """Whether a target is always sampled as its checkpoint says, since these settings make what is worth seeing and
+    hearing; those of words are each user's own."""
+    return target.makes != "text"
+
+
+def own_sampling(target: Any) -> Sampling:
+    """How the target's checkpoint samples."""
+    return sampling_for({}, target.model.generation_config)
+
+
+def manner(target: Any, temperature: float) -> dict[str, Any]:
+    """The sampling options of an answer to learn from. temperature: 0 is greedy; of a `served` target it says only
+    whether to sample."""
+    if temperature and served(target):
+        return {"temperature": own_sampling(target).temperature or temperature}
+    return {"temperature": temperature, **PLAIN}
+
+
 @dataclass(frozen=True)
 class Answered:
     """One answered question.
 
     index: of the question in its source. prompt, answer: token ids; the prompt's image slots are in place.
-    temperature: with which the target spoke; None if the answer is the data's own.
+    temperature: with which the target spoke, 1 also where it was sampled as its checkpoint says; None if the answer is
+        the data's own.
     """
 
     index: int
@@ -62,7 +84,8 @@ class AnswerOptions:
     """How answers are made.
 
     author: "target" regenerates them, "data" takes those of the data. sampled: share of the batches that the target
-    answers at temperature 1 (the others greedily). max_new_tokens: where an answer is cut. batch: questions per shard.
+    answers at temperature 1, or as its checkpoint samples (the others greedily). max_new_tokens: where an answer is
+    cut. batch: questions per shard.
     """
 
     author: str = "target"
@@ -101,7 +124,8 @@ def collect(
         # an earlier call that made nothing binds nobody to its data
         if group().is_main_process and not any(folder.glob("*.jsonl")):
             (folder / "settings.json").unlink(missing_ok=True)
-        claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options)})
+        law = {"sampling": asdict(own_sampling(pipe.target))} if served(pipe.target) else {}
+        claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options), **law})
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
     mine = range(group().process_index, shards, group().num_processes)
@@ -184,8 +208,7 @@ def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answer
         said = pipe.generate(
             **inputs,
             max_new_tokens=options.max_new_tokens,
-            temperature=temperature,
-            **PLAIN,
+            **manner(pipe.target, temperature),
             seed=options.seed + indices[0],
         )
         made = said if isinstance(said, list) else [said]

@@ -37,6 +37,7 @@ class Trained:
 
     target, modality: the target's name, and what it does. together: the methods that the run trained, this one
     included. rows: what was trained on. history: the Trainer's: losses, cost, and this method's figures of validation.
+    served: see `mmspec.training.answers.served`.
     """
 
     target: str
@@ -47,6 +48,7 @@ class Trained:
     rows: Sequence[Answered]
     history: Sequence[dict[str, Any]]
     parameters: int
+    served: bool = False
 
 
 def model_card(trained: Trained) -> str:
@@ -73,7 +75,7 @@ def model_card(trained: Trained) -> str:
         "",
         "## Data",
         "",
-        *_data(course, trained.rows),
+        *_data(course, trained.rows, trained.served),
         "",
         "## Recipe",
         "",
@@ -89,7 +91,7 @@ def model_card(trained: Trained) -> str:
         *_cost(recipe, course, trained.rows, history),
         "## Validation",
         "",
-        *_validation(history, course),
+        *_validation(history, course, trained.served),
         "",
         "## Limits",
         "",
@@ -116,12 +118,13 @@ def figure_list(figures: Mapping[str, float], digits: int = 3) -> str:
     return "\n".join(f"- {name.replace('_', ' ')}: {value:.{digits}f}" for name, value in figures.items())
 
 
-def _data(course: Course, rows: Sequence[Answered]) -> list[str]:
+def _data(course: Course, rows: Sequence[Answered], served: bool) -> list[str]:
     tokens = sum(len(row.answer) for row in rows)
     by = "the data's own"
     if course.answers.author == "target":
         greedy = sum(row.temperature == 0 for row in rows)
-        by = f"the target's, {greedy:,} of them greedy and {len(rows) - greedy:,} sampled at temperature 1"
+        how = "as its checkpoint says" if served else "at temperature 1"
+        by = f"the target's, {greedy:,} of them greedy and {len(rows) - greedy:,} sampled {how}"
     return [f"{len(rows):,} questions of `{shown_place(course.data)}`; the answers ({tokens:,} tokens) are {by}."]
 
 
@@ -156,13 +159,15 @@ def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Seq
     ]
 
 
-def _validation(history: Sequence[dict[str, Any]], course: Course) -> list[str]:
+def _validation(history: Sequence[dict[str, Any]], course: Course, served: bool) -> list[str]:
+    taus = {"tau_t1": "as its checkpoint samples"} if served else {"tau_t0": "greedy", "tau_t1": "temperature 1"}
+    measured = [one for one in history if taus.keys() <= one.keys()]
     return [
         f"tau, tokens per target verification (bonus included, prefill excluded), on {course.held_out} held-out "
         "questions, with the exact rule and the default draft:",
         *([f"The weights are those of step {best_step(history)}, the best."] if course.patience else []),
         "",
-        "| step | greedy | temperature 1 |",
-        "|---|---|---|",
-        *(f"| {one['step']} | {one['tau_t0']:.2f} | {one['tau_t1']:.2f} |" for one in history if "tau_t0" in one),
+        f"| step | {' | '.join(taus.values())} |",
+        f"|---|{'---|' * len(taus)}",
+        *(f"| {one['step']} | {' | '.join(f'{one[tau]:.2f}' for tau in taus)} |" for one in measured),
     ]

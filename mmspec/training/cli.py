@@ -247,8 +247,9 @@ def drafter(
     with quiet():  # the Trainer shows its own progress
         figures = train_drafters(pipe, recipes, course, folders, home, name, spread_over(where, pipe, load))
     for recipe, folder in zip(recipes, folders if group().is_main_process else [], strict=False):
-        last = figures[recipe.method]
-        typer.echo(f"{folder}: tau {last['tau_t0']:.2f} greedy, {last['tau_t1']:.2f} at temperature 1", err=True)
+        names = {"tau_t0": "greedy", "tau_t1": "sampled"}
+        taus = [f"{value:.2f} {names[name]}" for name, value in figures[recipe.method].items() if name in names]
+        typer.echo(f"{folder}: tau {', '.join(taus)}", err=True)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

@@ -25,7 +25,7 @@ from mmspec.registry import ANY, modalities, resolve
 from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
-from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
+from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting, served
 from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
@@ -144,7 +144,9 @@ def train_drafters(
         recipe.save(recipe.serving(pipe, net), made, out)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
-        trained = Trained(name, target.modality, recipe, course, list(nets), rows, own_history, parameters)
+        trained = Trained(
+            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, served(target)
+        )
         write_whole(out / "README.md", model_card(trained))
     wait()
     last = {entry["method"]: entry for entry in history if "method" in entry}

@@ -1,4 +1,5 @@
-"""How well a drafter drafts while it is trained: tau by real decoding of held-out questions, greedy and sampled."""
+"""How well a drafter drafts while it is trained: tau by real decoding of held-out questions, greedy and sampled, or, of
+what is always sampled, sampled alone."""
 
 from __future__ import annotations
 
@@ -8,21 +9,19 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mmspec.contract import Drafter
-from mmspec.training.answers import PLAIN
-
-TEMPERATURES = (0, 1)
+from mmspec.training.answers import manner, served
 
 
 def measure(pipe: Any, drafter: Drafter, inputs: dict[str, Any], max_new_tokens: int, seed: int) -> dict[str, float]:
-    """{"tau_t0": ..., "tau_t1": ...}: tokens per verification over all rows, bonus included, prefill excluded.
+    """{"tau_t0": ..., "tau_t1": ...}: tokens per verification over all rows, bonus included, prefill excluded; of
+    targets that are always sampled the second alone.
 
     Args: inputs: model inputs of the held-out questions, one batch.
     """
     drafting = pipe.with_drafter(drafter)
     figures = {}
-    for temperature in TEMPERATURES:
-        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        said = drafting.generate(**inputs, **PLAIN, **options)
+    for temperature in (1,) if served(pipe.target) else (0, 1):
+        said = drafting.generate(**inputs, max_new_tokens=max_new_tokens, **manner(pipe.target, temperature), seed=seed)
         said = said if isinstance(said, list) else [said]
         verifications = sum(len(one.stats.accept_lengths) for one in said)
         figures[f"tau_t{temperature}"] = sum(one.stats.new_tokens - 1 for one in said) / max(verifications, 1)
