@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified, forget
 from mmspec.sampling import Sampler
 
 
@@ -41,6 +41,10 @@ class Recorder:
     def bind(self, target: Any) -> None:
         """See `Drafter`."""
         self.drafter.bind(target)
+
+    def forget(self) -> None:
+        """See `mmspec.contract.forget`."""
+        forget(self.drafter)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recording:
         """See `Drafter`."""

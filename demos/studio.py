@@ -116,6 +116,7 @@ class Studio:
             pipe = self.plain.with_drafter(recorder, read_shape(shape), rule)
             self._pipes[drafter, shape, rule] = self._warm(pipe)
         pipe, turned = self._pipes[drafter, shape, rule], relaxed(rule, looseness, self.knobs, self.modality)
+        pipe.forget()  # or it would know the reply of the race before
         return pipe if turned is None else pipe.with_drafter(pipe.drafter, read_shape(shape), turned)
 
     def race(self, question: Question) -> Iterator[Race]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -66,7 +66,7 @@ class Piece:
 class Lasting:
     """Rounds whose error stays: asked again they raise it again, where a generator would say that they are over."""
 
-    def __init__(self, rounds: Iterator[Round]) -> None:
+    def __init__(self, rounds: Generator[Round]) -> None:
         self._rounds = rounds
         self._error: BaseException | None = None
 
@@ -84,9 +84,14 @@ class Lasting:
             self._error = error
             raise
 
+    def close(self) -> None:
+        """Let go of the request."""
+        self._rounds.close()
+
 
 class Stream:
-    """A request at work: an iterator of what each round adds, a list with a `Piece` per row.
+    """A request at work: an iterator of what each round adds, a list with a `Piece` per row. As the context of a `with`
+    block it lets go of the request, and of its memory, at the block's end, however that comes.
 
     Args: rounds: the decode loop. stop: the loop's own. tokenizer: None gives no text. prompt_tokens: per row.
         single: yield the only prompt's piece itself. product: what a row's ids make beside text, see
@@ -99,7 +104,7 @@ class Stream:
 
     def __init__(
         self,
-        rounds: Iterator[Round],
+        rounds: Generator[Round],
         stop: TextStop,
         tokenizer: Any,
         prompt_tokens: list[int],
@@ -137,6 +142,16 @@ class Stream:
             for row, piece in enumerate(pieces):
                 piece.draw = partial(self._drawn, row, len(self._stop.outputs[row]))
         return self._by_prompt(pieces)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the request up, if it is not finished: nothing follows the pieces that came."""
+        self._rounds.close()
 
     def finish(self) -> Any:
         """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are.

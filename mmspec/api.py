@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -25,7 +24,7 @@ from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
-from mmspec.loading import adopt_target, compile_target, find_drafter, find_rule, read_target
+from mmspec.loading import adopt_target, check_names, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
     Options,
     answer_count,
@@ -134,6 +133,7 @@ def load(
         folder = Path(model.name_or_path) if model.name_or_path and Path(model.name_or_path).is_dir() else None
         target, processor = adopt_target(model, folder, processor)
     elif isinstance(model, str | os.PathLike):
+        check_names(drafter, acceptance, model)
         folder = find_model(model)
         target, processor = read_target(folder, processor, dtype, device)
     else:
@@ -163,17 +163,16 @@ def generate(
     as for `load`.
     Returns: a `Generation`; for a list of prompts a list of them.
     """
-    texts = all(isinstance(part, str | os.PathLike | None) for part in (model, drafter, acceptance)) and isinstance(
-        shape, str | Shape | None
-    )
     numbers = read_format(drafter_dtype)
     shape = asked_shape(shape)
     given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
-    if texts:  # also where the pipeline is there: the model was used last
-        _loaded_model(model, compile)  # type: ignore[arg-type]
-    make: Any = _loaded if texts else load
-    pipe = make(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
-    return pipe(image, prompt, **options)
+    if not isinstance(model, str | os.PathLike):
+        pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
+        return pipe(image, prompt, **options)
+    pipelines: Any = _pipelines(model, compile)
+    named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
+    make = pipelines if named else pipelines.__wrapped__
+    return make(drafter, shape, acceptance, numbers)(image, prompt, **options)
 
 
 class Pipeline:
@@ -256,12 +255,14 @@ class Pipeline:
         inputs = self.prepare(image, prompt, told.get("voice"), n)
         return self._start(inputs, told, isinstance(prompt, str), n)
 
-    def generate(self, input_ids: Any = None, **model_inputs: Any) -> Any:
-        """Generate from the tensors that HF `generate` takes, with the options of a call.
+    def generate(self, input_ids: Any = None, *more: Any, **model_inputs: Any) -> Any:
+        """Generate from the tensors that HF `generate` takes, with the options of a call but `n` and `voice`.
 
         Args: input_ids: [B, T]. model_inputs: `attention_mask`, pixels, ...; and options, see `Options`.
         Returns: a `Generation`, or for B > 1 a list of them.
         """
+        if more or {"prompt", "image", "images"} & model_inputs.keys():
+            raise InputError("generate takes tensors, by name beside input_ids: ask with pipe(image, prompt)")
         model_inputs["input_ids"] = input_ids
         options = given({name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs})
         inputs = {name: value for name, value in model_inputs.items() if value is not None}
@@ -327,17 +328,6 @@ def usual_shape(drafter: Any) -> str:
 
 
 @lru_cache(maxsize=2)
-def _loaded(
-    model: str,
-    drafter: str | None,
-    acceptance: str,
-    shape: str | Shape | None,
-    compile: bool | None,
-    drafter_dtype: torch.dtype | None,
-) -> Pipeline:
-    return _loaded_model(model, compile).with_drafter(drafter, shape, acceptance, drafter_dtype)
-
-
-@lru_cache(maxsize=2)
-def _loaded_model(model: str, compile: bool | None) -> Pipeline:
-    return load(model, "none", compile=compile)  # which other drafters and rules share
+def _pipelines(model: str | os.PathLike[str], compile: bool | None) -> Callable[..., Pipeline]:
+    """`Pipeline.with_drafter` on a model that is read now; the last two pipelines, which learn what pays, are kept."""
+    return lru_cache(maxsize=2)(load(model, "none", compile=compile).with_drafter)

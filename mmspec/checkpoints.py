@@ -39,6 +39,8 @@ FORMAT = 1
 DESCRIPTION, CARD, WEIGHTS = "drafter.json", "README.md", "model.safetensors"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
+JUDGED = ["config.json", "drafters/*.json"]
+"""What tells which target serves a model, and which drafters lie beside it."""
 TWICE = ["consolidated*", "original/*"]
 """The same weights in another format, as some models have them on the hub beside those of transformers."""
 
@@ -64,21 +66,32 @@ def bundled() -> dict[str, Path]:
     return found
 
 
-def find_model(name: str | os.PathLike[str]) -> Path:
-    """The folder of a bundled name, a local folder or a hub id."""
+def find_model(name: str | os.PathLike[str], whole: bool = True) -> Path:
+    """The folder of a bundled name, a local folder or a hub id.
+
+    Args: whole: with the weights; else nothing is downloaded of a hub's model but what it is judged by.
+    """
     known = bundled()
     if isinstance(name, str) and name in known:
-        if os.path.isdir(name) and not known[name].samefile(name):
-            logger.warning(
-                "%s is the model that comes with mmspec; the folder here is %s", name, os.path.join(".", name)
-            )
+        if whole and _hides(known[name], name):
+            logger.warning("%s is the model that comes with mmspec; the folder here is %s", name, here(name))
         return known[name]
     if isinstance(name, str) and name in _models() and not os.path.isdir(name):
         raise CheckpointError(
             f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
             f"target {name} --out {name}, and pass its folder"
         )
-    return locate("model", name, sorted(known))
+    return locate("model", name, sorted(known), FILES if whole else JUDGED)
+
+
+def _hides(known: Path, name: str) -> bool:
+    """Whether a name that stands for a folder of ours is that of another folder, too."""
+    return os.path.isdir(name) and not known.samefile(name)
+
+
+def here(name: str) -> str:
+    """The path of a folder in the current one, written so that it is not taken for a name."""
+    return os.path.join(".", name)
 
 
 def _models() -> set[str]:
@@ -269,15 +282,22 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
         raise CheckpointError(f"{folder / DESCRIPTION} is of {wanted!r}, which has no weights: pass its name instead")
     if own:
         _check_target(folder, description.get("target", {}), target, drafter_class.fits)
-    try:
+    with _reading(folder):
         drafter = drafter_class.load(folder, description, target)
-    except Error:
-        raise
-    except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, safetensors, transformers
-        raise CheckpointError(f"the drafter in {folder} cannot be loaded: {one_line(error)}") from error
     _check_finite(folder, drafter)
     drafter.bind(target)
     return drafter
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Whatever damaged files end in, of json, safetensors or transformers, as a CheckpointError."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise CheckpointError(f"the drafter in {folder} cannot be loaded: {one_line(error)}") from error
 
 
 def _read_published(folder: Path, target: Any) -> Any:
@@ -287,7 +307,10 @@ def _read_published(folder: Path, target: Any) -> Any:
     if (folder / DESCRIPTION).exists():
         return None
     layout = find_layout(folder)
-    return None if layout is None else layout.read(read_published(folder), target)
+    if layout is None:
+        return None
+    with _reading(folder):
+        return layout.read(read_published(folder), target)
 
 
 def _describe(folder: Path) -> dict[str, Any]:

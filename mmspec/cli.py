@@ -8,6 +8,7 @@ by name in the registry.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -149,12 +150,20 @@ def generate(
 
     if not any(map(str.isspace, prompt)) and names_a_picture(prompt):
         raise InputError(f"PROMPT is missing (there is no file {prompt!r} either)")
+    if compare and n != 1:
+        raise InputError("--compare checks one answer: leave --n out")
     from mmspec.checkpoints import find_model
 
-    folder = find_model(model)  # a wrong name is told in a moment, before torch is imported
+    find_model(model, whole=False)  # a wrong name is told in a moment, before torch is imported
     pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
     from mmspec.control import read_shape
+    from mmspec.loading import family_of
 
+    product = family_of(model).makes
+    if out is not None:
+        _check_out(out, product)
+    elif product in WRITTEN and not (compare or as_json):
+        raise InputError(f"this model makes a {product}: say where to, such as --out {WRITTEN[product]}")
     text = _read_prompt() if prompt == "-" else prompt
     options: Options = {
         "temperature": temperature,
@@ -171,7 +180,7 @@ def generate(
         "voice": voice,
     }
     pipe = mmspec.load(
-        folder,
+        model,
         drafter,
         acceptance,
         shape=read_shape(shape),
@@ -180,14 +189,7 @@ def generate(
         compile=compile,
         drafter_dtype=drafter_dtype,
     )
-    product = pipe.target.makes
-    if out is not None:
-        _check_out(out, product)
-    elif product in WRITTEN and not (compare or as_json):
-        raise InputError(f"this model makes a {product}: say where to, such as --out {WRITTEN[product]}")
     if compare:
-        if n != 1:
-            raise InputError("--compare checks one answer: leave --n out")
         from mmspec.compare import compare as run
 
         result = run(pipe, pictures, text, **options)
@@ -264,12 +266,17 @@ def _show_pieces(answers: Stream) -> None:
     typer.echo()
 
 
+def _tau(tau: float) -> str:
+    """tau in two digits; "-" where nothing was verified."""
+    return "-" if math.isnan(tau) else f"{tau:.2f}"
+
+
 def _summary(answer: Generation, pipe: Pipeline) -> str:
     stats = answer.stats
     drafter, rule = pipe.names
     lossless = "lossless" if stats.lossless else "LOSSY"
     return (
-        f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, tau {stats.tau:.2f}, {drafter}, {rule} ({lossless}), "
+        f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, tau {_tau(stats.tau)}, {drafter}, {rule} ({lossless}), "
         f"ended by {answer.finish}"
     )
 
@@ -287,7 +294,7 @@ def _show_comparison(result: Comparison, as_json: bool) -> None:
         typer.echo(result.verdict)
         if result.speedup is not None:
             typer.echo(
-                f"tau {result.speculative.stats.tau:.2f}, S {result.speedup:.2f} "
+                f"tau {_tau(result.speculative.stats.tau)}, S {result.speedup:.2f} "
                 f"({result.speedup_end_to_end:.2f} with the prefill)"
             )
             if result.speculative.stats.new_tokens < TELLING:

@@ -9,6 +9,7 @@ from mmspec.answers import Generation
 from mmspec.api import Pipeline
 from mmspec.contract import bound
 from mmspec.options import Options, given, sampling_for
+from mmspec.stats import Stats
 
 REPEATS = 3
 EXACT = ("float32", "float64")
@@ -95,5 +96,9 @@ def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:
     """Seconds per token of one answer / those of the other; None where nothing was verified."""
     if not fast.stats.accept_lengths:
         return None
-    per_token = (getattr(answer.stats, seconds) / answer.stats.new_tokens for answer in (slow, fast))
-    return next(per_token) / next(per_token)
+    decoding = seconds == "decode_seconds"  # which does not make the prefill's token
+
+    def per_token(stats: Stats) -> float:
+        return getattr(stats, seconds) / (stats.new_tokens - (stats.first if decoding else 0))
+
+    return per_token(slow.stats) / per_token(fast.stats)

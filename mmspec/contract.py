@@ -76,6 +76,10 @@ class Shape:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise InputError(f"a draft of {name} {value!r} is not valid: whole numbers are needed")
+        if not isinstance(self.least, int | float) or isinstance(self.least, bool):
+            raise InputError(
+                f"a draft whose paths have a confidence of {self.least!r} is not valid: a number is needed"
+            )
         object.__setattr__(self, "total", self.total or 1 + self.depth * self.width)
         if not 0 <= self.least < 1:
             raise InputError(f"a draft whose paths have a confidence of {self.least!r} is not valid: it lies in [0, 1)")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -92,7 +92,7 @@ def decode(
     sampler: Sampler,
     stop: Stop,
     control: Control = OWN,
-) -> Iterator[Round]:
+) -> Generator[Round]:
     """Generate with `target`, drafting with `drafter`, accepting by `rule`; yields every round, the prefill first.
 
     control: chooses how large each draft should be; by default the drafter does.
@@ -104,7 +104,7 @@ def decode(
     state.chains = getattr(rule, "chains", False) and not sampler.greedy
     prefilled = clock()
     first = stop.start(state)
-    drafting: Any = drafter.begin(state, sampler, kind)
+    drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     state.steady = isinstance(plan, Fixed)
@@ -178,7 +178,7 @@ def decode(
             yield finish(started.popleft())
 
 
-def within_memory(rounds: Iterator[Round], target: Any, inputs: dict[str, Any]) -> Iterator[Round]:
+def within_memory(rounds: Generator[Round], target: Any, inputs: dict[str, Any]) -> Generator[Round]:
     """The rounds of a request, as `decode` yields them.
 
     Raises: OutOfMemoryError: too little memory. Nothing of the request is kept, so a smaller one can follow.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import bundled, drafters_of, find_model, load_drafter, locate, read_model
+from mmspec.checkpoints import bundled, drafters_of, find_model, here, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
 from mmspec.engine.attention import NAME as TREE_ATTENTION
@@ -31,6 +32,8 @@ from mmspec.targets import CausalTarget
 if TYPE_CHECKING:
     from PIL import Image
 
+logger = logging.getLogger(__name__)
+
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager")
 
@@ -40,6 +43,7 @@ class Family(Protocol):
 
     modality: str
     makes: str
+    rules: Mapping[str, str]
     usual_drafter: str
     trained_first: bool
 
@@ -148,7 +152,19 @@ def find_family(config: PreTrainedConfig) -> Family:
 
 def family_of(name: str | os.PathLike[str]) -> Family:
     """The target class of a model, judged by its configuration alone."""
-    return find_family(_read_config(find_model(name)))
+    return find_family(_read_config(find_model(name, whole=False)))
+
+
+def check_names(drafter: Any, rule: Any, model: str | os.PathLike[str]) -> None:
+    """What is wrong with the name of a model, a drafter or a rule, said before weights are fetched and read.
+
+    Raises: what `read_target`, `find_drafter` and `find_rule` would.
+    """
+    family = family_of(model)
+    if isinstance(drafter, str | os.PathLike):
+        _place_of(drafter, family, drafters_of(find_model(model, whole=False)))
+    if isinstance(rule, str):
+        _rule_class(rule, family)
 
 
 def modality_of(name: str | os.PathLike[str]) -> str:
@@ -189,11 +205,10 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
             )
         drafter.bind(target)
         return drafter
-    if drafter in beside:
-        return load_drafter(beside[str(drafter)], target)
-    known = names("drafters", target.modality)
-    if drafter not in known:
-        place = bundled().get(str(drafter)) or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
+    place = _place_of(drafter, target, beside)
+    if isinstance(drafter, str) and os.path.isdir(drafter) and not (place and place.samefile(drafter)):
+        logger.warning("%s is taken as a method's name; the folder here is %s", drafter, here(drafter))
+    if place is not None:
         return load_drafter(place, target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
     if hasattr(kind, "advice"):
@@ -212,6 +227,14 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     made = kind()
     made.bind(target)
     return made
+
+
+def _place_of(drafter: str | os.PathLike[str], family: Family | CausalTarget, beside: dict[str, Path]) -> Path | None:
+    """The folder that a drafter's name means; None for a method that no folder beside the model is of."""
+    known = names("drafters", family.modality)
+    if drafter in beside or drafter in known:
+        return beside.get(str(drafter))
+    return bundled().get(str(drafter)) or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
 
 
 def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -> bool:
@@ -251,13 +274,17 @@ def _kin(kind: Any, beside: Container[str]) -> str | None:
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
     """An acceptance rule from its name, or the rule itself; one that needs to know its target (`bind`) is told."""
     if isinstance(rule, str):
-        rule = cast("Any", resolve("rules", target.rules.get(rule, rule), target.modality))()
+        rule = _rule_class(rule, target)()
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
         raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
     target.check_rule(rule)
     if hasattr(rule, "bind"):
         rule.bind(target)
     return rule
+
+
+def _rule_class(rule: str, family: Family | CausalTarget) -> Any:
+    return resolve("rules", family.rules.get(rule, rule), family.modality)
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:

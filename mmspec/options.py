@@ -43,7 +43,7 @@ beside None with which they change nothing."""
 class Options(TypedDict, total=False):
     """None is as good as not given.
 
-    max_new_tokens: 1 or more, 128 unless told.
+    max_new_tokens: 1 or more; unless told 128 of words, 448 of Whisper's, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
         the checkpoint's generation config; what that does not state is off.

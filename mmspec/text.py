@@ -26,11 +26,14 @@ class TextStream:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.ids: list[int] = []
-        self.shown = 0
+        self.shown, self.over = 0, False
 
     def add(self, ids: Sequence[int], last: bool = False) -> str:
         """The text that `ids` add; `last` also shows what will never become a character."""
+        if self.over:  # the row, and not yet its batch
+            return ""
         self.ids.extend(ids)
+        self.over = last
         text = decode_text(self.tokenizer, self.ids)
         end = len(text) if last else len(text.rstrip(UNFINISHED))
         piece = text[self.shown : end]

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,7 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     stream = TextStream(tiny.tokenizer())
     assert stream.add(half) == ""
     assert stream.add([], last=True) == tiny.tokenizer().decode(half)
+    assert stream.add([], last=True) == ""  # rows that go on bring nothing to those that are over
 
 
 def test_a_stop_string_ends_the_answer_as_in_generate(pipe: mmspec.Pipeline) -> None:
@@ -251,13 +253,73 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
 
     read: list[str] = []
     monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
-    for name in ("_loaded", "_loaded_model"):  # caches of this test's own
-        monkeypatch.setattr(api, name, lru_cache(maxsize=2)(getattr(api, name).__wrapped__))
+    monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
     for model in ("a", "b", "a", "c", "a"):
         api.generate(None, "one", model=model)
     assert read == ["a", "b", "c"]
     api.generate(None, "one", model="b")
     assert read == ["a", "b", "c", "b"]
+    api.generate(None, "one", model="b", drafter=PromptLookup())
+    assert read == ["a", "b", "c", "b"]  # a drafter of one's own is no reason to read a model anew
+
+
+@pytest.mark.parametrize("wrong", [{"drafter": "eagl2"}, {"acceptance": "exat"}, {"drafter": "./nowhere"}])
+def test_wrong_names_are_told_before_a_model_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]
+) -> None:
+    monkeypatch.setattr(api, "read_target", lambda *given: pytest.fail("the model was read"))
+    with pytest.raises(UnknownNameError, match=r"did you mean|no such folder"):
+        mmspec.load(folder, **wrong)
+
+
+def test_a_hub_s_model_is_judged_before_its_weights_are_fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fetched: list[list[str]] = []
+
+    def snapshot(name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        fetched.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    with pytest.raises(UnknownNameError, match="did you mean 'eagle2'"):
+        mmspec.load("some/model", "eagl2")
+    assert fetched
+    assert not any(fnmatch("model.safetensors", pattern) for patterns in fetched for pattern in patterns)
+    mmspec.load("some/model", "none")
+    assert any(fnmatch("model.safetensors", pattern) for pattern in fetched[-1])
+
+
+def test_a_method_s_name_that_is_a_folder_s_too_is_told_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pipe = mmspec.load(folder.resolve(), "suffix")
+    assert not caplog.records
+    (tmp_path / "suffix").mkdir()
+    assert pipe.with_drafter("suffix").names[0] == "suffix"
+    assert "the folder here is ./suffix" in caplog.text
+
+
+def test_generate_of_a_pipeline_tells_who_asks_with_words_where_to_ask(pipe: mmspec.Pipeline) -> None:
+    for wrong in ((RED, QUESTION), ()):
+        with pytest.raises(InputError, match=r"takes tensors, .*: ask with pipe\(image, prompt\)"):
+            pipe.generate(*wrong, **({} if wrong else {"prompt": QUESTION}))
+
+
+def test_a_stream_that_is_left_lets_go_of_its_request(pipe: mmspec.Pipeline) -> None:
+    with pipe.stream(RED, QUESTION, max_new_tokens=9) as stream:
+        first = next(stream)
+    assert len(first.tokens) == 1
+    assert list(stream) == []
+    assert stream.finish().token_ids == first.tokens
+
+
+def test_an_answer_that_is_over_at_once_is_not_drafted_for(
+    pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(pipe.drafter), "begin", lambda *given: pytest.fail("the prompt was read"))
+    assert len(pipe(RED, QUESTION, max_new_tokens=1).token_ids) == 1
 
 
 def test_a_loaded_model_is_taken_as_it_is(folder: Path) -> None:

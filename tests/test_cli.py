@@ -13,8 +13,11 @@ from PIL import Image
 
 import mmspec
 from mmspec import checkpoints, cli, registry
+from mmspec.answers import Generation
 from mmspec.checkpoints import save_drafter
+from mmspec.compare import Comparison
 from mmspec.drafters.independent import Independent
+from mmspec.stats import Stats
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -148,6 +151,16 @@ def test_compare_checks_both_decodings(run: Run, model: Path) -> None:
     assert fast["tau"] == result["tau"]
     assert result["S"] == pytest.approx(slow["decode_seconds"] / fast["decode_seconds"])
     assert result["S_end_to_end"] == pytest.approx(slow["seconds"] / fast["seconds"])
+
+
+def test_s_is_of_the_tokens_that_were_decoded_which_the_first_was_not() -> None:
+    def answer(tokens: int, seconds: float) -> Generation:
+        stats = Stats(True, new_tokens=tokens, accept_lengths=[0], prefill_seconds=8.0, verify_seconds=seconds)
+        return Generation("", [0] * tokens, 1, "stop", stats)
+
+    result = Comparison(answer(11, 10.0), answer(5, 2.0), bound=False, dtype="float32")  # as a lossy rule may end
+    assert result.speedup == pytest.approx(2)  # 1 and 0.5 s per token
+    assert result.speedup_end_to_end == pytest.approx((18 / 11) / (10 / 5))
 
 
 def test_compare_fails_if_a_rule_breaks_its_word(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

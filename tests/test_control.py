@@ -332,6 +332,12 @@ def test_shapes_are_read_as_they_are_printed(text: str, shape: Any) -> None:
     assert read_shape(str(shape)) == shape
 
 
+@pytest.mark.parametrize("least", ["0.1", True, None])
+def test_a_confidence_that_is_no_number_is_one_clear_error(least: Any) -> None:
+    with pytest.raises(InputError, match="a number is needed"):
+        Shape(5, 4, 16, least=least)
+
+
 @pytest.mark.parametrize("text", ["", "big", "4x", "x", "4x4x4x4", "5x4x16x", "5x4x16x0.1x2", "-1", "4x0x9", "4x2x3"])
 def test_what_is_no_shape_is_one_clear_error(text: str) -> None:
     with pytest.raises(InputError, match="auto, own, a depth such as 4"):

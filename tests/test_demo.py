@@ -242,6 +242,13 @@ def test_a_race_says_what_the_pipeline_says(studio: Studio, picture: Path, draft
     assert any(each.nodes for each in race.fast.steps) or drafter == 0  # a model drafts always, a copy if it finds one
 
 
+def test_no_race_drafts_what_the_race_before_said(studio: Studio, picture: Path) -> None:
+    remembering = Studio(studio.model, ["recycling"])
+    asked = Question(picture, "why", "recycling", 0.0, 14, shape="own")
+    first, again = (list(remembering.race(asked))[-1] for _ in range(2))
+    assert [each.accepted for each in again.fast.steps] == [each.accepted for each in first.fast.steps]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

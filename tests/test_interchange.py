@@ -304,6 +304,12 @@ def test_what_does_not_fit_is_refused_with_both_values(case: str, pipe: Any, tmp
     assert type(caught.value) is kind
 
 
+def test_a_published_configuration_that_makes_no_sense_is_one_clear_error(pipe: Any, tmp_path: Path) -> None:
+    folder = published.dflash(pipe.target).write(tmp_path / "published", dflash_config=["of", "another", "shape"])
+    with pytest.raises(CheckpointError, match="the drafter in .*published cannot be loaded"):
+        pipe.with_drafter(folder)
+
+
 def test_what_dflash_does_not_ask_for_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:
     sample = published.dflash(pipe.target)
     own = {**sample.config["dflash_config"], "causal": False, "use_swa": False, "attention_sink_bias": None}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import TREES
+from mmspec.drafters.filling import planned
 from mmspec.drafters.static import best_tree
 from mmspec.errors import InputError
 from mmspec.placeholders import forbid
@@ -88,18 +89,18 @@ class Recycled:
         levels = state.levels(own.depth)
         width = own.width if state.shape is None else min(own.width, state.shape.width)
         nodes = best_tree((SHARES,), state.nodes(own.total), levels, width)
-        shape = torch.tensor([(-1, 0, 0), *nodes], device=state.pending.device)  # [N, 3]
+        parts, layout, everyone = planned(nodes, state.pending.device)
         tokens = state.pending[:, None]
-        for level in range(1, levels + 1):
-            size = sum(node.level == level for node in nodes)
-            parents, ranks, _ = shape[tokens.shape[1] : tokens.shape[1] + size].unbind(1)
-            above = tokens[:, parents]  # [B, nodes of the level]
-            found = self.successors[above.clamp(min=0), ranks].long()
+        for level, part in enumerate(parts):
+            above = tokens[:, part.inner[part.picks]]  # [B, nodes of the level]
+            found = self.successors[above.clamp(min=0), part.ranks].long()
             tokens = torch.cat([tokens, torch.where(above < 0, UNKNOWN, found)], 1)
-            if level == 1 and not bool((found != UNKNOWN).any()):  # a tree of nothing would be verified all the same
+            if level == 0 and not bool((found != UNKNOWN).any()):  # a tree of nothing would be verified all the same
                 return state.undrafted()
-        parents, _, depth = shape.expand(len(tokens), -1, -1).unbind(2)  # [B, N]
-        return Draft(tokens.clamp(min=0), parents, depth, valid=tokens >= 0)
+        batch = len(tokens)
+        parents, depth = layout.expand(batch, -1, -1).unbind(2)  # [B, N]
+        every = everyone.expand(batch, -1, -1)
+        return Draft(tokens.clamp(min=0), parents, depth, valid=tokens >= 0, _ancestors=every, _levels=len(parts))
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""

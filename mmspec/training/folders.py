@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import MismatchError
-from mmspec.safe_files import write_whole
+from mmspec.safe_files import make_folder, write_whole
 
 
 def run_folder(base: Path, settings: dict[str, Any]) -> Path:
@@ -33,8 +33,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
 
     Raises: MismatchError: it holds a run with other settings, which must not be continued with these.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "settings.json"
+    file = make_folder(folder) / "settings.json"
     text = json.dumps(settings, indent=2, sort_keys=True)
     if not file.exists():
         write_whole(file, text)
@@ -43,7 +42,7 @@ def claim(folder: Path, settings: dict[str, Any]) -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         found = {}
-    wanted = json.loads(text)
+    found, wanted = found if isinstance(found, dict) else {}, json.loads(text)
     differs = sorted(name for name in {*wanted, *found} if found.get(name) != wanted.get(name))
     if differs:
         raise MismatchError(
