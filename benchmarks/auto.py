@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from mmspec import Pipeline
@@ -35,6 +36,8 @@ from mmspec.miniworld.facts import QA
 AUTO = "auto"
 SIZE = 320
 PROMPT = "Describe this picture in detail."
+RANDOM = 17
+"""Seed of the weights that have learnt nothing, which are the same in every run."""
 
 
 @dataclass(frozen=True)
@@ -181,13 +184,15 @@ def fixed_shapes(pipe: Pipeline, drafter: Any) -> dict[str, Method]:
 
 def with_random_weights(drafter: HeadDrafter | Independent) -> HeadDrafter | Independent:
     """A drafter of the same architecture that has learnt nothing."""
-    if isinstance(drafter, HeadDrafter):
-        other, net, like = copy(drafter), drafter.net, next(drafter.net.parameters())
-        other.net = type(net)(net.config, **net.settings).to(like.device, like.dtype).eval()
-        other.net.draft_ids = net.draft_ids
-        return other
-    model = drafter.decoder.model
-    return Independent(type(model)(model.config).to(model.device, model.dtype))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM)
+        if isinstance(drafter, HeadDrafter):
+            other, net, like = copy(drafter), drafter.net, next(drafter.net.parameters())
+            other.net = type(net)(net.config, **net.settings).to(like.device, like.dtype).eval()
+            other.net.draft_ids = net.draft_ids
+            return other
+        model = drafter.decoder.model
+        return Independent(type(model)(model.config).to(model.device, model.dtype))
 
 
 @contextmanager

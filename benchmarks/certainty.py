@@ -22,6 +22,7 @@ class Watching:
     """A rule that notes the largest probability at node 0 of every round, for columns that of every code; everything
     else is the rule's own. tops: of all rounds."""
 
+    on_device = False  # it reads on the host
     rule: Any
     tops: list[float] = field(default_factory=list)
 

@@ -22,7 +22,7 @@ def row(pipe: Pipeline, text: str) -> Pipeline:
     shape, dtype, modality = settings.pop("shape", None), settings.pop("dtype", None), pipe.target.modality
     found = made("drafter", drafter, settings, modality) if settings else drafter
     size = None if shape is None else read_shape(str(shape))
-    return pipe.with_drafter(found, size, rule_of(rule, modality) if rule else "exact", dtype)
+    return pipe.with_drafter(found, size, rule_of(rule, pipe.target) if rule else "exact", dtype)
 
 
 def in_dtype(text: str) -> tuple[str, str | None]:
@@ -34,15 +34,16 @@ def in_dtype(text: str) -> tuple[str, str | None]:
     return (name, dtype) if given else (text, None)
 
 
-def rule_of(text: str, modality: str) -> Any:
-    """A rule from its name, from name=knob (the knob is its first parameter), or from name:setting=value..."""
+def rule_of(text: str, target: Any) -> Any:
+    """What `mmspec.load` takes as the rule of a target: a name, or the rule that name=knob (the knob is its first
+    parameter) or name:setting=value... makes, of the name that stands for it there."""
     if ":" in text:
         name, settings = settings_of(text)
-        return made("rule", name, settings, modality)
+        return made("rule", target.rules.get(name, name), settings, target.modality)
     name, given, knob = text.partition("=")
-    kind = cast("Any", resolve("rules", name, modality))
     if not given:
-        return kind()
+        return name
+    kind = cast("Any", resolve("rules", target.rules.get(name, name), target.modality))
     try:
         value = int(knob) if knob.lstrip("-").isdigit() else float(knob)
     except ValueError:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.errors import InputError
-from mmspec.image_ar.relaxed import Relaxed
+from mmspec.image_ar.relaxed import Raise, Relaxed
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +62,21 @@ class Grouped(Relaxed):
             )
 
     def raised(self, law: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Relaxed.raised`. The window of ranks stays inside the vocabulary, and x is always a member."""
-        vocab, size = law.shape[-1], min(self.size, law.shape[-1])
+        """See `Relaxed.raised`."""
+        return self.raising(law, q, depth)(tokens)
+
+    def raising(self, law: Tensor, q: Tensor, depth: Tensor) -> Raise:
+        """See `Relaxed.raising`: laws are sorted once."""
         order = law.sort(dim=-1, descending=True, stable=True).indices
-        rank = torch.empty_like(order).scatter_(1, order, torch.arange(vocab, device=law.device).expand_as(order))
+        places = torch.arange(law.shape[-1], device=law.device).expand_as(order)
+        return partial(self._clustered, law, q, order, torch.empty_like(order).scatter_(1, order, places))
+
+    def _clustered(self, law: Tensor, q: Tensor, order: Tensor, rank: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The window of ranks stays inside the vocabulary, and x is always a member.
+
+        Args: order: [B, V] tokens, the likeliest first. rank: [B, V] of each token.
+        """
+        vocab, size = law.shape[-1], min(self.size, law.shape[-1])
         start = (rank.gather(1, tokens) - (size - 1) // 2).clamp(0, vocab - size)  # [B, K]
         places = start[..., None] + torch.arange(size, device=law.device)
         members = order.gather(1, places.flatten(1)).view(places.shape)  # [B, K, G]

@@ -38,15 +38,17 @@ class Lantern(Relaxed):
         self.k, self.delta, self.given, self.neighbours = k, delta, neighbours, neighbours
 
     def bind(self, target: Any) -> None:
-        """Take the table of the target's codebook."""
+        """Take the table of the target's codebook, to where the target is."""
         if not hasattr(target, "codebook"):
             raise MismatchError(
                 f"{name_of('rules', self)!r} needs a codebook of images, {type(target).__name__} has none"
             )
-        if self.given is not None:
-            self.given.fit(target.codebook)
+        table = self.given
+        if table is not None:
+            table.fit(target.codebook)
         elif self.k:
-            self.neighbours = target.neighbours(self.k)
+            table = target.neighbours(self.k)
+        self.neighbours = None if table is None else table.on(target.model.device)
 
     def bound(self, own: Tensor) -> Tensor:
         """What neighbours may lend to tokens with probabilities `own` [B, K]."""
@@ -65,7 +67,7 @@ class Lantern(Relaxed):
         if self.neighbours is None:
             empty = tokens.new_zeros(*tokens.shape, 0)
             return torch.zeros_like(own), empty, empty.bool()
-        table = self.neighbours.nearest.to(tokens.device)
+        table = self.neighbours.nearest
         codes = len(table)
         near = table[tokens.clamp(max=codes - 1), : self.k].long()  # [B, K, k]
         mass = law.gather(1, near.flatten(1)).view(near.shape)

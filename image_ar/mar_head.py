@@ -91,7 +91,7 @@ class Denoiser(nn.Module):
         self.final_layer = Last(width, 2 * config.channels)
 
     def forward(self, tokens: Tensor, times: Tensor, told: Tensor) -> Tensor:
-        """tokens: [M, D]. times: [M]. told: [M, W], `cond_embed` of the decoder's states."""
+        """tokens: [M, D]. times: [M], or [1] of all. told: [M, W], `cond_embed` of the decoder's states."""
         condition = self.time_embed(times) + told
         states = self.input_proj(tokens.to(told.dtype))
         for block in self.res_blocks:
@@ -186,7 +186,7 @@ class Diffusion:
         for index in range(len(self.steps) - 1, -1, -1):
             step = self.steps[index]
             rows = noisy if free is None else torch.cat([noisy, noisy])
-            times = torch.full((len(rows),), step.time, device=noisy.device)
+            times = torch.full((1,), step.time, device=noisy.device)  # that of all rows
             out = net(rows, times, condition).to(noisy.dtype)
             if free is not None:
                 out, other = out.chunk(2)

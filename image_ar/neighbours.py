@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -67,6 +67,10 @@ class Neighbours:
         if origin is None or nearest.ndim != 2 or nearest.dtype != torch.int32:
             raise CheckpointError(f"{path} is no table of neighbours: save one with Neighbours.save")
         return cls(nearest, origin)
+
+    def on(self, device: torch.device) -> Neighbours:
+        """The same table on a device."""
+        return replace(self, nearest=self.nearest.to(device))
 
     def fit(self, codebook: Tensor) -> None:
         """Raise MismatchError unless this is the table of `codebook`."""

@@ -51,7 +51,6 @@ class Captions:
 class GuidedFeatures(Features):
     """Hidden states of pictures: of the prompt's last token and of every code, the rows of guidance side by side."""
 
-    @torch.no_grad()
     def _compute(self, rows: list[Answered]) -> list[Tensor]:
         """[1 + L, 1, P * H] per picture of L codes."""
         target, (tap,) = self.pipe.target, self.taps

@@ -8,11 +8,16 @@ the target's law for the acceptance at hand, norm(max(p - q f, 0)), f(x) being t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from mmspec.acceptance.ratio import Ratio, residual
 from mmspec.errors import InputError, shorten
+
+Raise = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""What target and drafter give to tokens [B, K], [B, K] each."""
 
 CHUNK = 512
 RESIDUALS = ("plain", "optimal")
@@ -35,6 +40,10 @@ class Relaxed(Ratio):
         """What target and drafter give to tokens [B, K], [B, K] each; see `Ratio.grant` for a single token."""
         raise NotImplementedError
 
+    def raising(self, law: Tensor, q: Tensor, depth: Tensor) -> Raise:
+        """`raised` of these laws, whatever the tokens: what depends on the laws alone is found once."""
+        return lambda tokens: self.raised(law, q, tokens, depth)
+
     def grant(self, law: Tensor, q: Tensor, token: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         """See `Ratio.grant`."""
         granted, taken = self.raised(law, q, token[:, None], depth)
@@ -42,9 +51,9 @@ class Relaxed(Ratio):
 
     def kept(self, law: Tensor, q: Tensor, depth: Tensor) -> Tensor:
         """[B, V] the mass of every token that is drafted and kept: q(x) min(1, granted(x) / taken(x))."""
-        parts = []
+        parts, raised = [], self.raising(law, q, depth)
         for ids in torch.arange(law.shape[-1], device=law.device).split(CHUNK):
-            granted, taken = self.raised(law, q, ids.expand(len(law), -1), depth)
+            granted, taken = raised(ids.expand(len(law), -1))
             own = q[:, ids]
             share = torch.where(own > 0, own / taken.clamp(min=torch.finfo(q.dtype).tiny), 0.0)
             parts.append(torch.minimum(own, granted * share))

@@ -168,7 +168,7 @@ class Window:
         ends = accepted.count[:, None] - 1  # the padding of shorter paths is overwritten by the token that follows
         run = torch.where(place < ends, run, accepted.next[:, None])
         self.past.note(before[:, None] + torch.minimum(place, ends), run)
-        if own or draft.size == 1:
+        if self.past.laws is not None and (own or draft.size == 1):
             nodes = torch.arange(logits.shape[1], device=run.device)
             self.past.note_laws(before[:, None] + nodes, self.sampler.shape(logits))
 

@@ -169,7 +169,7 @@ def generate(
     if not isinstance(model, str | os.PathLike):
         pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
         return pipe(image, prompt, **options)
-    pipelines: Any = _pipelines(model, compile)
+    pipelines: Any = _pipelines(os.fspath(model), compile)
     named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
     make = pipelines if named else pipelines.__wrapped__
     return make(drafter, shape, acceptance, numbers)(image, prompt, **options)
@@ -328,6 +328,6 @@ def usual_shape(drafter: Any) -> str:
 
 
 @lru_cache(maxsize=2)
-def _pipelines(model: str | os.PathLike[str], compile: bool | None) -> Callable[..., Pipeline]:
+def _pipelines(model: str, compile: bool | None) -> Callable[..., Pipeline]:
     """`Pipeline.with_drafter` on a model that is read now; the last two pipelines, which learn what pays, are kept."""
     return lru_cache(maxsize=2)(load(model, "none", compile=compile).with_drafter)

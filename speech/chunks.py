@@ -2,8 +2,9 @@
 
 Only emitted codes come here, so nothing that was played is ever taken back. A chunk is decoded with some frames before
 and after it, because a codec needs both sides; the frames after it are heard again in the next chunk, into which it
-fades. Codebooks that follow from the first one are settled chunk by chunk, with what was emitted by then; the sound at
-the end of a request (`Generation.audio`) is made of all codes together, so the two differ a little.
+fades. Codebooks that follow from the first one are settled chunk by chunk, with the frames that a chunk is decoded
+with; the sound at the end of a request (`Generation.audio`) is made of all codes together, so the two differ a little.
+Chunks end at fixed frames, wherever rounds do: the same codes sound the same, whatever drafts and clocks did.
 """
 
 from __future__ import annotations
@@ -39,31 +40,34 @@ class Chunks:
         self.closed = False
 
     def add(self, ids: list[int], last: bool = False) -> Audio | None:
-        """Take what a round emitted; returns the next chunk, if there are frames enough for one, or at the end."""
+        """Take what a round emitted; returns the chunks for which there are frames enough now, one after the other, at
+        the end with what is left."""
         if self.closed:
             return None
         self.first += self.codes_of(ids)
         self.closed = last
-        ready = len(self.first) - (0 if last else AFTER)
-        wanted = 1 if last else SIZE if self.played else FIRST
-        if ready - self.played < wanted:
-            return None
-        codes = self.complete(self.first, self.settled)
-        self.settled = codes[:, :ready]
-        return self._cut(codes, ready)
+        found = []
+        while len(self.first) >= (end := self.played + (SIZE if self.played else FIRST)) + AFTER:
+            found.append(self._chunk(end, end + AFTER))
+        if last and self.played < len(self.first):
+            found.append(self._chunk(len(self.first), len(self.first)))
+        return Audio(np.concatenate([each.samples for each in found]), found[0].rate) if found else None
 
-    def _cut(self, codes: Tensor, ready: int) -> Audio:
+    def _chunk(self, end: int, seen: int) -> Audio:
+        """The chunk up to frame `end`, from the first `seen` frames."""
+        codes = self.complete(self.first[:seen], self.settled)
+        self.settled = codes[:, :end]
         begin = max(0, self.played - BEFORE)
         heard = self.decode(codes[:, begin:])
-        frame = len(heard.samples) // (codes.shape[1] - begin)
-        start, end = (self.played - begin) * frame, (ready - begin) * frame
-        samples = heard.samples[start:end].copy()
+        frame = len(heard.samples) // (seen - begin)
+        start, stop = (self.played - begin) * frame, (end - begin) * frame
+        samples = heard.samples[start:stop].copy()
         if self.tail is not None:
             count = min(len(self.tail), len(samples))
             weight = np.linspace(0, 1, count, dtype=samples.dtype)
             samples[:count] = (1 - weight) * self.tail[:count] + weight * samples[:count]
-        self.tail = heard.samples[end : end + frame]
-        self.played = ready
+        self.tail = heard.samples[stop : stop + frame]
+        self.played = end
         return Audio(samples, heard.rate)
 
 

@@ -23,9 +23,10 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.acceptance.ratio import residual
 from mmspec.contract import Accepted, Draft, Kind, State
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import MismatchError
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
+from mmspec.speech.refusals import check_no_history
 from mmspec.stopping import TextStop
 
 logger = logging.getLogger(__name__)
@@ -35,11 +36,10 @@ LANES, MOST = 8, 4096
 
 
 class ColumnSampler(Sampler):
-    """Draws columns. Raises: InputError: a setting that looks at single codes of the history."""
+    """Draws columns. Raises: InputError: see `check_no_history`."""
 
     def __init__(self, sampling: Sampling, batch: int, device: torch.device) -> None:
-        if sampling.ras_window or sampling.repetition_penalty != 1:
-            raise InputError("codes of different codebooks share their ids: repetition cannot be penalised here")
+        check_no_history(sampling)
         super().__init__(sampling, batch, device)
 
     def warp(self, draft: object, logits: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from mmspec.options import warn_unlike
 from mmspec.prompts import padded
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
+from mmspec.speech.refusals import check_no_history, check_texts_alone
 from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.stopping import TextStop
 from mmspec.targets import check_served, unpad
@@ -102,8 +103,7 @@ class Csm(Speaking):
         self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
     ) -> dict[str, Any]:
         """Model inputs of a batch, said by the model's speaker 0: `input_ids` and `attention_mask` [B, T]."""
-        if any(images) or voice is not None:
-            raise InputError("CSM is served with texts alone: leave image and voice out")
+        check_texts_alone("CSM", images, voice)
         tokenizer = getattr(processor, "tokenizer", processor)
         rows = [tokenizer(f"[0]{text}")["input_ids"] for text in texts]
         return padded(rows, self.tokenizer.pad_token_id or 0)
@@ -114,8 +114,7 @@ class Csm(Speaking):
         Args: inputs: `input_ids` [B, T], `attention_mask`, `max_new_tokens` codes. Sound before them is not served.
         """
         check_served(inputs, (), "CSM is served with texts alone: leave {} out")
-        if sampler.sampling.ras_window or sampler.sampling.repetition_penalty != 1:
-            raise InputError("codes of different codebooks share their ids: repetition cannot be penalised in CSM")
+        check_no_history(sampler.sampling)
         rows, budget = unpad(inputs), inputs["max_new_tokens"]
         most, longest = self.decoder.max_length, max(map(len, rows))
         left = most - longest

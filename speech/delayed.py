@@ -25,6 +25,7 @@ from mmspec.prompts import asking
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
+from mmspec.speech.refusals import check_texts_alone
 from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
 
 
@@ -65,8 +66,8 @@ class ColumnState(State):
 class Delayed(CausalTarget):
     """Base of the families. `CausalTarget` lends the face, and no decoding.
 
-    codebooks: K. padding: the token of all codes of column 0, which is read and not emitted. law_size: tokens in the
-    law of a code. longest, least: columns that a request may have.
+    codebooks: K. padding: the token of all codes of column 0, which is read and not emitted. delays: of every codebook,
+    in columns. law_size: tokens in the law of a code. longest, least: columns that a request may have.
     """
 
     modality = "speech"
@@ -81,6 +82,7 @@ class Delayed(CausalTarget):
     """What messages call it."""
     codebooks: int
     padding: int
+    delays: list[int]
     law_size: int
     longest: int
     least: int
@@ -115,8 +117,7 @@ class Delayed(CausalTarget):
         self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
     ) -> dict[str, Any]:
         """`input_ids` and `attention_mask` [B, T] of texts."""
-        if any(images) or voice is not None:
-            raise InputError(f"{self.noun} is served with texts alone: leave image and voice out")
+        check_texts_alone(self.noun, images, voice)
         with asking(processor):
             found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
         return {name: found[name] for name in PROMPT}
@@ -140,6 +141,12 @@ class Delayed(CausalTarget):
             use_cache=True,
         )
         return out.logits.unflatten(0, (len(track.text), self.codebooks)).transpose(1, 2)
+
+    def frames(self, columns: list[Any], count: int) -> Tensor:
+        """[K, F] the codes of the first `count` frames: code k of a frame stands `delays[k]` columns further on."""
+        return torch.tensor(
+            [[columns[frame + delay][k] for frame in range(count)] for k, delay in enumerate(self.delays)]
+        )
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the texts and draw the first columns.

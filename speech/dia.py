@@ -48,7 +48,7 @@ class Dia(Delayed):
         self.vocab_size = self.law_size = config.vocab_size
         self.hidden_size, self.num_layers = config.hidden_size, config.num_hidden_layers
         self.padding, self.end, self.after = config.bos_token_id, config.eos_token_id, config.pad_token_id
-        self.delays: list[int] = list(model.config.delay_pattern)
+        self.delays = list(model.config.delay_pattern)
         self.longest, self.least = config.max_position_embeddings - 1, max(self.delays) + 2
 
     @staticmethod
@@ -146,8 +146,8 @@ class Dia(Delayed):
         frames = min(ended, len(ids) - max(self.delays))
         if frames < 1:
             return {"audio": None}
-        codes = [[ids[frame + delay][k] for frame in range(frames)] for k, delay in enumerate(self.delays)]
-        sound = codec.decode(audio_codes=torch.tensor([codes], device=codec.device)).audio_values.flatten()
+        codes = self.frames(ids, frames)[None].to(codec.device)
+        sound = codec.decode(audio_codes=codes).audio_values.flatten()
         samples = sound.float().clamp(-1, 1).cpu().numpy()
         return {"audio": Audio(samples, codec.config.sampling_rate)}
 

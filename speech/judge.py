@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mmspec.errors import InputError
 from mmspec.speech.audio import Audio, resampled
@@ -66,22 +67,32 @@ class Judge:
                 raise InputError(f"{file}, sentence {place}: {error}") from error
         return lines[:count]
 
+    def voice(self, audio: Audio) -> Tensor:
+        """What a voice is known by, for `mark`."""
+        return self.listener.manner_of(audio)
+
     def mark(
-        self, text: str, other: str, audio: Audio | None, voice: Audio | None = None, another: Audio | None = None
+        self,
+        text: str,
+        other: str | None,
+        audio: Audio | None,
+        voice: Tensor | None = None,
+        another: Tensor | None = None,
     ) -> dict[str, float]:
         """What can be said of one utterance; of silence (None) nothing was heard.
 
         Args: text: what it should say. other: what it should not, the control. voice: whose it should be, and
-        `another` that it should not be.
+        `another` that it should not be, as `self.voice` tells them.
         Returns: errors of words; other_errors of other_words; own_voice and other_voice, cosines in [-1, 1].
         """
-        heard = self.listener.hear(audio) if audio is not None else ""
+        heard, manner = ("", None) if audio is None else self.listener.take_in(audio)
         marks: dict[str, float] = {}
         marks["errors"], marks["words"] = word_errors(audible(text), heard)
-        marks["other_errors"], marks["other_words"] = word_errors(audible(other), heard)
+        if other is not None:
+            marks["other_errors"], marks["other_words"] = word_errors(audible(other), heard)
         for name, whose in (("own_voice", voice), ("other_voice", another)):
-            if audio is not None and whose is not None:
-                marks[name] = float(self.listener.manner_of(audio) @ self.listener.manner_of(whose))
+            if manner is not None and whose is not None:
+                marks[name] = float(manner @ whose)
         return marks
 
     def words(self, text: str, audio: Audio) -> list[tuple[str, str]]:
@@ -102,16 +113,16 @@ class Judge:
 def aligned(costs: Any) -> float:
     """Mean cost per step of the cheapest monotone path through costs [T, U] (dynamic time warping, slope-weighted).
 
-    A diagonal step counts twice, so that a path's weight is T + U whatever its way.
+    A diagonal step counts twice, so that a path's weight is T + U whatever its way. The cells of an anti-diagonal
+    depend on those of the two before it alone, and are found at once.
     """
     table = np.asarray(costs, dtype=np.float64)
-    above = np.cumsum(np.concatenate([[2 * table[0, 0]], table[0, 1:]]))
-    for row in table[1:]:
-        here = np.empty_like(above)
-        here[0] = above[0] + row[0]
-        for column in range(1, len(row)):
-            here[column] = min(
-                above[column] + row[column], here[column - 1] + row[column], above[column - 1] + 2 * row[column]
-            )
-        above = here
-    return float(above[-1] / sum(table.shape))
+    height, width = table.shape
+    before, last = np.full((2, height + 1), np.inf)  # the cheapest ways to the cells of two anti-diagonals, row by row
+    before[0] = 0  # where all ways begin: above row 0
+    for number in range(height + width - 1):
+        rows = np.arange(max(0, number - width + 1), min(height, number + 1))
+        cost, here = table[rows, number - rows], np.full(height + 1, np.inf)
+        here[rows + 1] = np.minimum(np.minimum(last[rows], last[rows + 1]) + cost, before[rows] + 2 * cost)
+        before, last = last, here
+    return float(last[height] / (height + width))

@@ -127,15 +127,18 @@ class Listener(PreTrainedModel):
         return self.letters(self.norm(x)).float().log_softmax(-1), counts, manner
 
     @torch.no_grad()
+    def take_in(self, audio: Audio) -> tuple[str, Tensor]:
+        """What `hear` and `manner_of` say, in one pass."""
+        laws, counts, manner = self(*self.mel([resampled(audio, self.config.rate)]))
+        return written(laws[0, : int(counts[0])].argmax(-1).tolist()), manner[0]
+
     def hear(self, audio: Audio) -> str:
         """What is said, in LETTERS."""
-        laws, counts, _ = self(*self.mel([resampled(audio, self.config.rate)]))
-        return written(laws[0, : int(counts[0])].argmax(-1).tolist())
+        return self.take_in(audio)[0]
 
-    @torch.no_grad()
     def manner_of(self, audio: Audio) -> Tensor:
         """[manner] of length 1: the cosine of two of them says how alike two voices are."""
-        return self(*self.mel([resampled(audio, self.config.rate)]))[2][0]
+        return self.take_in(audio)[1]
 
 
 def energies(config: ListenerConfig, samples: Tensor) -> Tensor:

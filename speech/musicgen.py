@@ -95,9 +95,8 @@ class Musicgen(Delayed):
         frames = len(ids) - max(self.delays)
         if frames < 1:
             return {"audio": None}
-        codes = torch.tensor([[ids[frame + lag][k] for frame in range(frames)] for k, lag in enumerate(self.delays)])
+        codes = self.frames(ids, frames).to(self.model.device)
         channels = self.model.config.decoder.audio_channels
-        codes = codes.to(self.model.device)
         heard = [
             self.model.audio_encoder.decode(codes[None, None, channel::channels], [None]).audio_values[0, 0]
             for channel in range(channels)

@@ -31,12 +31,13 @@ def check_speaks(method: str, target: Any) -> None:
 class Sentences:
     """Sentences of the synthetic world to be said; held-out ones are not those that a target learnt to speak with.
 
-    Args: seed: name of the data set. length: how many.
+    Args: seed: name of the data set, which ends in a number: another one brings other sentences. length: how many.
     """
 
     def __init__(self, seed: str, length: int) -> None:
-        split = "dev" if "held-out" in seed else "train"
-        self.name, self.lines = f"sentences/{split}", sentences(split, length)
+        split, number = "dev" if "held-out" in seed else "train", int(seed.rpartition("/")[2])
+        self.name = f"sentences/{split}/{number}" if number else f"sentences/{split}"  # as earlier runs call it
+        self.lines = sentences(split, length, number)
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, WhisperForConditionalGeneration
 
 from mmspec.checkpoints import read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
-from mmspec.drafters.independent import Independent, Speaking
+from mmspec.drafters.independent import Independent, Writing
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.speech.whisper import Whisper
@@ -71,7 +71,7 @@ class SpecASR(Independent):
 
 
 @dataclass
-class Aligning(Speaking):
+class Aligning(Writing):
     """SpecASR on one request. rest: per row, tokens that may follow the pending one, from a draft that was rejected."""
 
     rest: list[list[int]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Aligning(Speaking):
         return self.drafted
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """See `Speaking`; besides, look whether what was rejected can be used again."""
+        """See `Writing`; besides, look whether what was rejected can be used again."""
         super().observe(state, draft, verified, accepted)
         reach = cast("SpecASR", self.drafter).reach
         for row, path in enumerate(accepted.paths):

@@ -88,6 +88,14 @@ def test_random_weights_are_others_in_the_same_architecture() -> None:
         assert getattr(drafter, "depth", 0) == getattr(with_random_weights(drafter), "depth", 0)
 
 
+def test_random_weights_are_the_same_in_every_run_and_other_chance_is_not_touched() -> None:
+    for drafter in (Eagle(toys.eagle_head(toys.llama())), Independent(toys.llama())):
+        state = torch.get_rng_state()
+        one, same = (with_random_weights(drafter).net.state_dict() for _ in range(2))
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(torch.equal(weight, same[name]) for name, weight in one.items())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -444,6 +444,21 @@ def test_captions_of_a_file_have_no_fidelity(folder: Path, tmp_path: Path) -> No
     assert all(each["surprise"] > 0 for each in told)
 
 
+def test_a_file_of_few_captions_is_drawn_as_far_as_it_goes(folder: Path, tmp_path: Path) -> None:
+    asked = ("images", "--model", folder, "--methods", "none", "--batch", "1,2", "--threads", 1, "--json", "--prompts")
+    for lines in (["a red circle"], ["a red circle", "", "two blue stars", "a green heart"]):
+        file, count = tmp_path / "captions.txt", len([*filter(None, lines)])
+        file.write_text("\n".join(lines))
+        done = bench(*asked, file)
+        assert done.exit_code == 0, done.exception
+        summary = json.loads(done.stdout)
+        assert summary["settings"]["captions"] == summary["settings"]["speed"]["questions"] == count
+        assert {each["pictures"] for each in summary["quality"]} == {count}
+    for option in ("--captions", "--questions"):
+        done = bench(*asked, file, option, 4)
+        assert "holds 3 captions, one a line; 4 are asked for" in str(done.exception)
+
+
 def test_clip_scores_come_from_the_users_model(tmp_path: Path) -> None:
     from transformers import CLIPTokenizer
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partialmethod
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import mmspec
 from mmspec.benchmarks.gpu import bench as bench_module
 from mmspec.benchmarks.gpu import sweep
-from mmspec.benchmarks.gpu.bench import Bench, Settings, ceilings_of
+from mmspec.benchmarks.gpu.bench import DECODING, Bench, Settings, ceilings_of, found_before
 from mmspec.benchmarks.gpu.book import Book, markdown
 from mmspec.benchmarks.gpu.cli import STAGES, gpu
 from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime
@@ -258,11 +259,39 @@ def test_tables_are_markdown() -> None:
 
 
 def test_floors_use_what_the_stage_ceilings_found(tmp_path: Path) -> None:
-    assert ceilings_of(tmp_path) is H200
-    ceilings = Book(tmp_path, "ceilings", {"small": False}, "", lambda records: [], {})
+    settings = Settings(rows=4)
+    assert ceilings_of(tmp_path, settings) is H200
+    ceilings = Book(tmp_path, "ceilings", asdict(Settings()), "", lambda records: [], {})
     ceilings.add("card", {"copy_gb_s": 4000.0, "matmul_tflops": 700.0})
-    found = ceilings_of(tmp_path)
+    found = ceilings_of(tmp_path, settings)
     assert (found.bandwidth, found.flops) == (4e12, 7e14)
+
+
+@pytest.mark.parametrize("other", [{"dtype": "float32"}, {"device": "cpu"}, {"small": True}, {"rows": 8}], ids=str)
+def test_what_another_stage_found_otherwise_is_not_used(
+    other: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, asked = Settings(), Settings(**other)
+    Book(tmp_path, "baselines", asdict(made), "", lambda records: [], {}).add("llava-7b", {"ms": {}})
+    assert found_before("baselines", tmp_path, made, DECODING).keys() == {"llava-7b"}
+    assert not caplog.text
+    assert found_before("baselines", tmp_path, asked, DECODING) == {}
+    (name,) = other
+    assert f"baselines.json is not used, since it is of {name} " in caplog.text
+    Book(tmp_path, "ceilings", asdict(made), "", lambda records: [], {}).add(
+        "card", {"copy_gb_s": 1.0, "matmul_tflops": 1.0}
+    )
+    assert (ceilings_of(tmp_path, asked) is H200) == (name != "rows")
+
+
+@pytest.mark.parametrize(("rows", "base"), [(1, "our loop (baselines)"), (8, "our loop")])
+def test_a_plain_step_of_another_batch_is_none_of_these_rounds(tmp_path: Path, rows: int, base: str) -> None:
+    made = Settings(small=True, device="cpu", dtype="float32", rows=rows)
+    before = Book(tmp_path, "baselines", asdict(made), "", lambda records: [], {})
+    before.add("speech-0.5b", {"ms": {"our loop": {"median": 1e-6}}})
+    gpu(stage="rounds", small=True, out=tmp_path, models="speech-0.5b")
+    lines = [record for record in results(tmp_path, "rounds").values() if "base" in record]
+    assert {record["base"] for record in lines} == {base}
 
 
 def test_a_run_with_a_gate_waits_for_it(tmp_path: Path) -> None:

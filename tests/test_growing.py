@@ -218,6 +218,10 @@ def test_a_drafter_says_node_by_node_what_its_law_counts_beside_the_noise(sampli
     for one, other in zip(plain, neutral, strict=True):
         torch.testing.assert_close(one, other)
     assert judged[2].equal(plain[2])
+    for law, (tokens, _, scores) in ((laws, plain), (Judged(laws, *JUDGED), judged)):
+        alone = choice.tokens(law, EMITTED, 2, 30, paths)  # where nobody asks for confidence
+        assert alone[0].equal(tokens)
+        assert alone[1].equal(scores)
     if kind == "sampled":
         assert judged[0].equal(plain[0])
         return

@@ -242,6 +242,28 @@ def test_places_begin_as_waves_that_tell_them_apart() -> None:
     assert rows[:, :, half:].equal(rows[:1, :, half:].expand(8, -1, -1))
 
 
+def test_counts_that_teach_nothing_are_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(mmspec.Error, match="--drafter-steps 0 is not valid: at least 1"):
+        mar_train.main(["--drafter-steps", "0", "--out", str(tmp_path / "out"), "--run", str(tmp_path / "run")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_begin_alike_whatever_was_drawn_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a run goes on: finished stages draw nothing."""
+    monkeypatch.setattr(mar_train, "train_stage", lambda *stage, **more: None)
+    monkeypatch.setattr(mar_train, "learnt_critic", lambda *told: Reader((8, 8, 8, 8)))
+    monkeypatch.setattr(mar_train, "spread", lambda vae: (1.0, 0.1))
+    counts = dict.fromkeys(("critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers"), 1)
+    options: Any = SimpleNamespace(**counts, seed=3)
+    begun = []
+    for drawn in (1, 2):
+        torch.manual_seed(drawn)
+        target, drafter, *_ = mar_train.train(tmp_path, options, None)
+        begun.append([*target.named_parameters(), *drafter.named_parameters()])
+    for (name, one), (_, other) in zip(*begun, strict=True):
+        assert torch.equal(one, other) or name.startswith("vae.")  # which comes first
+
+
 class Plain(nn.Module):
     """Stands for a VAE: noise as latents."""
 

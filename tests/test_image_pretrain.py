@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, one_hot
 import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.image_ar.patches import NAME, Patches
-from mmspec.image_ar.pretrain import train
+from mmspec.image_ar.pretrain import read, train
 from mmspec.image_ar.pretrain.architecture import (
     CODE_SIZE,
     PATCH,
@@ -28,8 +28,9 @@ from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.contents import ANSWERS, UNTOLD, cells_of, content_loss, contents
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
-from mmspec.image_ar.pretrain.world import Scenes, collate, normalized, scene
+from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
+from mmspec.training.pixels import normalized
 from mmspec.training.places import place_loss
 
 
@@ -341,6 +342,27 @@ def test_pictures_are_unlike_by_the_directions_of_their_features() -> None:
     critic: Any = SimpleNamespace(stages=lambda pixels: [pixels, 2 * pixels])
     assert unlikeness(critic, 5 * maps, maps).item() == pytest.approx(0, abs=1e-6)
     assert unlikeness(critic, -maps, maps).item() == pytest.approx(4 + 4, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "option", "count"),
+    [(train, "--batch", 0), (train, "--deep-steps", -1), (train, "--width", 16), (read, "--held-out", 0)],
+)
+def test_counts_that_teach_nothing_are_refused_first(trainer: Any, option: str, count: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{option} {count} is not valid: at least"):
+        trainer.main([option, str(count), "--out", str(tmp_path / "out"), "--run", str(tmp_path / "run")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_critic_begins_alike_whatever_was_drawn_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a run goes on: finished stages draw nothing."""
+    monkeypatch.setattr(train, "train_stage", lambda *stage, **more: None)
+    torch.manual_seed(1)
+    first = train.learnt_critic(tmp_path, 2, 5)
+    second = train.learnt_critic(tmp_path, 2, 5)
+    for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(first.shapes.weight, train.learnt_critic(tmp_path, 2, 6).shapes.weight)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Draft, Shape
 from mmspec.contract import bound as repeats
 from mmspec.control import OWN, Auto
+from mmspec.image_ar import relaxed
 from mmspec.image_ar.clusters import CoolSD, Grouped
 from mmspec.image_ar.jacobi import MaximalCoupling
 from mmspec.image_ar.janus import Janus
@@ -187,6 +189,21 @@ def test_clusters_of_the_likeliest_and_the_least_likely_token_are_whole() -> Non
     assert torch.equal(alone.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))[0], p)
 
 
+def test_laws_are_ranked_once_for_all_of_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    (p, q), zeros = laws(3), torch.zeros(3, dtype=torch.long)
+    rule, sort, sorts = bound(RELAXED["gsd"]("optimal")), Tensor.sort, []
+    want = rule.kept(p, q, zeros)
+
+    def counted(law: Tensor, *given: Any, **named: Any) -> Any:
+        sorts.append(1)
+        return sort(law, *given, **named)
+
+    monkeypatch.setattr(Tensor, "sort", counted)
+    monkeypatch.setattr(relaxed, "CHUNK", 5)
+    assert torch.allclose(rule.kept(p, q, zeros), want)
+    assert len(sorts) == 1
+
+
 class Spaced(Coded):
     """The same codes, nearer to each other or further apart."""
 
@@ -265,6 +282,11 @@ def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Pat
     for target in (TARGET, other, TARGET):  # a table that nobody gave is made for each model
         shared.bind(target)
         shared.neighbours.fit(target.codebook)
+    given = Lantern(2, neighbours=again)
+    other = Coded(TARGET.table)
+    other.model = SimpleNamespace(device=torch.device("meta"))  # type: ignore[assignment]
+    given.bind(other)
+    assert (given.neighbours.nearest.is_meta, again.nearest.is_meta) == (True, False)
     (tmp_path / "text").write_text("hello")
     for name in ("text", "missing"):
         with pytest.raises(mmspec.Error, match="no table of neighbours"):

@@ -64,9 +64,9 @@ def heard_after(pipe: Any, drafter: Any, inputs: Any) -> tuple[list[int], list[i
     seen: list[Tensor] = []
 
     class Recorded(Choice):
-        def children(self, logits: Tensor, *others: Any) -> Any:
+        def standings(self, logits: Tensor, *others: Any) -> Any:
             seen.append(logits[0, 0].clone())
-            return super().children(logits, *others)
+            return super().standings(logits, *others)
 
         def children_of_levels(self, logits: Tensor, *others: Any) -> Any:
             seen.extend(logits[0].clone())

@@ -1,10 +1,11 @@
 """`mmspec bench speech` on a tiny model with a tiny listener: rows, marks, figures, resuming, mistakes."""
 
 import json
-import math
 import time
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,16 @@ from mmspec.benchmarks.figures import figures, widening
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, rule_of, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
+from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
-from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech
+from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech, script
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio
+from mmspec.speech.columns import Columns
+from mmspec.speech.judge import Judge
 from mmspec.speech.listener import Listener, ListenerConfig
 from mmspec.speech.relaxed import Tolerance
 
@@ -136,6 +140,25 @@ def test_without_a_listener_the_table_says_so(tmp_path: Path) -> None:
     assert "no listener lies beside the model" in done.stdout
 
 
+def test_a_file_of_few_sentences_is_said_as_far_as_it_goes(folder: Path, pipe: Any, tmp_path: Path) -> None:
+    told = ("--model", folder, "--methods", "none", "--max-new-tokens", 24, "--min-tokens", 1, "--json")
+    one, three = tmp_path / "one.txt", tmp_path / "three.txt"
+    one.write_text("two red circles\n")
+    three.write_text("two red circles\n\none bar\nthe blue line\n")
+    cases = [(one, 1, ()), (one, 1, ("--sentences", 1)), (three, 3, ()), (three, 2, ("--sentences", 2))]
+    for file, count, asked in cases:
+        done = bench(*told, "--texts", file, *asked)
+        assert done.exit_code == 0, repr(done.exception)
+        summary = json.loads(done.stdout)
+        (found,) = (each for each in summary["spoken"] if each["method"] == "none")
+        assert summary["settings"]["questions"] == found["utterances"] == count
+        assert found["wer"] is not None
+        assert (found["other"] is None) == (file == one)  # no other text to compare with
+    speed = SpeedSettings("m", ("none",), questions=1)
+    (only,) = script(pipe, SpeechSettings(speed, three))
+    assert (only.text, only.other) == ("two red circles", "one bar")
+
+
 def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:
     wrong = bench("--model", folder, "--methods", "none,vadusa@tolerence=4", *SMALL)
     assert isinstance(wrong.exception, Error)
@@ -163,13 +186,23 @@ def test_rows_name_a_drafter_a_rule_and_its_knob(pipe: Any) -> None:
     assert split("ssd@beta=0.4") == ("ssd", "beta", 0.4)
     assert split("ssd") == ("ssd", "exact", None)
     with pytest.raises(UnknownNameError, match="tolerance"):
-        rule_of("tolerence=4", "speech")
+        rule_of("tolerence=4", pipe.target)
     with pytest.raises(InputError, match="not a number"):
-        rule_of("tolerance=much", "speech")
+        rule_of("tolerance=much", pipe.target)
     with pytest.raises(InputError, match="cannot be set"):
-        rule_of("exact=2", "speech")
+        rule_of("exact=2", pipe.target)
     with pytest.raises(InputError, match="beta in"):
-        rule_of("beta=7", "speech")
+        rule_of("beta=7", pipe.target)
+
+
+def test_a_name_stands_for_what_it_stands_for_in_the_target(pipe: Any) -> None:
+    music = mmspec.load(musicgen(), "none", processor=tokenizer())
+    assert rule_of("exact", music.target) == "exact"
+    for text in ("none", "none@exact"):
+        assert isinstance(row(music, text).rule, Columns)
+    loose = SimpleNamespace(modality="speech", rules={"exact": "tolerance"})
+    for text in ("exact=4", "exact:draws=4"):
+        assert rule_of(text, loose).draws == 4
 
 
 def test_the_certainty_is_that_of_the_warped_law(pipe: Any) -> None:
@@ -187,9 +220,57 @@ def test_the_certainty_is_that_of_the_warped_law(pipe: Any) -> None:
 def test_watching_changes_no_token(pipe: Any) -> None:
     asked = {"prompt": "two red circles", "seed": 5, "max_new_tokens": 20, "temperature": 1.0}
     rule = Watching(Exact())
+    assert Exact.on_device
+    assert not rule.on_device  # or an engine would record it, and it would see one round
     watched = pipe.with_drafter("none", acceptance=rule)(**asked)
     assert watched.token_ids == pipe(**asked).token_ids
     assert len(rule.tops) == len(watched.token_ids) - 1
+
+
+def test_a_sound_is_made_and_heard_once(folder: Path, pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[int]] = []
+    heard: list[Any] = []
+    judge, product_of = Judge.find(folder), pipe.target.product_of
+    assert judge is not None
+    take_in = judge.listener.take_in
+
+    def making(inputs: Any, row: int, ids: list[int]) -> Any:
+        made.append(ids)
+        return product_of(inputs, row, ids)
+
+    def hearing(audio: Any) -> Any:
+        heard.append(audio)
+        return take_in(audio)
+
+    monkeypatch.setattr(pipe.target, "product_of", making)
+    monkeypatch.setattr(judge.listener, "take_in", hearing)
+    first = pipe.target.model.config.first_code
+    same, other = ([first + code % 7 for code in range(start, start + 12)] for start in (0, 3))
+    codes = {"none": same, "hf": same, "vadusa": list(same), "loose": other}
+    said = Sample(0, 1.0, 0, {name: replace(spoken(5), tokens=ids) for name, ids in codes.items()})
+    sentence = Sentence("two red circles", "low", "one bar", "high")
+    voice = cache(partial(voice_of, pipe, judge))
+    found = marks(Sounds(pipe), sentence, said, judge, voice)
+    assert made == [same, other]
+    assert len(heard) == 2 + 2  # and the voices
+    assert found["vadusa"] == found["hf"] == found["none"] | {"mel_distance": 0}
+    assert found["loose"]["mel_distance"] > 0
+    assert "mel_distance" not in found["none"]
+    sounds, whole = Sounds(pipe), pipe(prompt="two red circles", voice="low", seed=1, max_new_tokens=12)
+    sounds.keep(sentence, whole.token_ids, whole.audio)
+    made.clear()
+    heard.clear()
+    told = Sample(0, 1.0, 0, {"none": replace(spoken(5), tokens=list(whole.token_ids))})
+    assert marks(sounds, sentence, told, judge, voice)["none"]["audio_seconds"] == whole.audio.seconds
+    assert not made
+    assert len(heard) == 1
+
+
+def test_codes_that_nothing_makes_sound_of_are_no_silence(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe.target, "product_of", lambda *_: {})
+    said = sample(0, none=spoken(5), fast=spoken(5))
+    sentence = Sentence("two red circles", "low", None, None)
+    assert marks(Sounds(pipe), sentence, said, None, lambda name: None) == {"none": {}, "fast": {}}
 
 
 def sample(question: int, **runs: Run) -> Sample:
@@ -249,7 +330,7 @@ def test_usual_rows_are_those_whose_drafters_are_there(pipe: Any, capsys: pytest
     assert "vadusa@tolerance=4" in usual_rows(bundled, words(SPEECH))
 
 
-def test_every_tolerant_rule_with_a_knob_is_on_the_curve() -> None:
+def test_every_tolerant_rule_with_a_knob_is_on_the_curve(pipe: Any) -> None:
     rows = curve_rows()
     assert rows[:2] == ("vadusa", "ssd")
     told = {split(text)[1] for text in rows[2:]}
@@ -257,14 +338,16 @@ def test_every_tolerant_rule_with_a_knob_is_on_the_curve() -> None:
     assert told == {name for name in lossy if not name.startswith("columns")} - {"unverified"}
     for text in rows[2:]:
         _, rule, knob = split(text)
-        assert not rule_of(f"{rule}={knob:g}", "speech").lossless
+        assert not rule_of(f"{rule}={knob:g}", pipe.target).lossless
 
 
 def test_silence_is_all_errors_and_unjudged_is_unknown() -> None:
     silent = {"none": {"errors": 10, "words": 10, "audio_seconds": 0.0}}
     (found,) = spoken_figures([(sample(0, none=spoken(5)), silent)])
     assert found.wer == 1
-    assert math.isnan(found.nfe)
+    assert (found.nfe, found.lm_rtf, found.rtf) == (None, None, None)
     (found,) = spoken_figures([(sample(0, none=spoken(5)), {"none": {"audio_seconds": 1.0}})])
     assert found.wer is None
-    assert np.isfinite(found.nfe)
+    assert found.nfe == 5
+    (found,) = spoken_figures([(sample(0, none=spoken(5)), {"none": {}})])  # without a codec
+    assert (found.utterances, found.audio_seconds, found.nfe, found.wer, found.length) == (1, None, None, None, None)

@@ -18,9 +18,10 @@ from mmspec.speech.audio import Audio
 from mmspec.speech.judge import Judge, aligned
 from mmspec.speech.listener import BLANK, Listener, ListenerConfig, symbols, written
 from mmspec.speech.pretrain import listener_training
-from mmspec.speech.pretrain.corpus import Say, Utterance
+from mmspec.speech.pretrain.corpus import Say, Utterance, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
+from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.text import spoken
 from mmspec.speech.wer import audible, pairs, word_errors
 from mmspec.training.muon import build_optimizer
@@ -147,13 +148,16 @@ def test_the_judge_marks_words_and_voices(taught: tuple[Listener, list[Utterance
     listener, corpus = taught
     judge = Judge(listener)
     sounds = [Audio(one.samples.numpy(), RATE) for one in corpus[:3]]
-    marks = judge.mark(corpus[0].text, corpus[1].text, sounds[0], sounds[2], sounds[1])
+    voices = judge.voice(sounds[2]), judge.voice(sounds[1])
+    marks = judge.mark(corpus[0].text, corpus[1].text, sounds[0], *voices)
     assert marks["words"] == marks["other_words"] == 3
     assert marks["errors"] < marks["other_errors"]
     assert marks["own_voice"] > marks["other_voice"]
-    silent = judge.mark(corpus[0].text, corpus[1].text, None, sounds[2], sounds[1])
+    silent = judge.mark(corpus[0].text, corpus[1].text, None, *voices)
     assert (silent["errors"], silent["words"]) == (3, 3)
     assert "own_voice" not in silent
+    alone = judge.mark(corpus[0].text, None, sounds[0])
+    assert alone == {"errors": marks["errors"], "words": 3}
 
 
 def test_some_bands_and_some_time_are_hidden_and_nothing_else_changes() -> None:
@@ -197,7 +201,7 @@ def test_alignment_takes_the_cheapest_path() -> None:
         return min(ways)
 
     torch.manual_seed(0)
-    for shape in ((4, 3), (2, 5), (1, 4), (3, 1)):
+    for shape in ((4, 3), (2, 5), (1, 4), (3, 1), (1, 1)):
         costs = torch.rand(shape)
         assert aligned(costs) == pytest.approx(every(costs, shape[0] - 1, shape[1] - 1) / sum(shape))
 
@@ -266,6 +270,26 @@ def test_a_run_writes_a_listener_with_its_own_errors_and_waits_for_the_codec(tmp
     options.batch = 2
     with pytest.raises(MismatchError, match="differs in batch"):
         run(silent)
+
+
+def test_the_recordings_are_those_of_the_run_whatever_the_seed_of_the_training(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    for split, count in (("train", 4), ("dev", 2)):
+        record(sentences(split, count), RATE, tmp_path / "run" / f"speech-{split}", seed=7, speak=tones)
+    told = {"out": tmp_path / "ear", "run": tmp_path / "run", "sentences": 4, "held-out": 2, "resynthesised": 2,
+            "steps": 1, "codec-steps": 1, "batch": 2, "seed": 3}  # fmt: skip
+    options = listener_training.parser().parse_args([f"--{name}={value}" for name, value in told.items()])
+
+    def silent(text: str, speaker: Speaker) -> Audio:
+        raise AssertionError("recordings are those of the run")
+
+    other = ListenerConfig(**TINY | {"rate": 2 * RATE}, voices=len(VOICES))
+    with pytest.raises(MismatchError, match="differs in rate"):
+        listener_training.run(options, other, silent)
+    assert not (tmp_path / "run" / "listener").exists()  # where the right one will be
+    with pytest.raises(CheckpointError, match="holds no codec"):
+        listener_training.run(options, ListenerConfig(**TINY, voices=len(VOICES)), silent)
+    assert (tmp_path / "run" / "listener" / "plain-done").exists()
 
 
 def test_a_listener_goes_on_from_another_one_of_its_sizes(tmp_path: Path) -> None:

@@ -97,6 +97,49 @@ def test_speech_is_kept_in_shards_and_never_made_twice(tmp_path: Path) -> None:
         record(texts, RATE, tmp_path, seed=1, speak=counting)
 
 
+def test_other_sentences_speakers_and_shards_of_before_are_spoken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def counting(text: str, speaker: Speaker) -> Audio:
+        said.append(text)
+        return tones(text, speaker)
+
+    def heard(texts: list[str]) -> list[str]:
+        said.clear()
+        assert [one.text for one in record(texts, RATE, tmp_path, speak=counting)] == texts
+        return said
+
+    assert heard(["one two", "a red bar"]) == ["one two", "a red bar"]
+    assert heard(["one two", "a red car"]) == ["one two", "a red car"]
+    assert heard(["one two", "a red car"]) == []
+    monkeypatch.setattr(corpus_module, "anyone", lambda rng: replace(usual("adam"), mood=rng.randrange(9)))
+    assert heard(["one two", "a red car"]) == ["one two", "a red car"]
+    monkeypatch.setattr(corpus_module, "anyone", lambda rng: replace(usual("adam"), mood=9 + rng.randrange(9)))
+    assert heard(["one two", "a red car"]) == ["one two", "a red car"]
+    file = tmp_path / "0000.npz"
+    pcm, ends = corpus_module.read_shard(file)
+    np.savez(file, pcm=pcm.numpy(), ends=np.array(ends))  # as shards were before they said of what they are
+    assert heard(["one two", "a red car"]) == ["one two", "a red car"]
+
+
+def test_kept_codes_are_those_of_these_recordings_and_of_this_codec(
+    corpus: list[Utterance], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, other = (MelCodec(MelCodecConfig(**TINY)) for _ in range(2))
+    file = tmp_path / "codes.safetensors"
+
+    def equal(codec: MelCodec, heard: list[Utterance]) -> bool:
+        kept = train.codes_of(codec, heard, file)
+        return all(torch.equal(a.codes, b.codes) for a, b in zip(kept, coded(codec, heard), strict=True))
+
+    for net, heard in ((codec, corpus[:3]), (codec, corpus[3:6]), (codec, corpus[:2]), (other, corpus[:2])):
+        assert equal(net, heard)
+    monkeypatch.setattr(train, "coded", lambda *_: pytest.fail("the same codes were made again"))
+    assert equal(other, corpus[:2])
+
+
 def test_every_speaker_is_heard(corpus: list[Utterance]) -> None:
     assert {one.speaker for one in corpus} == set(range(len(VOICES)))
 
@@ -161,6 +204,17 @@ def test_a_batch_holds_utterances_of_about_one_length() -> None:
         assert sum(max(batch) - min(batch) for batch in batches) / 40 < 15
         assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
     assert lengths[:200] != lengths[200:]
+
+
+def test_a_short_batch_leaves_those_after_it_whole() -> None:
+    torch.manual_seed(0)
+    corpus = [Coded("", 0, torch.zeros(2, length)) for length in torch.randperm(203).tolist()]
+    samples = ByLength(corpus, 812, seed=1, batch=5)
+    lengths = [samples[place][1].codes.shape[1] for place in range(812)]
+    for start in range(0, 812, 203):
+        assert sorted(lengths[start : start + 203]) == list(range(203))
+    batches = [lengths[start : start + 5] for start in range(0, 812, 5)]
+    assert sum(max(batch) - min(batch) > 40 for batch in batches) <= 4  # where one epoch ends and another begins
 
 
 def test_padding_changes_nothing_for_a_shorter_row() -> None:

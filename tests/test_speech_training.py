@@ -23,6 +23,7 @@ from mmspec.checkpoints import drafters_of
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
+from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.recipes import Sentences
 from mmspec.training.answers import Answered, prepare
 from mmspec.training.cli import app as train
@@ -258,6 +259,16 @@ def test_the_world_has_sentences_to_say_and_others_that_were_held_out() -> None:
     assert len(texts) == 30
     assert not texts & {held_out[index].prompt for index in range(len(held_out))}
     assert Sentences("drafter/1", 3)[2].image is None
+
+
+def test_another_seed_brings_other_sentences_and_those_held_out_stay_so() -> None:
+    first, other = (Sentences(f"drafter/{seed}", 40) for seed in (0, 71))
+    assert (first.name, first.lines) == ("sentences/train", sentences("train", 40))
+    assert other.name != first.name  # answers to one are no answers to the other
+    assert not set(other.lines) <= set(first.lines)
+    held_out = [Sentences(f"drafter/held-out/{seed}", 40) for seed in (0, 71)]
+    assert len({each.name for each in (first, other, *held_out)}) == 4
+    assert not {*held_out[0].lines, *held_out[1].lines} & {*first.lines, *other.lines}
 
 
 def test_heads_can_be_trained_together_with_their_own_defaults() -> None:

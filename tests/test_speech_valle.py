@@ -322,6 +322,28 @@ def test_a_stream_plays_every_code_once_and_never_takes_sound_back(pipe: Any) ->
     assert len(chunks[0].samples) < len(whole.audio.samples) / 2
 
 
+@pytest.mark.parametrize("length", [3, 11, 40, 70])
+def test_the_same_codes_give_the_same_sound_whatever_the_rounds(pipe: Any, length: int) -> None:
+    inputs, first = inputs_of(pipe, "two red circles"), pipe.target.model.config.first_code
+    rng = np.random.default_rng(length)
+    ids = (first + rng.integers(tiny.CODES, size=length)).tolist()
+
+    def played(cuts: list[int]) -> list[np.ndarray]:
+        """cuts: where rounds end, beside the last one, with which the end of speech comes."""
+        chunks, ends = pipe.target.sounding(inputs, 0), [*cuts, length]
+        rounds = [ids[start:end] for start, end in itertools.pairwise([0, *ends])]
+        rounds[-1] = [*rounds[-1], first - 1]
+        made = [chunks.add(each, last=place == len(ends)) for place, each in enumerate(rounds, 1)]
+        return [audio.samples for audio in made if audio is not None]
+
+    single = played(list(range(1, length + 1)))  # a code in each round, and the end by itself
+    frame, ends = pipe.processor.codec.samples_per_frame, [end for end in (8, 32, 56) if end + 3 <= length]
+    assert [len(chunk) for chunk in single] == [frame * (b - a) for a, b in itertools.pairwise([0, *ends, length])]
+    for count in (0, 1, 2, 5, length - 1):
+        cuts = sorted(rng.choice(np.arange(1, length), min(count, length - 1), replace=False).tolist())
+        assert np.array_equal(np.concatenate(played(cuts)), np.concatenate(single))
+
+
 def test_the_only_chunk_of_a_short_utterance_is_its_sound(pipe: Any) -> None:
     stream = pipe.stream(prompt="one", max_new_tokens=6)
     chunks = [piece.audio for piece in stream if piece.audio is not None]

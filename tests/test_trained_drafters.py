@@ -33,7 +33,7 @@ from mmspec.drafters.children import Judged
 from mmspec.drafters.dflash import spread_taps
 from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle3 import usual_taps
-from mmspec.drafters.independent import Independent, Speaking
+from mmspec.drafters.independent import Independent, Writing
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots
 from mmspec.drafters.static import TYPICAL, Node, best_tree, checked
@@ -228,12 +228,29 @@ def test_a_row_that_is_done_stands_still_in_the_drafters_cache(method: str, monk
     def look(state: State, draft: Draft) -> None:
         if state.done[1] and draft.size > 2:
             parts = [begun[-1], *vars(begun[-1]).values()]
-            own = next(part.cache for part in parts if isinstance(part, Speaking | Slots))
+            own = next(part.cache for part in parts if isinstance(part, Writing | Slots))
             lengths.append(own.lengths[1] - (draft.size - 2 if method == "spd" else 0))  # but for what was drafted now
 
     assert toys.answer(target, Watched(made, look), inputs, 30, eos=eos).rows == want
     assert len(lengths) > 4
     assert len(set(lengths)) == 1
+
+
+@pytest.mark.dynamic("compiled rounds are counted otherwise")
+def test_a_coupled_chain_and_its_rule_share_the_noise_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, inputs = CausalTarget(toys.llama()), toys.prompts(*LENGTHS)
+    want = toys.answer(target, NoDrafter(), inputs, 20, WARM).rows
+    made, noise = [], Sampler.target_noise
+
+    def counted(sampler: Sampler, positions: Tensor, vocab_size: int) -> Tensor:
+        made.append(positions.shape[1])
+        return noise(sampler, positions, vocab_size)
+
+    monkeypatch.setattr(Sampler, "target_noise", counted)
+    said = toys.answer(target, Independent(toys.perturbed(target.model, 0.1), length=3), inputs, 20, WARM)
+    assert said.rows == want
+    assert len(made) == len(said.rounds)
+    assert made[:2] == [1, 4]
 
 
 # What comes out

@@ -623,12 +623,18 @@ def test_what_cannot_learn_together_is_refused(recipes: Any, words: str, pipe: A
         lambda: DFlashRecipe(block=1),
         lambda: DFlashRecipe(anchors=0),
         lambda: DFlashRecipe(layers=0),
-        lambda: MedusaRecipe().loss(None, None, None),
+        lambda: MedusaRecipe(warm_steps=-1),
     ],
 )
 def test_settings_out_of_range_are_refused(make: Any) -> None:
     with pytest.raises(InputError):
         make()
+
+
+@pytest.mark.parametrize("given", [{"warm_steps": 5}, {"warm_questions": 8}])
+def test_what_learns_from_features_has_no_warm_up(given: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="eagle2 learns from the target's features: it has no warm-up"):
+        EagleRecipe(**given)
 
 
 def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:

@@ -31,11 +31,12 @@ from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, open_data
 from mmspec.training.dflash import DFlashRecipe
 from mmspec.training.eagle import EagleLoss, EagleRecipe
-from mmspec.training.features import Features
+from mmspec.training.features import Features, head_law
+from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
 from mmspec.training.medusa import MedusaRecipe
 from mmspec.training.muon import build_optimizer, orthogonalized
-from mmspec.training.questions import Question
+from mmspec.training.questions import Question, without_slots
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.start import begin, take_over
@@ -221,6 +222,15 @@ def test_only_the_first_process_forgets_what_a_folder_was_for(
     assert settings.read_text() == "{}"
 
 
+def test_a_place_that_cannot_be_a_run_s_folder_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write to"):
+        claim(tmp_path / "file" / "run", {})
+    (tmp_path / "settings.json").write_text("[1]")
+    with pytest.raises(MismatchError, match="differs in a"):
+        claim(tmp_path, {"a": 1})
+
+
 LONG = "What is it, and why? " * 16  # the whole context
 
 
@@ -256,6 +266,30 @@ def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Pat
     greedy = pipe.target.head(first[0])[rows[0].start - 1 : len(rows[0].ids) - 1].argmax(-1)
     assert rows[0].temperature == 0
     assert greedy.tolist() == rows[0].answer
+
+
+def test_the_target_keeps_its_precision_while_the_drafter_s_is_mixed(pipe: Any, tmp_path: Path) -> None:
+    questions, (row, states) = Miniworld("test", 4), made_up(5, 8)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    recipe, net = EagleRecipe(), EagleRecipe().build(pipe.target)
+    laws: list[Tensor] = []
+
+    class Noted(EagleLoss):
+        def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
+            laws.append(law)
+            return super().judge(estimate, goal, law)
+
+    def computed() -> list[Tensor]:
+        laws.clear()
+        Noted(net, pipe.target, Given({0: states}), recipe)(torch.zeros(1), [row])
+        return [Features(pipe, questions)(rows), head_law(pipe.target, states), *laws]
+
+    plain = computed()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = computed()
+    assert len(mixed) == 2 + recipe.unroll
+    for one, other in zip(plain, mixed, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=0)
 
 
 # The losses
@@ -617,6 +651,21 @@ def test_lines_of_a_folder(tmp_path: Path) -> None:
     assert lines[1] == Question(None, "What?")
     train, held_out = open_data(str(tmp_path), None, 1, 0)
     assert (train[0].prompt, held_out[0].prompt) == ("Which?", "What?")
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("Compare <image> and <image> please", "Compare and please"),
+        ("<image>\n<image>Which is larger?", "Which is larger?"),
+        ("Which is larger?\n<image><image>\n", "Which is larger?"),
+        ("Look.<image>Which?\n", "Look. Which?\n"),
+        (" Which? ", " Which? "),
+        ("<image> <image>", ""),
+    ],
+)
+def test_words_stay_apart_where_a_picture_stood_between_them(written: str, text: str) -> None:
+    assert without_slots(written) == text
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
 from mmspec.training import hub, processes, updates
 from mmspec.training.answers import own_answer
+from mmspec.training.command import parsed, target_parser
 from mmspec.training.data import Lines, open_data, warm_up_data, written_data
 from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
@@ -233,6 +234,15 @@ def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
         hub.HubData(f"{tmp_path}:validation")
 
 
+def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:
+    def name(prompt: str) -> str:
+        return hub.HubData(str(written(tmp_path, [{"prompt": prompt}]))).name
+
+    first = name("a")
+    assert hub.HubData(str(tmp_path)).name == first
+    assert name("b") != first
+
+
 @pytest.mark.parametrize(
     ("talk", "said"),
     [
@@ -362,6 +372,15 @@ def test_answers_that_cannot_be_shared_are_refused(pipe: Any, tmp_path: Path, mo
     with pytest.raises(InputError, match="4 answers per update cannot be shared by 3 processes"):
         train_drafter(pipe, test_training.SMALL["eagle2"], COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bundled_model_is_trained_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two:
+        num_processes = 2
+
+    monkeypatch.setattr(processes, "group", Two)
+    with pytest.raises(InputError, match="trained by one process, not 2: start it without accelerate launch"):
+        parsed(target_parser("it", None), ["--out", str(tmp_path)])
 
 
 def test_alone_a_process_is_told_what_it_says() -> None:

@@ -111,8 +111,11 @@ def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered]
     one = len(rows[0].ids) * pipe.target.hidden_size * 4
     features = Features(pipe, Miniworld("test", 3), memory=one)
     insights = Insights(features)
-    for _ in range(2):
+    for _ in range(2):  # within an update
         assert len(insights(rows)) == len(rows)
+    assert calls == [len(rows)]
+    insights(rows[:1])
+    assert len(insights(rows)) == len(rows)
     assert calls == [len(rows), len(rows) - 1]
     assert features.free == 0
 

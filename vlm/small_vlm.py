@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 from mmspec.contract import Kind, Needs, State
-from mmspec.drafters.independent import Independent, Speaking
+from mmspec.drafters.independent import Independent, Writing
 from mmspec.errors import InputError, MismatchError, one_line
 from mmspec.loading import build_target, find_family
 from mmspec.sampling import Sampler
@@ -49,7 +49,7 @@ class SmallVLM(Independent):
         mine, theirs = vision_weights(self.small.model), vision_weights(target.model)
         self.shares_vision = mine.keys() == theirs.keys() and all(equal(mine[name], theirs[name]) for name in mine)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
         texts = [self.known(torch.tensor(ids[:-1])).tolist() for ids in state.ids]
         width = max(map(len, texts))
@@ -65,7 +65,7 @@ class SmallVLM(Independent):
             cache, _ = self.small.read(inputs, texts)
         except ValueError as error:  # of our own check, or of the model's forward
             raise MismatchError(f"the small VLM cannot read the target's pictures: {one_line(error)}") from error
-        return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
+        return Writing(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
 
 def vision_weights(model: PreTrainedModel) -> dict[str, Tensor]:

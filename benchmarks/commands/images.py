@@ -24,10 +24,15 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, show, words
+from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import loaded
 
 IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
 IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd:size=14:distance=none,scd-mc@cool-sd=1.3"
+QUESTIONS, CAPTIONS = 8, 128
+CLOCKED = "Captions with clocks, of each batch size at least two batches."
+JUDGED = "Captions whose pictures are judged, of each method."
+FEWER = "Default: {}, or all of --prompts where these are fewer."
 
 
 def images(
@@ -36,8 +41,8 @@ def images(
     temperature: Temperature = "1",
     guidance: Annotated[float | None, typer.Option(help="Scale of guidance. Default: the model's own.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
-    questions: Annotated[int, typer.Option(help="Captions with clocks, of each batch size at least two batches.")] = 8,
-    captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
+    questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
+    captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {FEWER.format(CAPTIONS)}")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
     prompts: Annotated[
         Path | None, typer.Option(help="File of captions, one a line. Default: held-out ones of the bundled world.")
@@ -70,7 +75,7 @@ def images(
         model=model,
         drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
         temperatures=numbers(temperature),
-        questions=questions,
+        questions=asked_for(questions, QUESTIONS, prompts),
         repeats=repeats,
         seed=seed,
         threads=threads,
@@ -78,7 +83,8 @@ def images(
         device=device,
         compile=compile,
     )
-    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, prompts, reader, clip, features)
+    judged = asked_for(captions, CAPTIONS, prompts)
+    settings = ImageSettings(speed, judged, batch_sizes(batch), guidance, prompts, reader, clip, features)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:

@@ -25,19 +25,22 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
+from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import loaded, usual_rows
 
 SPEECH = (
     "none,prompt-lookup,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
     "eagle2:shape=7@top-k=3"
 )
+SENTENCES = 24
+MANY = f"How many sentences are said. Default: {SENTENCES}, or all of --texts where these are fewer."
 
 
 def speech(
     model: Model = "valle-mini",
     methods: Annotated[str | None, typer.Option(help=f"{METHODS} Default: of {SPEECH} what the model has.")] = None,
     temperature: Temperature = "1",
-    questions: Annotated[int, typer.Option("--sentences", "--questions", help="How many sentences are said.")] = 24,
+    questions: Annotated[int | None, typer.Option("--sentences", "--questions", help=MANY)] = None,
     max_new_tokens: MaxNewTokens = 320,
     min_tokens: MinTokens = 20,
     repeats: Repeats = 1,
@@ -70,7 +73,7 @@ def speech(
         model=model,
         drafters=words(SPEECH if methods is None else methods),
         temperatures=numbers(temperature),
-        questions=questions,
+        questions=asked_for(questions, SENTENCES, texts),
         max_new_tokens=max_new_tokens,
         min_tokens=min_tokens,
         repeats=repeats,

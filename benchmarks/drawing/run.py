@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ import torch
 from mmspec import Pipeline
 from mmspec.answers import Generation
 from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.lines import line_count
 from mmspec.benchmarks.methods import Method
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
@@ -77,7 +79,7 @@ class ImageSettings:
                 )
         if len(self.speed.temperatures) != 1:
             raise InputError("pictures are measured at one temperature at a time: give one")
-        if self.captions < 2:
+        if self.captions < 2 and self.prompts is None:  # captions of a file have no control
             raise InputError("captions=1 is not valid: a control needs the caption of another picture, so 2 or more")
 
     @property
@@ -226,7 +228,7 @@ def run_batch(
     Args: make: the rows of the settings as methods.
     """
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
-    captions = [one.prompt for one in judge_kind().captions(count * size, settings.prompts)]
+    captions = clocked(settings, count * size)
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
     speed = replace(settings.speed, questions=count, rows=size)
     told = told_of(pipe, settings, captions) | {"run": "images", "batch": size, "questions": count}
@@ -239,6 +241,14 @@ def run_batch(
         warm=lambda: cast("Any", groups[0]),
         prepare=lambda _, asked: asked,
     )
+
+
+def clocked(settings: ImageSettings, count: int) -> list[str]:
+    """So many captions with clocks; those of a file come again where batches take more than it holds."""
+    file = settings.prompts
+    there = count if file is None else max(settings.speed.questions, min(count, line_count(file)))
+    found = [one.prompt for one in judge_kind().captions(there, file)]
+    return list(islice(cycle(found), count))
 
 
 def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: Path) -> dict[str, list[list[int]]]:

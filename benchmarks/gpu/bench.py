@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,10 @@ from mmspec.errors import InputError, one_line
 from mmspec.safe_files import read_json
 
 logger = logging.getLogger(__name__)
+
+CARD = ("small", "device", "dtype")
+DECODING = (*CARD, "rows")
+"""Settings on which the rates of a card, and those of plain decoding, depend."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Bench:
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise InputError("there is no CUDA device here: add --small, or --device cpu")
         self.specs: list[Spec] = [spec_of(name, settings.small) for name in models or names()]
-        self.card = ceilings_of(folder)
+        self.card = ceilings_of(folder, settings)
         about = {"bandwidth": self.card.bandwidth, "flops": self.card.flops, "ceilings": self.card.source, **parts()}
         self.book = Book(folder, stage, asdict(settings), intro, tables, about)
         self.folder = folder
@@ -156,15 +160,29 @@ def sized(pipe: Pipeline, sizes: tuple[int, ...]) -> Pipeline:
     return pipe
 
 
-def ceilings_of(folder: Path) -> Card:
+def ceilings_of(folder: Path, settings: Settings) -> Card:
     """What the stage `ceilings` found in this folder; else the rates of the card that the goals were set for."""
-    path = folder / "ceilings.json"
-    if not path.exists():
-        return H200
-    found = read_json(path)["records"].get("card", {})
+    found = found_before("ceilings", folder, settings, CARD).get("card", {})
     if "copy_gb_s" not in found or "matmul_tflops" not in found:
         return H200
     return Card(found["copy_gb_s"] * 1e9, found["matmul_tflops"] * 1e12, "the stage ceilings, same folder")
+
+
+def found_before(stage: str, folder: Path, settings: Settings, same: Sequence[str]) -> dict[str, Any]:
+    """The records of another stage in the same folder; none, and a line that says so, where it ran otherwise.
+
+    Args: same: names of the settings that have to be the same.
+    """
+    path = folder / f"{stage}.json"
+    if not path.exists():
+        return {}
+    found = read_json(path)
+    before, now = found.get("settings", {}), asdict(settings)
+    differs = [f"{name} {before.get(name)} (now {now[name]})" for name in same if before.get(name) != now[name]]
+    if differs:
+        logger.warning("%s is not used, since it is of %s", path, ", ".join(differs))
+        return {}
+    return found["records"]
 
 
 def parts() -> dict[str, Any]:

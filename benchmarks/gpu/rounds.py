@@ -19,7 +19,7 @@ from transformers import LlamaConfig, PreTrainedModel
 from mmspec import Pipeline
 from mmspec.benchmarks.gpu import trace
 from mmspec.benchmarks.gpu.baselines import COMPILED, OWN
-from mmspec.benchmarks.gpu.bench import Bench, pipeline, sized
+from mmspec.benchmarks.gpu.bench import DECODING, Bench, found_before, pipeline, sized
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.clock import settle
 from mmspec.benchmarks.gpu.floors import cap, draft_seconds, step_seconds
@@ -30,7 +30,6 @@ from mmspec.benchmarks.gpu.trace import traced
 from mmspec.benchmarks.gpu.waiting import Waiting
 from mmspec.contract import Needs
 from mmspec.drafters.eagle import Eagle1, EagleHead
-from mmspec.safe_files import read_json
 
 INTRO = (
     "SYNTHETIC acceptance on random weights of true size: no line says anything about a trained drafter. S(tau) is tau "
@@ -51,6 +50,7 @@ def run(bench: Bench) -> None:
     """A record per model, depth and law; and what a plain step and the last of these rounds did."""
     settle(bench.device)
     depths = bench.settings.depths or ((3,) if bench.small else DEPTHS)
+    before = found_before("baselines", bench.folder, bench.settings, DECODING)
     for spec in bench.specs:
         keys = {f"synthetic: {spec.name}, depth {depth}, {law}": (depth, law) for depth in depths for law in TABLES}
         looks = {f"trace: {spec.name}, {kind}": kind != "plain step" for kind in ("plain step", f"depth {depths[-1]}")}
@@ -58,7 +58,7 @@ def run(bench: Bench) -> None:
             continue
         with bench.freed():
             pipes = cache(partial(prepared, bench, spec, depths))
-            plain = cache(partial(plain_ms, bench, spec, pipes))
+            plain = cache(partial(plain_ms, bench, spec, pipes, before.get(spec.name, {}).get("ms", {})))
             for key, (depth, law) in keys.items():
                 bench.record(key, partial(measured, bench, spec, pipes, plain, depth, law))
             for key, drafts in looks.items():
@@ -130,13 +130,14 @@ def drafting(bench: Bench, spec: Spec, pipe: Pipeline, depth: int, law: str) -> 
     return sized(pipe, (nodes,)).with_drafter(drafter, "own", Synthetic(table))
 
 
-def plain_ms(bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]]) -> dict[str, float]:
-    """Milliseconds of a plain step: of our loop, measured here, and of the stage baselines, if it ran."""
-    found = {}
-    path = bench.folder / "baselines.json"
-    if path.exists():
-        ms = read_json(path)["records"].get(spec.name, {}).get("ms", {})
-        found = {f"{name} (baselines)": taken["median"] for name, taken in ms.items()}
+def plain_ms(
+    bench: Bench, spec: Spec, pipes: Callable[[], dict[str, Pipeline]], before: dict[str, Any]
+) -> dict[str, float]:
+    """Milliseconds of a plain step: of our loop, measured here, and of the stage baselines, if it ran.
+
+    Args: before: of the model, what that stage found.
+    """
+    found = {f"{name} (baselines)": taken["median"] for name, taken in before.items()}
     for name, pipe in pipes().items():
         stats = answered(bench, spec, sized(pipe, (1,)))
         found[name] = 1000 * stats.decode_seconds / (stats.new_tokens - 1)

@@ -17,13 +17,13 @@ from mmspec.benchmarks.figures import OURS, with_interval
 from mmspec.benchmarks.records import Sample
 
 Marks = dict[str, dict[str, float]]
-"""method -> name -> value, of one sample."""
+"""method -> name -> value, of one sample; no values where nothing makes sound of what was said."""
 Marked = tuple[Sample, Marks]
 
 
 @dataclass(frozen=True)
 class SpokenFigures:
-    """One method at one temperature; None stands for what was not measured.
+    """One method at one temperature; None stands for what was not measured, and for what is per second of no sound.
 
     added, added_low, added_high: WER above that of our AR loop. other: WER against another sentence, the control.
     own_voice, other_voice: mean cosine with the voice that was asked for, and with another. mel: distance to the sound
@@ -32,8 +32,8 @@ class SpokenFigures:
 
     method: str
     temperature: float
-    sentences: int
-    audio_seconds: float
+    utterances: int
+    audio_seconds: float | None
     wer: float | None
     wer_low: float | None
     wer_high: float | None
@@ -46,8 +46,8 @@ class SpokenFigures:
     mel: float | None
     length: float | None
     ended: float | None
-    nfe: float
-    lm_rtf: float
+    nfe: float | None
+    lm_rtf: float | None
     rtf: float | None
     ttfa: float | None
 
@@ -66,19 +66,21 @@ def spoken_figures(found: Sequence[Marked]) -> list[SpokenFigures]:
 def one_method(found: Sequence[Marked], method: str) -> SpokenFigures:
     """The figures of one method; all samples are of one temperature."""
     runs = [sample.runs[method] for sample, _ in found]
-    sound = sum(marks[method]["audio_seconds"] for _, marks in found)
-    usual = sum(marks[OURS]["audio_seconds"] for _, marks in found if OURS in marks)
+    sound, usual = seconds(found, method), seconds(found, OURS)
     wer, low, high = word_error_rate(found, method)
     added, added_low, added_high = (None, None, None) if method == OURS else added_errors(found, method)
     calls = sum(run.more.get("calls", 1 + run.verifications) for run in runs)  # of `generate`: its prefill is one, too
     requests = [run.more["request_seconds"] for run in runs if "request_seconds" in run.more]
     firsts = [run.more["first_audio_seconds"] for run in runs if "first_audio_seconds" in run.more]
     ended = [run.more["ended"] for run in runs if "ended" in run.more]
-    per_second = 1 / sound if sound else float("nan")
+
+    def per_second(amount: float) -> float | None:
+        return amount / sound if sound else None
+
     return SpokenFigures(
         method=method,
         temperature=found[0][0].temperature,
-        sentences=len(runs),
+        utterances=len(runs),
         audio_seconds=sound,
         wer=wer,
         wer_low=low,
@@ -90,13 +92,19 @@ def one_method(found: Sequence[Marked], method: str) -> SpokenFigures:
         own_voice=mean(found, method, "own_voice"),
         other_voice=mean(found, method, "other_voice"),
         mel=mean(found, method, "mel_distance"),
-        length=sound / usual if usual else None,
+        length=sound / usual if sound is not None and usual else None,
         ended=float(np.mean(ended)) if ended else None,
-        nfe=calls * per_second,
-        lm_rtf=sum(run.seconds for run in runs) * per_second,
-        rtf=sum(requests) * per_second if len(requests) == len(runs) else None,
+        nfe=per_second(calls),
+        lm_rtf=per_second(sum(run.seconds for run in runs)),
+        rtf=per_second(sum(requests)) if len(requests) == len(runs) else None,
         ttfa=float(np.median(firsts)) if firsts else None,
     )
+
+
+def seconds(found: Sequence[Marked], method: str) -> float | None:
+    """Seconds of sound of all samples; None where nothing makes sound."""
+    each = [marks[method]["audio_seconds"] for _, marks in found if "audio_seconds" in marks.get(method, {})]
+    return sum(each) if each else None
 
 
 def mean(found: Sequence[Marked], method: str, name: str) -> float | None:

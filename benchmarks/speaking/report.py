@@ -52,7 +52,7 @@ class SpeechReport:
     def text(self) -> str:
         """Everything, for people."""
         speed = self.settings.speed
-        counts = {each.sentences for each in self.spoken}
+        counts = {each.utterances for each in self.spoken}
         parts = [f"{speed.model}: {min(counts)} utterances per method", speed_table(self.figures, {}, None)]
         for temperature in speed.temperatures:
             chosen = [each for each in self.spoken if each.temperature == temperature]

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.lines import line_count
 from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
+from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speed import SpeedSettings, run
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError
@@ -54,21 +56,12 @@ class SpeechSettings:
     listener: Path | None = None
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """What is said, and by whom: a voice's name, None where the model has none. other, another: the controls."""
-
-    text: str
-    voice: str | None
-    other: str
-    another: str | None
-
-
 @dataclass
 class Spoken:
-    """Our decode loop with one drafter and one rule, streaming."""
+    """Our decode loop with one drafter and one rule, streaming. sounds: keeps the sounds that it makes."""
 
     pipe: Pipeline
+    sounds: Sounds
 
     def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See `Method`; `inputs` is a `Sentence`."""
@@ -83,6 +76,8 @@ class Spoken:
         stats = reply.stats
         first = stream.first_audio_seconds
         whole = time.perf_counter() - start if first is None else streamed  # some make their sound at the end
+        if reply.audio is not None:
+            self.sounds.keep(inputs, reply.token_ids, reply.audio)
         more = {"calls": stats.target_calls, "request_seconds": whole, "ended": float(reply.finish == "stop")}
         if first is not None:
             more["first_audio_seconds"] = prepared + first
@@ -110,12 +105,12 @@ class Stock:
         return self.inner(prompt, max_new_tokens, temperature, seed)
 
 
-def speech_methods(pipe: Pipeline, rows: tuple[str, ...]) -> dict[str, Method]:
+def speech_methods(pipe: Pipeline, rows: tuple[str, ...], sounds: Sounds) -> dict[str, Method]:
     """The methods of a run; `generate` of transformers stands beside our AR loop where the model is a language model
     with one stream of codes."""
     found: dict[str, Method] = {}
     for text in rows:
-        found[text] = Spoken(row(pipe, text))
+        found[text] = Spoken(row(pipe, text), sounds)
         if text == OURS and getattr(pipe.target, "codebooks", 1) == 1:
             config = pipe.target.model.generation_config
             own = {name: getattr(config, name, None) for name in PLAIN}
@@ -132,16 +127,18 @@ def judge_of(pipe: Pipeline, settings: SpeechSettings) -> Any:
 
 def script(pipe: Pipeline, settings: SpeechSettings) -> list[Sentence]:
     """What is said in a run: voices take turns; the control of a sentence is the next one, by the next voice, and that
-    of the last the first."""
+    of the last the first. A file of one sentence has no other."""
     if pipe.target.makes != "sound":
         elsewhere = "" if pipe.target.modality == "speech" else ": mmspec bench measures it without 'speech'"
         raise InputError(f"{type(pipe.target.model).__name__} does not speak{elsewhere}")
     kind = cast("Any", resolve("judges", "listener", "speech"))
-    texts = kind.texts(max(settings.speed.questions, 2), settings.texts)
+    there = 2 if settings.texts is None else line_count(settings.texts)
+    texts = kind.texts(max(settings.speed.questions, min(there, 2)), settings.texts)
     voices = list(getattr(pipe.processor, "voices", {})) or [None]
+    others: list[str | None] = [*texts[1:], texts[0]] if len(texts) > 1 else [None]
     count = len(voices)
     return [
-        Sentence(text, voices[i % count], texts[(i + 1) % len(texts)], voices[(i + 1) % count] if count > 1 else None)
+        Sentence(text, voices[i % count], others[i], voices[(i + 1) % count] if count > 1 else None)
         for i, text in enumerate(texts[: settings.speed.questions])
     ]
 
@@ -151,7 +148,8 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
 
     Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept.
     """
-    said, judge = script(pipe, settings), judge_of(pipe, settings)
+    said, judge, sounds = script(pipe, settings), judge_of(pipe, settings), Sounds(pipe)
+    voice = cache(partial(voice_of, pipe, judge))
     told = "\n".join(f"{sentence.voice}: {sentence.text}" for sentence in said)
     kept = {"run": "speech", "sentences": sha256(told.encode()).hexdigest(), **asdict(settings.speed)}
     kept |= weights_of_rows(pipe, settings.speed.drafters)
@@ -162,37 +160,13 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
         settings.speed,
         store,
         lambda: cast("Any", said),
-        partial(speech_methods, rows=settings.speed.drafters),
+        partial(speech_methods, rows=settings.speed.drafters, sounds=sounds),
         warm=lambda: cast("Any", Sentence(WARM_UP, said[0].voice, WARM_UP, None)),
-        note=lambda sample: {"marks": marks(pipe, said[sample.question], sample, judge)},
+        note=lambda sample: {"marks": marks(sounds, said[sample.question], sample, judge, voice)},
         prepare=lambda _, sentence: sentence,
     )
     found = [(sample_of(record), record["marks"]) for record in store.load()]
     return sorted(found, key=lambda each: (each[0].question, each[0].temperature, each[0].repeat))
-
-
-def marks(pipe: Pipeline, sentence: Sentence, sample: Sample, judge: Any) -> dict[str, dict[str, float]]:
-    """Of every method: seconds of sound, what the judge says, and how far from the sound of our AR loop it is."""
-    audio, found = said_audio(pipe, sentence, sample), {}
-    for name, sound in audio.items():
-        found[name] = {"audio_seconds": sound.seconds if sound else 0.0}
-        if judge is not None:
-            voice, another = voice_of(pipe, sentence.voice), voice_of(pipe, sentence.another)
-            found[name] |= judge.mark(sentence.text, sentence.other, sound, voice, another)
-            if sound and audio.get(OURS) and name != OURS:
-                found[name]["mel_distance"] = judge.mel_distance(sound, audio[OURS])
-    return found
-
-
-def said_audio(pipe: Pipeline, sentence: Sentence, sample: Sample) -> dict[str, Any]:
-    """The sound of every method, made again from the codes; None where it said nothing."""
-    inputs = pipe.prepare(None, sentence.text, sentence.voice)
-    return {name: pipe.target.product_of(inputs, 0, run.tokens).get("audio") for name, run in sample.runs.items()}
-
-
-def voice_of(pipe: Pipeline, name: str | None) -> Any:
-    """The sound of a voice, None for none."""
-    return None if name is None else pipe.processor.voices[name]
 
 
 def requests(said: list[Sentence], settings: SpeedSettings, temperature: float, most: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from mmspec import Pipeline
 from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.plot import require_matplotlib, save_figure
 from mmspec.benchmarks.speaking.figures import Marked
-from mmspec.benchmarks.speaking.run import Sentence, said_audio
+from mmspec.benchmarks.speaking.marking import Sentence, Sounds
 
 KEPT = 2
 """Sentences of which every method's sound is kept."""
@@ -19,10 +19,11 @@ KEPT = 2
 def sounds(pipe: Pipeline, said: Sequence[Sentence], found: Sequence[Marked]) -> list[tuple[str, dict[str, Any]]]:
     """The first sentences with the sound of every method (None if it said nothing)."""
     kept = []
+    made = Sounds(pipe)
     for sample, _ in found:
         if sample.question < KEPT and sample.repeat == 0 and sample.temperature == found[0][0].temperature:
-            sentence = said[sample.question]
-            kept.append((sentence.text, said_audio(pipe, sentence, sample)))
+            sentence, silent = said[sample.question], dict.fromkeys(sample.runs)
+            kept.append((sentence.text, silent | made.of(sentence, sample)))
     return kept
 
 

@@ -13,8 +13,8 @@ from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.architecture import IMAGE_START
 from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss
-from mmspec.image_ar.pretrain.world import normalized
 from mmspec.prompts import padded
+from mmspec.training.pixels import normalized
 from mmspec.training.places import place_loss
 from mmspec.training.pointing import NAME as WATCHED
 from mmspec.training.pointing import Watch, pointing_loss, reading_layers

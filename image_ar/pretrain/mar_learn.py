@@ -25,8 +25,9 @@ from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.contents import ANSWERS as OF_CODES
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
 from mmspec.image_ar.pretrain.sharpen import LOOKS, Critic
-from mmspec.image_ar.pretrain.world import Scenes, collate, normalized
+from mmspec.image_ar.pretrain.world import Scenes, collate
 from mmspec.image_ar.reader import Reader
+from mmspec.training.pixels import normalized
 from mmspec.training.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from diffusers import AutoencoderKL
@@ -21,9 +22,9 @@ from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import learnt_words
 from mmspec.safe_files import read_json
-from mmspec.training.command import parsed, target_parser
+from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim, made_once
-from mmspec.training.loop import stage_arguments
+from mmspec.training.loop import made_anew, stage_arguments
 
 Start = tuple[Mar, Mar, PreTrainedTokenizerFast]
 """Target, drafter and tokenizer."""
@@ -60,8 +61,10 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
         vae, critic = AutoencoderKL(**VAE), learnt_critic(run, options.critic_steps, options.seed)
         stage("vae", Compressor(vae, critic), options.picture_steps)
         scale = 1 / spread(vae)[0]
-        target = placed_by_waves(Mar(mar_config(len(tokenizer), scale, shape(TARGET, options.layers), vae=True)))
-        drafter = placed_by_waves(Mar(mar_config(len(tokenizer), scale, DRAFTER, vae=False)))
+        large = mar_config(len(tokenizer), scale, shape(TARGET, options.layers), vae=True)
+        small = mar_config(len(tokenizer), scale, DRAFTER, vae=False)
+        target = made_anew("target", options.seed, lambda: placed_by_waves(Mar(large)))
+        drafter = made_anew("drafter", options.seed, lambda: placed_by_waves(Mar(small)))
         target.vae.load_state_dict(vae.state_dict())  # type: ignore[union-attr]  # it was asked for
         behind = ""
     else:
@@ -89,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--drafter-steps", type=int, default=900, help="updates of the drafter")
     parser.add_argument("--batch", type=int, default=16, help="pictures per update")
     parser.add_argument("--layers", type=int, default=TARGET["layers"], help="of the target's encoder, and its decoder")
-    options = parsed(parser, arguments)
+    least = partial(check_counts, critic_steps=1, picture_steps=1, steps=1, drafter_steps=1, batch=1, layers=1)
+    options = parsed(parser, arguments, least)
     kept = ("start", "critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     replaceable(options.out)
     start = None if options.start is None else read_start(options.start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ from torch.utils.data import Dataset
 from mmspec.checkpoints import replaceable, writing
 from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS
 from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
-from mmspec.image_ar.pretrain.world import Scene, normalized, scene
+from mmspec.image_ar.pretrain.world import Scene, scene
 from mmspec.image_ar.reader import Reader, held
 from mmspec.training.card import figure_list, millions
-from mmspec.training.command import parsed, target_parser
+from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
+from mmspec.training.pixels import normalized
 
 BLURRED = 0.5
 NOISE, TINT, CONTRAST = 0.12, 0.08, 0.2
@@ -124,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    options = parsed(parser(), arguments)
+    options = parsed(parser(), arguments, partial(check_counts, steps=1, batch=1, held_out=1))
     torch.manual_seed(options.seed)
     replaceable(options.out)
     claim(options.run, {name: getattr(options, name) for name in ("steps", "batch", "rate", "seed")})

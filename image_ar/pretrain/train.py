@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words
 from mmspec.image_ar.reader import Reader
 from mmspec.safe_files import read_json, whole, write_whole
-from mmspec.training.command import parsed, target_parser
+from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet
-from mmspec.training.loop import InOrderTrainer, last_checkpoint, stage_arguments
+from mmspec.training.loop import InOrderTrainer, last_checkpoint, made_anew, stage_arguments
 
 Start = tuple[JanusForConditionalGeneration, Patches, JanusProcessor]
 """Model, what finds codes, and processor."""
@@ -82,7 +83,7 @@ def train_stage(
 def learnt_critic(run: Path, steps: int, seed: int) -> Reader:
     """The network that tells shapes apart, for the loss of what decodes pictures; it learns first, in `run`, from where
     it stopped there."""
-    critic = Reader()
+    critic = made_anew("critic", seed, Reader)
     more = {**settings(steps), "label_names": ["shapes"], "seed": seed, "falling": steps * 2 // 3}
     arguments = stage_arguments(run / "critic", steps, CRITIC_BATCH, 0.02, **more)
     train_stage(run, "critic", Lesson(critic), CRITIC_BATCH, arguments, labelled=True)
@@ -156,7 +157,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shallow", type=int, default=8, help="layers at first")
     parser.add_argument("--layers", type=int, default=16, help="layers in the end")
     parser.add_argument("--width", type=int, default=160, help="of the language model, a multiple of 32")
-    options = parsed(parser, arguments)
+    least = partial(
+        check_counts,
+        picture_steps=1,
+        picture_batch=1,
+        critic_steps=1,
+        sharp_steps=0,
+        steps=1,
+        deep_steps=0,
+        even_steps=0,
+        batch=1,
+        shallow=1,
+        layers=1,
+        width=32,
+    )
+    options = parsed(parser, arguments, least)
     kept = (
         "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
         "batch", "shallow", "layers", "width", "seed",

@@ -113,8 +113,3 @@ def collate(scenes: list[Scene]) -> dict[str, Any]:
         "owners": torch.stack([one.owners for one in scenes]),
         "questions": torch.stack([one.questions for one in scenes]),
     }
-
-
-def normalized(pixels: Tensor) -> Tensor:
-    """uint8 -> float in [-1, 1], as the picture tokenizer takes them."""
-    return pixels.float() / 127.5 - 1.0

@@ -84,17 +84,29 @@ class Choice:
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
             costs as well.
         """
+        raced, scores = self.standings(law, emitted, level, paths, levels)
+        return (*_first(raced, k), scores)
+
+    def tokens(
+        self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """`children` without the confidence, which costs a pass over the vocabulary."""
+        raced, scores = self.standings(law, emitted, level, paths, levels)
+        return _ahead(raced, k)[0], scores
+
+    def standings(
+        self, law: Tensor | Judged, emitted: Tensor, level: int, paths: Tensor, levels: int
+    ) -> tuple[Tensor, Tensor]:
+        """Where every token stands in the race to be a child, and the law, both [B, F, V]. Args: as for `children`."""
         logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
         scores = self._scores(rule_out(logits, self.barred), paths)
         if self.draws:
-            raced = scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1])
-        elif self.races:
+            return scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1]), scores
+        if self.races:
             # the rule asks for one more
             noise = self.sampler.noise_ahead(emitted, max(level, levels) + 1, scores.shape[-1])
-            raced = self._raced(scores, noise[:, level : level + 1], judged)
-        else:
-            raced = self._sharpened(scores, judged)
-        return (*_first(raced, k), scores)
+            return self._raced(scores, noise[:, level : level + 1], judged), scores
+        return self._sharpened(scores, judged), scores
 
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
@@ -142,12 +154,17 @@ def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Ten
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
-    highest, token = best_of_many(raced, min(k, raced.shape[-1]))
-    confidence = raced.log_softmax(-1).gather(-1, token)  # a tree that asks for none is compiled without it
-    # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
-    token = torch.where(highest == -torch.inf, token[..., :1], token)
+    token, reached = _ahead(raced, k)
+    confidence = raced.log_softmax(-1).gather(-1, token)
     # sorting puts NaN first, and a node must not stand before its parent
-    return token, confidence.masked_fill(confidence.isnan(), -torch.inf)
+    return token, confidence.masked_fill(confidence.isnan() | (reached == -torch.inf), -torch.inf)
+
+
+def _ahead(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k tokens ahead in a race [B, F, V], and what they reached: both [B, F, k]."""
+    highest, token = best_of_many(raced, min(k, raced.shape[-1]))
+    # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
+    return torch.where(highest == -torch.inf, token[..., :1], token), highest
 
 
 def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

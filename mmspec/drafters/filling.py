@@ -71,7 +71,7 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
         law = expand(level, tokens[:, part.inner], origin, lambda above=above: above)  # type: ignore[misc]
-        children, _, scores = choice.children(law, emitted, level, part.most, paths, len(parts))
+        children, scores = choice.tokens(law, emitted, level, part.most, paths, len(parts))
         tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
             laws.append((part.inner, scores.softmax(-1)))

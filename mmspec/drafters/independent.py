@@ -109,7 +109,7 @@ class Independent:
         """What it reads of a prompt."""
         return words(ids, self.placeholders)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts without their image slots; the pending tokens wait for the first proposal."""
         texts = [self.heard(ids[:-1]) or ids[-2:-1] for ids in state.ids]
         width = max(map(len, texts))
@@ -121,11 +121,11 @@ class Independent:
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
         cache, _ = self.decoder.read([{"input_ids": self.known(ids)}], [len(text) for text in texts])
-        return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
+        return Writing(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
 
 @dataclass
-class Speaking:
+class Writing:
     """An independent drafter on one request.
 
     unread: per row, the tokens that its cache has not seen yet, the pending one last; none, where the row is done.
@@ -147,7 +147,7 @@ class Speaking:
         laws: list[Tensor] = []
         for step in range(length):
             logits = self._catch_up() if step == 0 else self._step(tokens[-1])
-            token, law = self._pick(logits, state.emitted, torch.stack(tokens, 1))
+            token, law = self._pick(logits, state.emitted, torch.stack(tokens, 1), length)
             tokens.append(token)
             if law is not None:
                 laws.append(law)
@@ -183,15 +183,19 @@ class Speaking:
         logits = drafter.decoder.extend(self.cache, drafter.known(tokens), steps.depth, steps.ancestors).logits
         return pad(logits, (0, drafter.gap), value=-torch.inf) if drafter.gap else logits  # cut, where it is negative
 
-    def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The token [B] after a chain `path` [B, L], never an image placeholder; its law [B, V] if it is sampled."""
+    def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor, length: int) -> tuple[Tensor, Tensor | None]:
+        """The token [B] after a chain `path` [B, L], never an image placeholder; its law [B, V] if it is sampled.
+
+        Args: length: tokens that will be drafted.
+        """
         step = path.shape[1] - 1
         scores = self._scores(logits, path)
-        if self.kind == "coupled":
-            return self.sampler.draw(scores[:, None], emitted[:, None] + step)[:, 0], None
         if self.kind == "sampled" and not self.sampler.greedy:
             g = self.sampler.draft_noise(emitted, step, 1, scores.shape[-1])[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
+        if self.kind == "coupled" and not self.sampler.greedy:
+            noise = self.sampler.noise_ahead(emitted, length + 1, scores.shape[-1])  # the rule asks for one more
+            scores = scores + noise[:, step]
         return scores.argmax(-1), None
 
     def _scores(self, logits: Tensor, path: Tensor) -> Tensor:

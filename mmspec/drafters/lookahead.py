@@ -48,9 +48,9 @@ class Lookahead:
         """Learn which ids must not be guessed."""
         self.placeholders = list(target.placeholders)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Looking:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> LookingAhead:
         """Seed every row's window with the end of its prompt, and its pool with the prompt's n-grams."""
-        return Looking(self, [Trajectories(self, ids) for ids in state.ids])
+        return LookingAhead(self, [Trajectories(self, ids) for ids in state.ids])
 
 
 class Trajectories:
@@ -103,7 +103,7 @@ class Trajectories:
 
 
 @dataclass
-class Looking:
+class LookingAhead:
     """Lookahead on one request.
 
     drafted: the draft that waits for its verification. newest: per row, its nodes of the newest level.

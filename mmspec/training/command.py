@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from mmspec.errors import InputError
+from mmspec.training.processes import check_alone
 
 
 def target_parser(
@@ -32,13 +33,14 @@ def parsed(
     """The options; torch is set up for training on this many threads.
 
     Args: check: raises for options that are wrong, and torch stays as it is.
-    Raises: InputError: no threads.
+    Raises: InputError: no threads, or several processes.
     """
     options = parser.parse_args(arguments)
     if options.threads < 1:
         raise InputError(f"--threads {options.threads} is not valid: 1 or more are needed")
     if check is not None:
         check(options)
+    check_alone()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # denormal numbers slow a CPU down, and are nothing to a gradient
     return options

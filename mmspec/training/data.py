@@ -15,7 +15,7 @@ from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
-from mmspec.training.questions import SLOT, Question, Questions
+from mmspec.training.questions import Question, Questions, without_slots
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
@@ -95,7 +95,7 @@ class Lines:
         wrong = {key for key, value in record.items() if not isinstance(value, str)}
         if wrong:
             raise InputError(f"{where}: {min(wrong)} must be one text, not {shorten(record[min(wrong)])}")
-        record["prompt"] = SLOT.sub("", record.get("prompt", ""))
+        record["prompt"] = without_slots(record.get("prompt", ""))
         if not record["prompt"].strip():
             raise InputError(f"{where}: the prompt is missing or empty")
         if "image" in record:

@@ -23,7 +23,7 @@ from mmspec.drafters.layer import block_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features, head_law, head_logits
+from mmspec.training.features import Features, as_in_use, head_law, head_logits
 from mmspec.training.steps import HeadRecipe, generator_at
 
 
@@ -41,7 +41,7 @@ class DFlashLoss:
         device = final.device
         tokens = pad_sequence([torch.tensor(row.ids, device=device) for row in rows], batch_first=True)
         anchors, real = (part.to(device) for part in self._anchors(int(position[0]), rows))  # [B, J]
-        with torch.no_grad():
+        with as_in_use(device):
             embeddings = self.target.embed(tokens.gather(1, anchors)).float()
         hidden = several_blocks(self.net, context, embeddings, anchors)[:, :, 1:]
 

@@ -183,7 +183,8 @@ def keep_states(
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:
-    """Raise InputError unless the recipes can share their batches: the same steps of the same size, and no warm-up."""
+    """Raise InputError unless the recipes can share their batches: of different methods, all on the target's features,
+    in the same steps of the same size."""
     if len({recipe.method for recipe in recipes}) < len(recipes):
         raise InputError("a method can be trained once per run: name each of them once")
     if len(recipes) > 1 and not all(isinstance(recipe, HeadRecipe) for recipe in recipes):

@@ -23,7 +23,7 @@ from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe
-from mmspec.training.features import head_logits
+from mmspec.training.features import as_in_use, head_logits
 
 
 class DSparkLoss(DFlashLoss):
@@ -43,7 +43,7 @@ class DSparkLoss(DFlashLoss):
     def told(self, hidden: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """What enters the output head, [B, J, slots, H], for slots behind the tokens `before` [B, J, slots], and the
         factors [B, J, slots, 3] of their laws."""
-        with torch.no_grad():
+        with as_in_use(before.device):
             embeddings = self.target.embed(before).to(hidden.dtype)
         slots, memory, made = self.net.slot(hidden), torch.zeros_like(hidden[:, :, 0]), []
         for here, slot, token in zip(hidden.unbind(2), slots.unbind(2), embeddings.unbind(2), strict=True):
@@ -56,7 +56,7 @@ class DSparkLoss(DFlashLoss):
         """The losses [M] of what enters the output head, [M, H], with the factors of its law [M, 3], in the place of
         features `goal` [M, H]: of the law, and of who wins with noise and without."""
         scores = head_logits(self.target, estimate).log_softmax(-1)
-        with torch.no_grad():
+        with as_in_use(goal.device):
             goals = head_logits(self.target, goal)
             noise = noise_like(goals)
         trust, sharpness, greedy = factors.split(1, -1)

@@ -19,8 +19,8 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.steps import Batch, HeadRecipe, StepLoss, generator_at
-from mmspec.training.unroll import unroll
+from mmspec.training.steps import Batch, StepLoss, generator_at
+from mmspec.training.unroll import UnrolledRecipe, unroll
 
 
 class EagleLoss(StepLoss):
@@ -64,20 +64,17 @@ class HassLoss(EagleLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagleRecipe(HeadRecipe):
+class EagleRecipe(UnrolledRecipe):
     """How an EAGLE head is trained.
 
     feature_weight: of SmoothL1 between estimate and feature (EAGLE: 1.0). law_weight: of the cross-entropy to the
     target's law (EAGLE: 0.1). noise: half the width of the uniform noise on the features that the head is given,
-    relative to their root mean square. unroll: steps, of which all but the first run on estimates; as many as the
-    tree has levels. intermediate: width of the layer's MLP (None: the target's).
+    relative to their root mean square.
     """
 
     feature_weight: float = 0.1
     law_weight: float = 1.0
     noise: float = 0.1
-    unroll: int = 5
-    intermediate: int | None = None
 
     method: ClassVar[str] = "eagle2"
     about: ClassVar[str] = (
@@ -93,10 +90,6 @@ class EagleRecipe(HeadRecipe):
             raise InputError(
                 "the weights of an EAGLE loss and its noise are 0 or more, and one of the weights is positive"
             )
-        if not 1 <= self.unroll <= 16:
-            raise InputError(f"an unroll has 1 to 16 steps, got {self.unroll}")
-        if self.intermediate is not None and self.intermediate < 1:
-            raise InputError(f"the MLP of an EAGLE head needs a positive width, got {self.intermediate}")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> EagleHead:
         """See `HeadRecipe`."""

@@ -16,8 +16,8 @@ from mmspec.drafters.layer import head_config
 from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.steps import Batch, HeadRecipe, StepLoss
-from mmspec.training.unroll import unroll
+from mmspec.training.steps import Batch, StepLoss
+from mmspec.training.unroll import UnrolledRecipe, unroll
 from mmspec.training.words import common_words
 
 
@@ -40,17 +40,14 @@ class Eagle3Loss(StepLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eagle3Recipe(HeadRecipe):
+class Eagle3Recipe(UnrolledRecipe):
     """How an EAGLE-3 head is trained.
 
-    unroll: steps of the training-time test. words: size of the head's vocabulary, the tokens that the answers use most;
-    `draft_vocabulary` takes its place where it is given.
-    intermediate: width of the layer's MLP (None: the target's).
+    words: size of the head's vocabulary, the tokens that the answers use most; `draft_vocabulary` takes its place where
+    it is given.
     """
 
-    unroll: int = 5
     words: int = 32_000
-    intermediate: int | None = None
 
     method: ClassVar[str] = "eagle3"
     about: ClassVar[str] = (
@@ -62,12 +59,8 @@ class Eagle3Recipe(HeadRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.unroll <= 16:
-            raise InputError(f"an unroll has 1 to 16 steps, got {self.unroll}")
         if self.words < LEAST:
             raise InputError(f"a draft vocabulary has {LEAST} words or more, got {self.words}")
-        if self.intermediate is not None and self.intermediate < 1:
-            raise InputError(f"the MLP of an EAGLE-3 head needs a positive width, got {self.intermediate}")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> Eagle3Head:
         """Its output head begins as the target's rows for these words."""

@@ -8,7 +8,8 @@ kept for the epochs that follow only as far as the limits of memory and of a sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,16 +20,24 @@ from mmspec.training.questions import Questions
 from mmspec.training.store import Store
 
 
+@contextmanager
+def as_in_use(device: torch.device) -> Iterator[None]:
+    """What a frozen target computes here is what it computes in use: without gradients, and in its own precision,
+    whatever that of the drafter's forwards is. device: the target's."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
 def head_logits(target: Any, features: Tensor) -> Tensor:
     """[M, V] float32, of features [M, H] by the target's own head."""
     head = target.head
     return head(features.to(head.weight.dtype)).float()  # type: ignore[no-any-return]
 
 
-@torch.no_grad()
 def head_law(target: Any, features: Tensor) -> Tensor:
     """[M, V] float32: the target's laws, of its features [M, H]."""
-    return head_logits(target, features).softmax(-1)
+    with as_in_use(features.device):
+        return head_logits(target, features).softmax(-1)
 
 
 class Features:
@@ -77,13 +86,15 @@ class Features:
         device = self.pipe.target.model.device if rows and store else None
         found = {index: states.to(device) for index, states in stored.items() if states is not None}
         missing = [row for row in rows if row.index not in found]
-        computed = dict(zip((row.index for row in missing), self._compute(missing), strict=True)) if missing else {}
+        computed: dict[int, Tensor] = {}
+        if missing:
+            with as_in_use(self.pipe.target.model.device):
+                computed = dict(zip((row.index for row in missing), self._compute(missing), strict=True))
         if store:
             for index, states in computed.items():
                 store.put(index, states)
         return found | computed
 
-    @torch.no_grad()
     def _compute(self, rows: list[Answered]) -> list[Tensor]:
         target = self.pipe.target
         inputs = prepare(self.pipe, [self.questions[row.index] for row in rows])

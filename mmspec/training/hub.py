@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
-from mmspec.training.questions import SLOT, Question
+from mmspec.training.questions import Question, without_slots
 
 PROMPT = ("prompt", "question", "query", "instruction", "text")
 IMAGE = ("image", "images", "picture", "img")
@@ -32,8 +32,9 @@ class HubData:
         if find_spec("datasets") is None:
             raise missing_extra("datasets", "train")
         place, _, split = source.partition(":")
-        self.name = f"{source if split else f'{source}:train'}"
+        self.place = source if split else f"{source}:train"
         self.rows = read(place, split or "train")
+        self.name = f"{self.place} {self.rows._fingerprint}"  # a corrected data set is another one
         self.columns: list[str] = list(self.rows.column_names)
         self.talk = self._column(TALK)
         self.prompt, self.image, self.answer = (self._column(names) for names in (PROMPT, IMAGE, ANSWER))
@@ -54,7 +55,7 @@ class HubData:
     def __getitem__(self, index: int) -> Question:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        where = f"{self.name}, row {index}"
+        where = f"{self.place}, row {index}"
         try:
             row = self.rows[index]
         except Exception as error:  # noqa: BLE001  a picture is decoded here, by a library with errors of its own
@@ -75,7 +76,7 @@ class HubData:
         answer = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(asked, str) or not asked.strip():
             raise InputError(f"{where}: the prompt is {shorten(asked)}, not a text")
-        return SLOT.sub("", asked), answer if isinstance(answer, str) else None
+        return without_slots(asked), answer if isinstance(answer, str) else None
 
 
 def first_exchange(talk: Any) -> tuple[str | None, str | None]:

@@ -37,7 +37,7 @@ class InOrderTrainer(Trainer):
 
 
 class LossTrainer(InOrderTrainer):
-    """Trains a model by a loss that is computed outside of its forward, since it also needs a target.
+    """Trains a model by a loss that is computed outside of its forward, since it also needs a target; in one process.
 
     Args: loss: batch -> scalar. kwargs: those of `Trainer`.
     """
@@ -144,6 +144,14 @@ def stage_arguments(
         seed=seed,
         **{**values, **more},
     )
+
+
+def made_anew(name: str, seed: int, make: Callable[[], T]) -> T:
+    """What `make` makes with random numbers of its own: a run that goes on, where finished stages draw none, makes the
+    same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random.Random(f"{name}/{seed}").getrandbits(63))
+        return make()
 
 
 def last_checkpoint(folder: Path) -> str | None:

@@ -49,15 +49,20 @@ class MuonAdamW(torch.optim.Optimizer):
             shapes[parameter.shape].append(parameter)
         for shape, members in shapes.items():
             gradients = torch.stack([_gradient(parameter) for parameter in members])
-            buffers = [
-                self.state[parameter].setdefault("momentum", torch.zeros_like(parameter)) for parameter in members
-            ]
+            buffers = [self._momentum(parameter) for parameter in members]
             momentum = torch.stack(buffers).lerp_(gradients, 1 - group["momentum"])
             update = orthogonalized(gradients.lerp_(momentum, group["momentum"]))
             rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
             for index, parameter in enumerate(members):
                 buffers[index].copy_(momentum[index])
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update[index], alpha=rate)
+
+    def _momentum(self, parameter: nn.Parameter) -> Tensor:
+        """That of a matrix so far, zero at first."""
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        return state["momentum"]
 
     def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
         low, high = group["betas"]

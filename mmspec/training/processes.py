@@ -28,6 +28,13 @@ def check_device(device: str | None) -> None:
         raise InputError(f"training takes the first GPU: set CUDA_VISIBLE_DEVICES={number}, and --device cuda")
 
 
+def check_alone() -> None:
+    """Raises: InputError: there are several processes, for what one process trains."""
+    count = group().num_processes
+    if count > 1:
+        raise InputError(f"a bundled model is trained by one process, not {count}: start it without accelerate launch")
+
+
 def leader_first() -> AbstractContextManager[None]:
     """A block that the first process leaves before the others enter it."""
     return group().main_process_first()

@@ -9,8 +9,13 @@ from typing import Protocol
 
 from mmspec.media import ImageSource
 
-SLOT = re.compile(r"\s*<image>\s*")
-"""What some data sets write into a prompt where a picture belongs; here pictures stand before the text."""
+SLOTS = re.compile(r"\s*(?:<image>\s*)+")
+"""What some data sets write into a prompt where pictures belong; here pictures stand before the text."""
+
+
+def without_slots(prompt: str) -> str:
+    """A prompt as text alone; between words a slot leaves one space."""
+    return SLOTS.sub(lambda slots: " " if slots.start() and slots.end() < len(prompt) else "", prompt)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
-from mmspec.training.features import Features, head_logits
+from mmspec.training.features import Features, as_in_use, head_logits
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.words import common_words
 
@@ -47,6 +47,10 @@ class HeadRecipe(Recipe):
     loss_class: ClassVar[type[Any]]
 
     def __post_init__(self) -> None:
+        if self.warm_steps or self.warm_questions:
+            raise InputError(
+                f"{self.method} learns from the target's features: it has no warm-up (--warm-steps, --warm-questions)"
+            )
         super().__post_init__()
         if not 0 < self.decay <= 1:
             raise InputError(f"the decay of a level's weight lies in (0, 1], got {self.decay}")
@@ -81,8 +85,7 @@ class HeadRecipe(Recipe):
 
     def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
         """The method's loss; there is none without features."""
-        if features is None:
-            raise InputError(f"{self.method} learns from the target's features: it has no warm-up")
+        assert features is not None  # only a warm-up has none
         return self.loss_class(net, target, features, self)
 
     def drafter(self, net: Any) -> HeadDrafter:
@@ -132,7 +135,7 @@ class StepLoss(ABC):
         """A scalar. position: [B] of the samples in the training run."""
         true = self.features(rows)  # [B, n, H]
         tokens = pad_sequence([torch.tensor(row.ids, device=true.device) for row in rows], batch_first=True)
-        with torch.no_grad():
+        with as_in_use(true.device):
             embeddings = self.target.embed(tokens[:, 1:-1]).float()
         first = max(1, min(row.start for row in rows) - 1)
         batch = Batch(rows, true, embeddings, first, int(position[0]))
@@ -149,7 +152,7 @@ class StepLoss(ABC):
 
     def judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """See `judge`."""
-        with torch.no_grad():
+        with as_in_use(goal.device):
             law = self.target_logits(goal).softmax(-1)
         return self.judge(estimate, goal, law)
 

@@ -9,12 +9,35 @@ see then: true slots up to t - s, then one slot of each of the steps 1 to s. The
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
+
+from mmspec.errors import InputError
+from mmspec.training.steps import HeadRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrolledRecipe(HeadRecipe):
+    """How a head that runs on its own estimates is trained.
+
+    unroll: steps, of which all but the first run on estimates; as many as the tree has levels. intermediate: width of
+    the layer's MLP (None: the target's).
+    """
+
+    unroll: int = 5
+    intermediate: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.unroll <= 16:
+            raise InputError(f"an unroll has 1 to 16 steps, got {self.unroll}")
+        if self.intermediate is not None and self.intermediate < 1:
+            raise InputError(f"the MLP of {self.method} needs a positive width, got {self.intermediate}")
 
 
 def unroll(

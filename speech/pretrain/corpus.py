@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ class Coded:
 class ByLength(Epochs[Coded]):
     """Samples of which those of one batch are about as long, since a batch is padded to its longest.
 
-    batch: samples per update. Every `WINDOW` batches are put in order of length, and then taken in any order.
+    batch: samples per update. Every `WINDOW` batches are put in order of length, and then taken in any order. The last
+    batch of an epoch may be short, and is filled up by the first samples of the next one.
     """
 
     def __init__(self, samples: list[Coded], length: int, seed: int, batch: int) -> None:
@@ -65,11 +67,13 @@ class ByLength(Epochs[Coded]):
         """Of an epoch."""
         rng = random.Random(f"{self.seed}/{epoch}/lengths")
         mixed = rng.sample(range(len(self.samples)), len(self.samples))
-        order: list[int] = []
-        for window in _parts(mixed, WINDOW * self.batch):
+        begun = -epoch * len(self.samples) % self.batch  # what the last batch of the epoch before lacks
+        order = mixed[:begun]
+        for window in _parts(mixed[begun:], WINDOW * self.batch):
             batches = _parts(sorted(window, key=lambda index: self.samples[index].codes.shape[1]), self.batch)
+            short = batches.pop() if len(window) % self.batch else []  # at the end, or all after it were cut askew
             rng.shuffle(batches)
-            order += [index for batch in batches for index in batch]
+            order += [index for batch in [*batches, short] for index in batch]
         return order
 
 
@@ -78,7 +82,8 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
 
 
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
-    """Every text, spoken by someone whom chance (by seed and place) chooses. What the folder holds is not spoken again.
+    """Every text, spoken by someone whom chance (by seed and place) chooses. What the folder holds is not spoken again,
+    but for shards of other sentences or speakers.
 
     Raises: MismatchError: the folder holds recordings of another seed, rate or manner.
     """
@@ -88,9 +93,10 @@ def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say 
         part = texts[start : start + SHARD]
         who = [anyone(random.Random(f"{seed}/{start + i}")) for i in range(len(part))]
         file = folder / f"{start // SHARD:04d}.npz"
-        if not file.exists() or len(read_shard(file)[1]) < len(part):  # fewer sentences were asked for
+        marks = [mark(text, one) for text, one in zip(part, who, strict=True)]
+        if marks_in(file)[: len(part)] != marks:  # it may hold more sentences than are asked for
             spoken = [resampled(speak(text, one), rate).numpy() for text, one in zip(part, who, strict=True)]
-            write_shard(file, spoken)
+            write_shard(file, spoken, marks)
         pcm, ends = read_shard(file)
         ends = ends[: len(part)]
         for text, one, end, begin in zip(part, who, ends, [0, *ends[:-1]], strict=True):
@@ -98,11 +104,34 @@ def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say 
     return found
 
 
-def write_shard(file: Path, spoken: list[np.ndarray]) -> None:
-    """Utterances [N] float32 in one file."""
+def mark(text: str, speaker: Speaker) -> str:
+    """What an utterance is of: a short hash of the sentence, and of who says it in which rate, pitch and mood."""
+    return sha256(repr((text, speaker)).encode()).hexdigest()[:16]
+
+
+def digest(spoken: list[Utterance]) -> str:
+    """A short hash that changes with the sound of any of these utterances."""
+    found = sha256()
+    for one in spoken:
+        found.update(f"{len(one.pcm)}/".encode())
+        found.update(one.pcm.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def write_shard(file: Path, spoken: list[np.ndarray], marks: list[str]) -> None:
+    """Utterances [N] float32 in one file. marks: of what each of them is."""
     pcm = np.concatenate([np.round(np.clip(one, -1, 1) * 32767).astype(np.int16) for one in spoken])
+    ends = np.cumsum([len(one) for one in spoken])
     with whole(file) as draft, draft.open("wb") as stream:  # to a path, numpy would add an ending
-        np.savez(stream, pcm=pcm, ends=np.cumsum([len(one) for one in spoken]))
+        np.savez(stream, pcm=pcm, ends=ends, marks=np.array(marks))
+
+
+def marks_in(file: Path) -> list[str]:
+    """The marks of a shard's utterances; none where there is no shard, or one of before marks."""
+    if not file.exists():
+        return []
+    with np.load(file, allow_pickle=False) as shard:
+        return shard["marks"].tolist() if "marks" in shard else []
 
 
 def read_shard(file: Path) -> tuple[Tensor, list[int]]:

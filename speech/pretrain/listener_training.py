@@ -21,17 +21,19 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.checkpoints import replaceable, weights_digest, writing
 from mmspec.errors import CheckpointError, MismatchError
 from mmspec.progress import progress
+from mmspec.safe_files import read_json
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.listener import Listener, ListenerConfig, symbols
-from mmspec.speech.pretrain.corpus import Say, Utterance, read_shard, record, write_shard
+from mmspec.speech.pretrain.corpus import Say, Utterance, digest, marks_in, read_shard, record, write_shard
 from mmspec.speech.pretrain.espeak import VOICES, say
+from mmspec.speech.pretrain.fitting import fit
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.card import figure_list, millions, shown_place
 from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
-from mmspec.training.loop import Epochs, LossTrainer, collate, last_checkpoint, training_arguments
+from mmspec.training.loop import Epochs, training_arguments
 
 VOICE_WEIGHT = 0.2
 HIDDEN_MELS, HIDDEN_FRAMES = 10, 20
@@ -91,10 +93,11 @@ def hidden(mel: Tensor, rng: random.Random) -> Tensor:
 
 @torch.no_grad()
 def resynthesised(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Utterance]:
-    """The same utterances as the codec gives them back, kept in a file."""
-    if not file.exists():
+    """The same utterances as the codec gives them back, kept in a file; made anew where that is of other ones."""
+    marks = [digest([one]) for one in spoken]
+    if marks_in(file) != marks:
         bar = progress(spoken, desc="resynthesis", unit="utterance")
-        write_shard(file, [codec.decode(codec.encode(one.samples[None]))[0].numpy() for one in bar])
+        write_shard(file, [codec.decode(codec.encode(one.samples[None]))[0].numpy() for one in bar], marks)
     pcm, ends = read_shard(file)
     places = zip(spoken, [0, *ends[:-1]], ends, strict=True)
     return [Utterance(one.text, one.speaker, pcm[begin:end]) for one, begin, end in places]
@@ -133,16 +136,17 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     counts = {"train": options.sentences, "dev": options.held_out}
     texts = {split: sentences(split, count) for split, count in counts.items()}
     replaceable(options.out)
-    of_start = {} if start is None else {"start": weights_digest(start)}
-    claim(home, {name: getattr(options, name) for name in told} | of_start | {"config": config.to_dict()})
+    seed = seed_of(options.run, options.seed)
     spoken = {
-        split: record(lines, config.rate, options.run / f"speech-{split}", options.seed, speak)
+        split: record(lines, config.rate, options.run / f"speech-{split}", seed, speak)
         for split, lines in texts.items()
     }
+    of_start = {} if start is None else {"start": weights_digest(start)}
+    claim(home, {name: getattr(options, name) for name in told} | of_start | {"config": config.to_dict()})
     torch.manual_seed(options.seed)
     listener = Listener(config) if start is None else start
     if options.steps and not (home / "plain-done").exists():
-        fit(listener, spoken["train"], home / "plain", options, options.steps, options.rate)
+        learn(listener, spoken["train"], home / "plain", options, options.steps, options.rate)
         with writing(home / "plain-done") as folder:
             listener.save_pretrained(folder)
     if options.steps:
@@ -151,7 +155,7 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     behind = home / f"codec-{weights_digest(codec)}"
     behind.mkdir(exist_ok=True)
     again = resynthesised(codec, spoken["train"][: options.resynthesised], behind / "train.npz")
-    fit(listener, mixed(spoken["train"], again), behind / "mixed", options, options.codec_steps, options.rate / 2)
+    learn(listener, mixed(spoken["train"], again), behind / "mixed", options, options.codec_steps, options.rate / 2)
     listener.eval()
     heard = resynthesised(codec, spoken["dev"], behind / "dev.npz")
     listener.figures = {
@@ -161,6 +165,12 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
         "right_voices": right_voices(listener, spoken["dev"]),
     }
     export(listener, options)
+
+
+def seed_of(folder: Path, seed: int) -> int:
+    """The seed of the recordings of a run; where there are none yet, `seed`, which also orders the training."""
+    settings = folder / "speech-train" / "settings.json"
+    return int(read_json(settings).get("seed", seed)) if settings.exists() else seed
 
 
 def begun(folder: Path, config: ListenerConfig) -> Listener:
@@ -173,18 +183,12 @@ def begun(folder: Path, config: ListenerConfig) -> Listener:
     return found
 
 
-def fit(
+def learn(
     listener: Listener, samples: list[Utterance], folder: Path, options: argparse.Namespace, steps: int, rate: float
 ) -> None:
     """Train in place on `samples`, from where `folder` left off."""
-    trainer = LossTrainer(
-        ListenerLoss(listener),
-        model=listener,
-        args=training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=True),
-        train_dataset=Epochs(samples, steps * options.batch, options.seed),
-        data_collator=collate,
-    )
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    arguments = training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=True)
+    fit(listener, ListenerLoss(listener), Epochs(samples, steps * options.batch, options.seed), arguments)
 
 
 def codec_in(folder: Path) -> MelCodec:

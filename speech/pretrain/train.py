@@ -11,22 +11,20 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
-from torch.utils.data import Dataset
-from transformers import TrainingArguments
 
-from mmspec.checkpoints import replaceable, writing
+from mmspec.checkpoints import replaceable, weights_digest, writing
 from mmspec.errors import InputError
 from mmspec.safe_files import whole, write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
-from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record
+from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, digest, record
 from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
 from mmspec.speech.pretrain.export import export
+from mmspec.speech.pretrain.fitting import fit
 from mmspec.speech.pretrain.start import Start, parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_model
@@ -36,14 +34,7 @@ from mmspec.speech.valle import Valle
 from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.growth import deepened
-from mmspec.training.loop import (
-    Epochs,
-    LossTrainer,
-    collate,
-    last_checkpoint,
-    stage_arguments,
-    training_arguments,
-)
+from mmspec.training.loop import Epochs, stage_arguments, training_arguments
 
 STACK = "speaker.model.layers"
 COMPARED = 1000
@@ -51,18 +42,6 @@ COMPARED = 1000
 MOST_CODES = 32767
 """Codes are kept as int16."""
 VOICE_LINE = "the red bar is taller than the blue one, and the green one is the tallest."
-
-
-def fit(net: nn.Module, loss: Callable[..., Any], samples: Dataset[Any], arguments: TrainingArguments) -> None:
-    """Train `net` in place on `samples`, from where the run left off."""
-    trainer = LossTrainer(
-        loss,
-        model=net,
-        args=arguments,
-        train_dataset=samples,
-        data_collator=collate,
-    )
-    trainer.train(resume_from_checkpoint=last_checkpoint(Path(arguments.output_dir)))
 
 
 def train_codec(
@@ -156,15 +135,23 @@ def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> 
 
 
 def codes_of(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Coded]:
-    """The corpus in codes, kept in a file."""
-    if not file.exists():
+    """The corpus in codes, kept in a file; made anew where that is of other recordings or of another codec."""
+    source = f"{weights_digest(codec)}/{digest(spoken)}"
+    if source_of(file) != source:
         found = coded(codec, spoken)
         with whole(file) as draft:
-            save_file({f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}, draft)
+            codes = {f"{place:06d}": one.codes.to(torch.int16) for place, one in enumerate(found)}
+            save_file(codes, draft, metadata={"source": source})
     codes = load_file(file)
-    if len(codes) != len(spoken):
-        raise InputError(f"{file} holds {len(codes)} utterances, {len(spoken)} are wanted: remove it")
     return [Coded(one.text, one.speaker, codes[f"{place:06d}"].long()) for place, one in enumerate(spoken)]
+
+
+def source_of(file: Path) -> str | None:
+    """Of which codec and recordings a file of codes is; None if there is none, or one that does not say."""
+    if not file.exists():
+        return None
+    with safe_open(file, "pt") as kept:
+        return (kept.metadata() or {}).get("source")
 
 
 def run(

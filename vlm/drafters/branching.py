@@ -18,7 +18,7 @@ from mmspec.control import TREES
 from mmspec.drafters.children import Choice
 from mmspec.drafters.filling import fill, planned
 from mmspec.drafters.growing import Above, grow
-from mmspec.drafters.independent import Speaking
+from mmspec.drafters.independent import Writing
 from mmspec.drafters.static import TYPICAL, best_tree
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
@@ -53,12 +53,12 @@ class SpecLlava(Massv):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Branching:
         """See `Massv`."""
-        speaking = super().begin(state, sampler, kind)
-        return Branching(self, sampler, kind, speaking.cache, speaking.unread)
+        writing = super().begin(state, sampler, kind)
+        return Branching(self, sampler, kind, writing.cache, writing.unread)
 
 
 @dataclass
-class Branching(Speaking):
+class Branching(Writing):
     """A tree-drafting language model on one request. depth: [B, M] levels of the nodes in the cache since the
     text."""
 

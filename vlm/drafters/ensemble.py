@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.independent import Speaking
+from mmspec.drafters.independent import Writing
 from mmspec.errors import InputError, MismatchError
 from mmspec.placeholders import forbid
 from mmspec.sampling import Sampler
@@ -165,7 +165,7 @@ class Tabed(Ibed):
 
 
 @dataclass
-class Chorus(Speaking):
+class Chorus(Writing):
     """An ensemble on one request. The rows of the cache are the members, and within each the rows of the batch.
 
     weights: [B, J]. laws: of the draft at hand, per step [J, B, V]. search: of better weights, or None.
@@ -181,7 +181,7 @@ class Chorus(Speaking):
         return self.weights.shape[1]
 
     def propose(self, state: State) -> Draft:
-        """See `Speaking`."""
+        """See `Writing`."""
         self.laws = []
         return super().propose(state)
 
@@ -201,7 +201,7 @@ class Chorus(Speaking):
         return torch.einsum("bj,jbv->bv", self.weights, self.laws[-1]).log()
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """See `Speaking`; what the target said is held against what each member said."""
+        """See `Writing`; what the target said is held against what each member said."""
         if self.search is not None and draft is self.drafted and self.laws:
             p = self.sampler.warp(draft, verified.logits)[:, : len(self.laws)].softmax(-1)
             reached = torch.arange(p.shape[1], device=p.device) < accepted.count[:, None]

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, State
-from mmspec.drafters.independent import Independent, Speaking
+from mmspec.drafters.independent import Independent, Writing
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.vlm.drafters.eyes import Eyes, load_eyes
@@ -54,11 +54,11 @@ class Massv(Independent):
         options = description.get("options", {}) if description["method"] == cls.method else {}
         return cls(load_eyes(folder, description["eyes"], target), **options)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speaking:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
         seen = self.net.pictures(state, self.placeholders)
         cache = self.absorb([self.text(ids[:-1], here) for ids, here in zip(state.ids, seen, strict=True)])
-        return Speaking(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
+        return Writing(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
     def text(self, ids: list[int], seen: Tensor) -> Tensor:
         """[T, D] embeddings of a prompt whose image slots hold `seen` [n, D]."""

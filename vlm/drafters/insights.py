@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.focus import Focus, watching
 from mmspec.training.answers import Answered, prepare
-from mmspec.training.features import Features
+from mmspec.training.features import Features, as_in_use
 from mmspec.vlm.drafters.lessons import SightLoss
 
 
@@ -34,19 +34,21 @@ class Insights:
     def __init__(self, features: Features) -> None:
         self.features = features
         self.kept: dict[int, Insight] = {}
+        self.last: dict[int, Insight] = {}  # of the batch that was asked for last, whatever the memory
 
     def __call__(self, rows: list[Answered]) -> list[Insight]:
         """Those of some answers; the missing ones are read in one batch."""
-        missing = [row for row in rows if row.index not in self.kept]
+        known = {**self.last, **self.kept}
+        missing = [row for row in rows if row.index not in known]
         fresh = dict(zip((row.index for row in missing), self._look(missing), strict=True)) if missing else {}
-        found = [fresh.get(row.index) or self.kept[row.index] for row in rows]
+        known |= fresh
+        self.last = {row.index: known[row.index] for row in rows}
         for index, insight in fresh.items():
             if self.features.free >= insight.middle.nbytes:
                 self.features.free -= insight.middle.nbytes
                 self.kept[index] = insight
-        return found
+        return [self.last[row.index] for row in rows]
 
-    @torch.no_grad()
     def _look(self, rows: list[Answered]) -> list[Insight]:
         pipe = self.features.pipe
         target, texts = pipe.target, [row.ids for row in rows]
@@ -61,7 +63,7 @@ class Insights:
             if layer in layers:
                 sharpness.note(layer, weights)
 
-        with watching(target.model, sorted({*layers, last}), note):
+        with as_in_use(target.model.device), watching(target.model, sorted({*layers, last}), note):
             _, heard = target.read(inputs, texts, tuple(layer + 1 for layer in layers))
         chosen = sharpness.sharpest()
         middles = [heard.taps[layer + 1][row, : len(texts[row])].clone() for row, layer in enumerate(chosen)]

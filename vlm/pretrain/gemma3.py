@@ -21,10 +21,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from mmspec.training.pixels import normalized
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.attention import bin_mask
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.stages import JOINED, LAYERS
 from mmspec.vlm.pretrain.tokenizer import START, chat_template
 from mmspec.vlm.pretrain.translated import translate

@@ -20,9 +20,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from mmspec.training.pixels import normalized
 from mmspec.vlm.pretrain.architecture import CANVAS, IMAGE_SIZE, SIDE, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.pixels import normalized, shrunk
+from mmspec.vlm.pretrain.pixels import shrunk
 from mmspec.vlm.pretrain.stages import JOINED
 from mmspec.vlm.pretrain.tokenizer import IMAGE, START, chat_template
 

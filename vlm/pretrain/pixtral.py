@@ -19,9 +19,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from mmspec.training.pixels import normalized
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, SIDE, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
-from mmspec.vlm.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.stages import JOINED
 from mmspec.vlm.pretrain.tokenizer import START, chat_template
 
