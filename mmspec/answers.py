@@ -85,8 +85,9 @@ class Lasting:
             raise
 
     def close(self) -> None:
-        """Let go of the request."""
+        """Let go of the request, also of what an error in it holds."""
         self._rounds.close()
+        self._error = None
 
 
 class Stream:

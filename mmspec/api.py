@@ -133,7 +133,7 @@ def load(
         folder = Path(model.name_or_path) if model.name_or_path and Path(model.name_or_path).is_dir() else None
         target, processor = adopt_target(model, folder, processor)
     elif isinstance(model, str | os.PathLike):
-        check_names(drafter, acceptance, model)
+        check_names(drafter, acceptance, find_model(model, whole=False))
         folder = find_model(model)
         target, processor = read_target(folder, processor, dtype, device)
     else:
@@ -169,8 +169,10 @@ def generate(
     if not isinstance(model, str | os.PathLike):
         pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
         return pipe(image, prompt, **options)
-    pipelines: Any = _pipelines(os.fspath(model), compile)
     named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
+    if named:
+        _checked(model, drafter, acceptance)
+    pipelines: Any = _pipelines(model, compile)
     make = pipelines if named else pipelines.__wrapped__
     return make(drafter, shape, acceptance, numbers)(image, prompt, **options)
 
@@ -327,7 +329,13 @@ def usual_shape(drafter: Any) -> str:
     return "auto" if drafter is None or isinstance(drafter, str | os.PathLike) else "own"
 
 
+@lru_cache(maxsize=32)
+def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any) -> None:
+    """`check_names`, of what is known to be right no more."""
+    check_names(drafter, acceptance, find_model(model, whole=False))
+
+
 @lru_cache(maxsize=2)
-def _pipelines(model: str, compile: bool | None) -> Callable[..., Pipeline]:
+def _pipelines(model: str | os.PathLike[str], compile: bool | None) -> Callable[..., Pipeline]:
     """`Pipeline.with_drafter` on a model that is read now; the last two pipelines, which learn what pays, are kept."""
     return lru_cache(maxsize=2)(load(model, "none", compile=compile).with_drafter)

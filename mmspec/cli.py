@@ -154,12 +154,12 @@ def generate(
         raise InputError("--compare checks one answer: leave --n out")
     from mmspec.checkpoints import find_model
 
-    find_model(model, whole=False)  # a wrong name is told in a moment, before torch is imported
+    folder = find_model(model, whole=False)  # a wrong name is told in a moment, before torch is imported
     pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
     from mmspec.control import read_shape
     from mmspec.loading import family_of
 
-    product = family_of(model).makes
+    product = family_of(folder).makes
     if out is not None:
         _check_out(out, product)
     elif product in WRITTEN and not (compare or as_json):

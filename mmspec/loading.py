@@ -155,14 +155,16 @@ def family_of(name: str | os.PathLike[str]) -> Family:
     return find_family(_read_config(find_model(name, whole=False)))
 
 
-def check_names(drafter: Any, rule: Any, model: str | os.PathLike[str]) -> None:
-    """What is wrong with the name of a model, a drafter or a rule, said before weights are fetched and read.
+def check_names(drafter: Any, rule: Any, folder: Path) -> None:
+    """What is wrong with the name of a drafter or a rule, or with the kind of a model, said before weights are fetched
+    and read.
 
+    Args: folder: the model's, perhaps without its weights.
     Raises: what `read_target`, `find_drafter` and `find_rule` would.
     """
-    family = family_of(model)
+    family = find_family(_read_config(folder))
     if isinstance(drafter, str | os.PathLike):
-        _place_of(drafter, family, drafters_of(find_model(model, whole=False)))
+        _place_of(drafter, family, drafters_of(folder))
     if isinstance(rule, str):
         _rule_class(rule, family)
 
@@ -207,7 +209,7 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
         return drafter
     place = _place_of(drafter, target, beside)
     if isinstance(drafter, str) and os.path.isdir(drafter) and not (place and place.samefile(drafter)):
-        logger.warning("%s is taken as a method's name; the folder here is %s", drafter, here(drafter))
+        logger.warning("%s is the drafter that is known by this name; the folder here is %s", drafter, here(drafter))
     if place is not None:
         return load_drafter(place, target)
     kind: Any = resolve("drafters", str(drafter), target.modality)

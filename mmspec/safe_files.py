@@ -27,7 +27,8 @@ def check_weights(folder: Path) -> None:
             "convert them to safetensors (save_pretrained of transformers does; for a drafter, mmspec convert)"
         )
     raise CheckpointError(
-        f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin)"
+        f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin; of "
+        "a model from a hub fetch the whole once more)"
     )
 
 

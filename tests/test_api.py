@@ -1,13 +1,17 @@
 """The public face on tiny random checkpoints: what `load` takes, what a `Pipeline` gives back."""
 
 import copy
+import gc
 import logging
 import math
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,7 +161,14 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     stream = TextStream(tiny.tokenizer())
     assert stream.add(half) == ""
     assert stream.add([], last=True) == tiny.tokenizer().decode(half)
-    assert stream.add([], last=True) == ""  # rows that go on bring nothing to those that are over
+
+
+def test_rows_that_are_over_are_not_decoded_again() -> None:
+    read: list[int] = []
+    tokenizer = SimpleNamespace(decode=lambda ids, **more: read.append(len(ids)) or "x" * len(ids))
+    stream = TextStream(tokenizer)
+    assert [stream.add([1, 2]), stream.add([3], last=True), stream.add([], last=True)] == ["xx", "x", ""]
+    assert read == [2, 3]
 
 
 def test_a_stop_string_ends_the_answer_as_in_generate(pipe: mmspec.Pipeline) -> None:
@@ -253,6 +264,7 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
 
     read: list[str] = []
     monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
+    monkeypatch.setattr(api, "_checked", lambda *given: None)
     monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
     for model in ("a", "b", "a", "c", "a"):
         api.generate(None, "one", model=model)
@@ -270,6 +282,8 @@ def test_wrong_names_are_told_before_a_model_is_read(
     monkeypatch.setattr(api, "read_target", lambda *given: pytest.fail("the model was read"))
     with pytest.raises(UnknownNameError, match=r"did you mean|no such folder"):
         mmspec.load(folder, **wrong)
+    with pytest.raises(UnknownNameError, match=r"did you mean|no such folder"):
+        mmspec.generate(RED, QUESTION, model=folder, **wrong)
 
 
 def test_a_hub_s_model_is_judged_before_its_weights_are_fetched(
@@ -298,7 +312,7 @@ def test_a_method_s_name_that_is_a_folder_s_too_is_told_apart(
     assert not caplog.records
     (tmp_path / "suffix").mkdir()
     assert pipe.with_drafter("suffix").names[0] == "suffix"
-    assert "the folder here is ./suffix" in caplog.text
+    assert "the drafter that is known by this name; the folder here is ./suffix" in caplog.text
 
 
 def test_generate_of_a_pipeline_tells_who_asks_with_words_where_to_ask(pipe: mmspec.Pipeline) -> None:
@@ -307,10 +321,24 @@ def test_generate_of_a_pipeline_tells_who_asks_with_words_where_to_ask(pipe: mms
             pipe.generate(*wrong, **({} if wrong else {"prompt": QUESTION}))
 
 
-def test_a_stream_that_is_left_lets_go_of_its_request(pipe: mmspec.Pipeline) -> None:
+def test_a_stream_that_is_left_lets_go_of_its_request(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    prefill = type(pipe.target).prefill
+
+    def watched(target: Any, *given: Any) -> Any:
+        state = prefill(target, *given)
+        kept.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(type(pipe.target), "prefill", watched)
     with pipe.stream(RED, QUESTION, max_new_tokens=9) as stream:
         first = next(stream)
     assert len(first.tokens) == 1
+    monkeypatch.setattr(type(pipe.rule), "__call__", lambda *given: 1 / 0)
+    with suppress(ZeroDivisionError), pipe.stream(RED, QUESTION, max_new_tokens=9) as broken:
+        list(broken)
+    gc.collect()
+    assert [state() for state in kept] == [None, None]
     assert list(stream) == []
     assert stream.finish().token_ids == first.tokens
 

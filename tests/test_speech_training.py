@@ -3,6 +3,7 @@ lies beside the model, and is measured by its name."""
 
 import hashlib
 import json
+import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,10 @@ def test_a_drafter_learns_from_speech_that_is_sampled_as_its_checkpoint_says(
     assert [said["answer"] for said in free] != [said["answer"] for said in bound]
     refused = trained(folder, texts, "eagle2", tmp_path / "out", tmp_path / "free", "--questions", 7)
     assert "differs in" in str(refused.exception)  # the answers of the run follow another law
+    shutil.rmtree(tmp_path / "free" / "answers-target")
+    again = made("free")
+    assert [said["answer"] for said in again] == [said["answer"] for said in bound]
+    assert len(list((tmp_path / "free").glob("eagle2-*"))) == 2  # and so does what learnt from them
 
 
 @pytest.mark.parametrize("methods", ["vadusa,mtp-viterbi", "ssd", "vadusa-joint"])

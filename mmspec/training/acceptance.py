@@ -66,7 +66,8 @@ class Counted:
 
 
 def measured_shares(pipe: Any, drafter: Any, inputs: dict[str, Any], max_new_tokens: int, seed: int) -> Shares:
-    """The shares of a drafter's ranks by level, greedy and at temperature 1 together, with its own draft size.
+    """The shares of a drafter's ranks by level, greedy and sampled together (of what is always sampled, sampled alone),
+    with its own draft size.
 
     Args: inputs: model inputs of held-out questions, one batch. Where little was seen, what the drafter assumed so far
         weighs in.

@@ -46,6 +46,13 @@ def own_sampling(target: Any) -> Sampling:
     return sampling_for({}, target.model.generation_config)
 
 
+def law_of(target: Any, options: AnswerOptions) -> dict[str, Any]:
+    """What answers depend on beside their options: how a `served` target is sampled, if it is."""
+    if options.author == "target" and options.sampled and served(target):
+        return {"sampling": asdict(own_sampling(target))}
+    return {}
+
+
 def manner(target: Any, temperature: float) -> dict[str, Any]:
     """The sampling options of an answer to learn from. temperature: 0 is greedy; of a `served` target it says only
     whether to sample."""
@@ -124,7 +131,7 @@ def collect(
         # an earlier call that made nothing binds nobody to its data
         if group().is_main_process and not any(folder.glob("*.jsonl")):
             (folder / "settings.json").unlink(missing_ok=True)
-        law = {"sampling": asdict(own_sampling(pipe.target))} if served(pipe.target) else {}
+        law = law_of(pipe.target, options)
         claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options), **law})
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]

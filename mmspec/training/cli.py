@@ -63,8 +63,8 @@ def drafter(
     sampled: Annotated[
         float | None,
         typer.Option(
-            help="Share of regenerated answers at temperature 1; others are greedy. [default: 0.5; 1 of pictures and "
-            "speech]"
+            help="Share of regenerated answers at temperature 1, of pictures and speech as the checkpoint samples; "
+            "others are greedy. [default: 0.5; 1 of pictures and speech]"
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -193,7 +193,7 @@ def drafter(
     from mmspec.checkpoints import quiet
     from mmspec.errors import InputError
     from mmspec.spread import read_where, spread_over
-    from mmspec.training.answers import AnswerOptions
+    from mmspec.training.answers import AnswerOptions, served
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import check_device, group
@@ -246,8 +246,9 @@ def drafter(
         logging.getLogger("mmspec").setLevel(logging.INFO)
     with quiet():  # the Trainer shows its own progress
         figures = train_drafters(pipe, recipes, course, folders, home, name, spread_over(where, pipe, load))
+    always = served(pipe.target)
     for recipe, folder in zip(recipes, folders if group().is_main_process else [], strict=False):
-        names = {"tau_t0": "greedy", "tau_t1": "sampled"}
+        names = {"tau_t0": "greedy", "tau_t1": "sampled as its checkpoint says" if always else "at temperature 1"}
         taus = [f"{value:.2f} {names[name]}" for name, value in figures[recipe.method].items() if name in names]
         typer.echo(f"{folder}: tau {', '.join(taus)}", err=True)
 

@@ -25,7 +25,7 @@ from mmspec.registry import ANY, modalities, resolve
 from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
-from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting, served
+from mmspec.training.answers import Answered, AnswerOptions, collect, law_of, prepare_fitting, served
 from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
@@ -88,7 +88,8 @@ def train_drafters(
             f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
         )
     marks = {**fingerprint(target), "weights": weights_digest(model)}
-    answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers)}
+    law = law_of(target, course.answers)
+    answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers), **law}
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}

@@ -11,6 +11,8 @@ from typing import Any
 from mmspec.errors import MismatchError
 from mmspec.safe_files import make_folder, write_whole
 
+SETTINGS = "settings.json"
+
 
 def run_folder(base: Path, settings: dict[str, Any]) -> Path:
     """The folder of the run with these settings: `base` and a hash of them, so that the same settings find it again."""
@@ -31,18 +33,24 @@ def made_once(folder: Path, make: Callable[[], Any], kind: Any) -> Any:
 def claim(folder: Path, settings: dict[str, Any]) -> None:
     """Make `folder` the place of a run with these settings, or find that it is.
 
-    Raises: MismatchError: it holds a run with other settings, which must not be continued with these.
+    Raises: MismatchError: see `check_claim`.
     """
-    file = make_folder(folder) / "settings.json"
-    text = json.dumps(settings, indent=2, sort_keys=True)
+    check_claim(folder, settings)
+    file = make_folder(folder) / SETTINGS
     if not file.exists():
-        write_whole(file, text)
+        write_whole(file, json.dumps(settings, indent=2, sort_keys=True))
+
+
+def check_claim(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise MismatchError if `folder` holds a run with other settings, which must not be continued with these."""
+    file = folder / SETTINGS
+    if not file.exists():
         return
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        found = {}
-    found, wanted = found if isinstance(found, dict) else {}, json.loads(text)
+        found = None
+    found, wanted = found if isinstance(found, dict) else {}, json.loads(json.dumps(settings))
     differs = sorted(name for name in {*wanted, *found} if found.get(name) != wanted.get(name))
     if differs:
         raise MismatchError(

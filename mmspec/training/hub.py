@@ -7,6 +7,7 @@ them, or in a conversation, of which the first question and its answer are taken
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ class HubData:
         place, _, split = source.partition(":")
         self.place = source if split else f"{source}:train"
         self.rows = read(place, split or "train")
-        self.name = f"{self.place} {self.rows._fingerprint}"  # a corrected data set is another one
         self.columns: list[str] = list(self.rows.column_names)
         self.talk = self._column(TALK)
         self.prompt, self.image, self.answer = (self._column(names) for names in (PROMPT, IMAGE, ANSWER))
@@ -45,6 +45,15 @@ class HubData:
                 f"{source} has the columns {', '.join(self.columns)}; a prompt is looked for in {', '.join(PROMPT)}, a "
                 f"conversation in {', '.join(TALK)}"
             )
+
+        self.name = f"{self.place} {self._digest()}"
+
+    def _digest(self) -> str:
+        """What is asked and answered, in short: a data set that was corrected is another one."""
+        found = sha256()
+        for row in self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name]):
+            found.update(repr(row).encode())
+        return found.hexdigest()[:16]
 
     def _column(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.columns), None)

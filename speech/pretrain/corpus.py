@@ -83,7 +83,7 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
 
 def record(texts: list[str], rate: int, folder: Path, seed: int = 0, speak: Say = say) -> list[Utterance]:
     """Every text, spoken by someone whom chance (by seed and place) chooses. What the folder holds is not spoken again,
-    but for shards of other sentences or speakers.
+    but for shards of other sentences or speakers, and for those that do not say of which they are.
 
     Raises: MismatchError: the folder holds recordings of another seed, rate or manner.
     """

@@ -32,7 +32,7 @@ from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.card import figure_list, millions, shown_place
 from mmspec.training.command import check_counts, parsed, target_parser
-from mmspec.training.folders import claim
+from mmspec.training.folders import check_claim, claim
 from mmspec.training.loop import Epochs, training_arguments
 
 VOICE_WEIGHT = 0.2
@@ -137,12 +137,14 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     texts = {split: sentences(split, count) for split, count in counts.items()}
     replaceable(options.out)
     seed = seed_of(options.run, options.seed)
+    of_start = {} if start is None else {"start": weights_digest(start)}
+    settings = {name: getattr(options, name) for name in told} | of_start | {"config": config.to_dict()}
+    check_claim(home, settings)
     spoken = {
         split: record(lines, config.rate, options.run / f"speech-{split}", seed, speak)
         for split, lines in texts.items()
     }
-    of_start = {} if start is None else {"start": weights_digest(start)}
-    claim(home, {name: getattr(options, name) for name in told} | of_start | {"config": config.to_dict()})
+    claim(home, settings)
     torch.manual_seed(options.seed)
     listener = Listener(config) if start is None else start
     if options.steps and not (home / "plain-done").exists():
