@@ -170,9 +170,10 @@ def generate(
         pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
         return pipe(image, prompt, **options)
     named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
+    parts: Any = (model, drafter, acceptance)
     if named:
-        _checked(model, drafter, acceptance)
-    pipelines: Any = _pipelines(model, compile)
+        _checked(*parts)
+    pipelines: Any = _pipelines(parts[0], compile)
     make = pipelines if named else pipelines.__wrapped__
     return make(drafter, shape, acceptance, numbers)(image, prompt, **options)
 
