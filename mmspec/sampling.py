@@ -164,6 +164,13 @@ class Sampler:
         """Warped log-scores without history, for a drafter's own logits [..., V]: no law depends on them."""
         return logits.float() if self.greedy else warp(logits.float(), self.sampling)
 
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """What `shape` leaves where top-k is on: warped log-scores and the tokens, likeliest first, both [.., top_k].
+
+        Of equals at the last place some are missing.
+        """
+        return likeliest(logits.float(), self.sampling)
+
     def target_noise(self, positions: Tensor, vocab_size: int) -> Tensor:
         """[B, P] indices among the emitted tokens -> [B, P, V] Gumbel noise with which the target draws them."""
         return noise.gumbel(self.seeds, noise.TARGET, positions, vocab_size)
@@ -258,6 +265,25 @@ def repetition_aware(warped: Tensor, scores: Tensor, repeated: Tensor) -> Tensor
     return (torch.where(again, 0.0, n) + p * others).log()
 
 
+def likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """`warp` of [..., V] by its top-k list alone: scores, in descending order, and tokens, both [..., top_k]."""
+    if sampling.temperature != 1:
+        scores = scores / sampling.temperature
+    highest, tokens = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1)
+    if sampling.top_p == 1 and sampling.min_p == 0:
+        return highest, tokens
+    p = highest.softmax(-1)
+    inside = nucleus(p, sampling.top_p) & (p >= sampling.min_p * p[..., :1])
+    return highest.masked_fill(~inside, -math.inf), tokens
+
+
+def nucleus(p: Tensor, share: float) -> Tensor:
+    """[..., K] bool: which of probabilities in descending order are the first ones that have `share` together."""
+    inside = p.cumsum(-1) - p < share
+    inside[..., :1].fill_(True)  # however small the share is
+    return inside
+
+
 def warp(scores: Tensor, sampling: Sampling) -> Tensor:
     """Temperature, top-k, top-p, min-p on scores [..., V].
 
@@ -274,9 +300,7 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
         if highest is None:
             highest = scores.sort(dim=-1, descending=True).values
         p = (highest - highest[..., :1]).exp() * scores.softmax(-1).amax(-1, keepdim=True)
-        inside = p.cumsum(-1) - p < sampling.top_p
-        inside[..., :1].fill_(True)  # however small top-p is
-        least = highest.masked_fill(~inside, math.inf).amin(-1, keepdim=True)
+        least = highest.masked_fill(~nucleus(p, sampling.top_p), math.inf).amin(-1, keepdim=True)
         scores = scores.masked_fill(scores < least, -math.inf)
     if sampling.min_p > 0:
         p = scores.softmax(-1)

@@ -79,7 +79,7 @@ class Guessing:
                 for row, frame in enumerate(state.frames)  # type: ignore[attr-defined]
             ]
             paths = torch.stack(tokens, 1)[:, None]
-            children, scores = self.choice.tokens(torch.stack(rows), state.emitted, level, 1, paths, levels)
+            children, scores = self.choice.drawn(torch.stack(rows), state.emitted, level, 1, paths, levels)
             tokens.append(children[:, 0, 0])
             laws.append(scores[:, 0].softmax(-1))
         q = torch.stack([*laws, laws[-1]], 1) if self.choice.draws else None  # the leaf's row is never read

@@ -152,7 +152,7 @@ class Searching(Guessing):
         tokens, confidence = [], []
         for level in range(levels):
             pending = state.pending[:, None, None]  # what stands between is known only once the path is
-            token, scores = choice.tokens(logits[:, level, None], state.emitted, level, own.candidates, pending, levels)
+            token, scores = choice.drawn(logits[:, level, None], state.emitted, level, own.candidates, pending, levels)
             law = scores[:, 0].log_softmax(-1)
             if choice.kind == "coupled" and not choice.sampler.greedy:
                 law = law + choice.sampler.noise_ahead(state.emitted, level + 1, law.shape[-1])[:, level]

@@ -217,11 +217,11 @@ def test_a_drafter_says_node_by_node_what_its_law_counts_beside_the_noise(sampli
     judged = choice.children(Judged(laws, *JUDGED), EMITTED, 2, 30, paths)
     for one, other in zip(plain, neutral, strict=True):
         torch.testing.assert_close(one, other)
-    assert judged[2].equal(plain[2])
-    for law, (tokens, _, scores) in ((laws, plain), (Judged(laws, *JUDGED), judged)):
-        alone = choice.tokens(law, EMITTED, 2, 30, paths)  # where nobody asks for confidence
-        assert alone[0].equal(tokens)
-        assert alone[1].equal(scores)
+    for law, (tokens, _) in ((laws, plain), (Judged(laws, *JUDGED), judged)):
+        assert choice.ahead(law, EMITTED, 2, 30, paths).equal(tokens)  # where nobody asks for confidence
+        drawn, scores = choice.drawn(law, EMITTED, 2, 30, paths)
+        assert drawn.equal(tokens)
+        assert scores.equal(sampler.shape(laws))
     if kind == "sampled":
         assert judged[0].equal(plain[0])
         return
@@ -234,6 +234,30 @@ def test_a_drafter_says_node_by_node_what_its_law_counts_beside_the_noise(sampli
     assert judged[0].equal(token)
     torch.testing.assert_close(judged[1], confidence)
     assert not torch.allclose(judged[1], plain[1], atol=0.05)
+
+
+@pytest.mark.parametrize("more", [{}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_p": 0.6, "min_p": 0.05}, {"top_p": 1e-9}])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_race_of_the_likeliest_tokens_alone_has_the_same_winners(
+    more: dict[str, float], temperature: float, judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the race of all tokens of the warped law, of which most are ruled out."""
+    sampler = Sampler(Sampling(temperature=temperature, top_k=9, **more), 2, CPU)
+    choice = Choice(sampler, "coupled", placeholders=[int(LAWS[0, 2].argmax())], trust=1.4, sharpness=1.2)
+    laws, paths = LAWS[:, 2:5], PENDING[:, None, None].expand(-1, 3, -1)
+    law = Judged(laws, *JUDGED) if judged else laws
+
+    def found() -> list[torch.Tensor]:
+        children = choice.children(law, EMITTED, 2, 4, paths)
+        return [*children, choice.ahead(law, EMITTED, 2, 4, paths), *choice.children_of_levels(laws, EMITTED, 4)]
+
+    assert choice._few(4)
+    assert not choice._few(10)
+    few = found()
+    monkeypatch.setattr(Choice, "_few", lambda *given: False)
+    for one, other in zip(few, found(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_sharper_confidence_keeps_a_longer_path_instead_of_a_sibling() -> None:

@@ -77,22 +77,55 @@ class Choice:
 
     def children(
         self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Children of nodes with a law in logits: tokens and log-confidence [B, F, k], and the law [B, F, V].
+    ) -> tuple[Tensor, Tensor]:
+        """Children of nodes with a law in logits: tokens and log-confidence [B, F, k].
 
         Args: paths: [B, F, L] the tokens from the pending one down to each node, which a law with a memory looks at.
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
             costs as well.
         """
-        raced, scores = self.standings(law, emitted, level, paths, levels)
-        return (*_first(raced, k), scores)
+        raced, names = self._running(law, emitted, level, k, paths, levels)
+        place, confidence = _first(raced, k)
+        return _named(place, names), confidence
 
-    def tokens(
+    def ahead(
+        self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
+    ) -> Tensor:
+        """`children` without the confidence, which costs a pass over the vocabulary."""
+        raced, names = self._running(law, emitted, level, k, paths, levels)
+        return _named(_ahead(raced, k)[0], names)
+
+    def drawn(
         self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """`children` without the confidence, which costs a pass over the vocabulary."""
+        """The same with the law [B, F, V], in log-scores, that a draft may have to declare."""
         raced, scores = self.standings(law, emitted, level, paths, levels)
         return _ahead(raced, k)[0], scores
+
+    def _running(
+        self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """How far ahead in the race to be a child tokens are, [B, F, W], and which they are; None where they are all of
+        the vocabulary."""
+        if not self._few(k):
+            return self.standings(law, emitted, level, paths, levels)[0], None
+        logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
+        noise = self._noise(emitted, max(level, levels), logits)[:, level : level + 1]
+        return self._running_few(logits, noise, judged)
+
+    def _few(self, k: int) -> bool:
+        """Whether top-k leaves so few tokens, yet enough for k children, that the others need not run."""
+        return self.races and not self.sampler.remembers and k <= self.sampler.sampling.top_k
+
+    def _running_few(self, logits: Tensor, noise: Tensor, judged: Judged | None = None) -> tuple[Tensor, Tensor]:
+        """See `_running`, of logits [B, F, V] and noise [B, F or 1, V]."""
+        scores, names = self.sampler.likeliest(rule_out(logits, self.barred))
+        own = noise.expand_as(logits).gather(-1, names)
+        return self._raced(scores, own, judged), names
+
+    def _noise(self, emitted: Tensor, levels: int, logits: Tensor) -> Tensor:
+        """The target's for every level of a tree, and for one more, which the rule asks for."""
+        return self.sampler.noise_ahead(emitted, levels + 1, logits.shape[-1])
 
     def standings(
         self, law: Tensor | Judged, emitted: Tensor, level: int, paths: Tensor, levels: int
@@ -103,20 +136,22 @@ class Choice:
         if self.draws:
             return scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1]), scores
         if self.races:
-            # the rule asks for one more
-            noise = self.sampler.noise_ahead(emitted, max(level, levels) + 1, scores.shape[-1])
+            noise = self._noise(emitted, max(level, levels), scores)
             return self._raced(scores, noise[:, level : level + 1], judged), scores
         return self._sharpened(scores, judged), scores
 
     def children_of_levels(self, logits: Tensor, emitted: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Children of every node of a level, from the level's logits [B, levels, V]: tokens and log-confidence
         [B, levels, k]. Not for a `personal` choice."""
+        levels = logits.shape[1]
+        if self._few(k):
+            raced, names = self._running_few(logits, self._noise(emitted, levels, logits)[:, :levels])
+            place, confidence = _first(raced, k)
+            return _named(place, names), confidence
         scores = self.sampler.shape(rule_out(logits, self.barred))
         if not self.races:
             return _first(self._sharpened(scores), k)
-        levels = scores.shape[1]
-        noise = self.sampler.noise_ahead(emitted, levels + 1, scores.shape[-1])
-        return _first(self._raced(scores, noise[:, :levels]), k)
+        return _first(self._raced(scores, self._noise(emitted, levels, scores)[:, :levels]), k)
 
     def _sharpened(self, scores: Tensor, judged: Judged | None = None) -> Tensor:
         if not self.sampler.greedy:
@@ -150,6 +185,11 @@ def race(scores: Tensor, noise: Tensor, trust: Tensor, sharpness: Tensor) -> Ten
     Args: scores: [.., V] log q. noise: [.., V] the target's. trust, sharpness: [.., 1] whole, as in `Choice`.
     """
     return torch.addcmul(noise, scores, trust) * sharpness
+
+
+def _named(place: Tensor, names: Tensor | None) -> Tensor:
+    """The tokens at places of a list [B, F, W]; without a list a place is the token."""
+    return place if names is None else names.gather(-1, place)
 
 
 def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -71,10 +71,12 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
         if level > 0:
             paths = choice.paths(paths, origin, tokens[:, part.inner])
         law = expand(level, tokens[:, part.inner], origin, lambda above=above: above)  # type: ignore[misc]
-        children, scores = choice.tokens(law, emitted, level, part.most, paths, len(parts))
-        tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
         if choice.draws:
+            children, scores = choice.drawn(law, emitted, level, part.most, paths, len(parts))
             laws.append((part.inner, scores.softmax(-1)))
+        else:
+            children = choice.ahead(law, emitted, level, part.most, paths, len(parts))
+        tokens = torch.cat([tokens, children[:, part.picks, part.ranks]], 1)
     parents, depth = layout.expand(batch, -1, -1).unbind(2)
     every = above_all.expand(batch, -1, -1)
     draft = Draft(tokens, parents, depth, choice.kind, _ancestors=every, _levels=len(parts))

@@ -106,7 +106,7 @@ def grow(
     for level in range(shape.depth):
         if guessed is None:
             law = expand(level, tokens, origin, lineage.above)  # type: ignore[operator]
-            children, confidence, _ = choice.children(law, emitted, level, top_k, paths, shape.depth)
+            children, confidence = choice.children(law, emitted, level, top_k, paths, shape.depth)
         else:
             children, confidence = (each[:, level, None].expand(-1, tokens.shape[1], -1) for each in guessed)
         token, sums = children.flatten(1), (score[..., None] + confidence).flatten(1)
