@@ -7,11 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mmspec.errors import Error
+from mmspec.processor import prepare
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline, generate, load
     from mmspec.contract import Shape
     from mmspec.registry import list_drafters
+
+prepare()
 
 __version__ = "0.1.0"
 __all__ = ["Error", "Pipeline", "Shape", "__version__", "generate", "list_drafters", "load"]
