@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mmspec.errors import Error
-from mmspec.processor import prepare
+from mmspec.mkl import prepare
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline, generate, load

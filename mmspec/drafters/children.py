@@ -84,9 +84,7 @@ class Choice:
             levels: how many the tree will have, as far as is known: their noise is made at once, which little of it
             costs as well.
         """
-        raced, names = self._running(law, emitted, level, k, paths, levels)
-        place, confidence = _first(raced, k)
-        return _named(place, names), confidence
+        return _first(*self._running(law, emitted, level, k, paths, levels), k)
 
     def ahead(
         self, law: Tensor | Judged, emitted: Tensor, level: int, k: int, paths: Tensor, levels: int = 0
@@ -145,13 +143,11 @@ class Choice:
         [B, levels, k]. Not for a `personal` choice."""
         levels = logits.shape[1]
         if self._few(k):
-            raced, names = self._running_few(logits, self._noise(emitted, levels, logits)[:, :levels])
-            place, confidence = _first(raced, k)
-            return _named(place, names), confidence
+            return _first(*self._running_few(logits, self._noise(emitted, levels, logits)[:, :levels]), k)
         scores = self.sampler.shape(rule_out(logits, self.barred))
         if not self.races:
-            return _first(self._sharpened(scores), k)
-        return _first(self._raced(scores, self._noise(emitted, levels, scores)[:, :levels]), k)
+            return _first(self._sharpened(scores), None, k)
+        return _first(self._raced(scores, self._noise(emitted, levels, scores)[:, :levels]), None, k)
 
     def _sharpened(self, scores: Tensor, judged: Judged | None = None) -> Tensor:
         if not self.sampler.greedy:
@@ -192,12 +188,12 @@ def _named(place: Tensor, names: Tensor | None) -> Tensor:
     return place if names is None else names.gather(-1, place)
 
 
-def _first(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k tokens ahead in a race [B, F, V], and their log-confidence: both [B, F, k]."""
-    token, reached = _ahead(raced, k)
-    confidence = raced.log_softmax(-1).gather(-1, token)
+def _first(raced: Tensor, names: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """The k tokens ahead in a race [B, F, W], and their log-confidence: both [B, F, k]. names: as for `_named`."""
+    place, reached = _ahead(raced, k)
+    confidence = raced.log_softmax(-1).gather(-1, place)
     # sorting puts NaN first, and a node must not stand before its parent
-    return token, confidence.masked_fill(confidence.isnan() | (reached == -torch.inf), -torch.inf)
+    return _named(place, names), confidence.masked_fill(confidence.isnan() | (reached == -torch.inf), -torch.inf)
 
 
 def _ahead(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:

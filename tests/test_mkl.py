@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmspec import processor
+from mmspec import mkl
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,15 @@ def test_mkl_is_asked_for_its_better_code_on_amd_alone(
 ) -> None:
     if told is not None:
         (tmp_path / "cpuinfo").write_text(told)
-    monkeypatch.setattr(processor, "CPUS", tmp_path / "cpuinfo")
-    monkeypatch.delenv(processor.SETTING, raising=False)
+    monkeypatch.setattr(mkl, "CPUS", tmp_path / "cpuinfo")
+    monkeypatch.delenv(mkl.SETTING, raising=False)
     if set_before is not None:
-        monkeypatch.setenv(processor.SETTING, set_before)
-    processor.prepare()
-    assert os.environ.get(processor.SETTING) == wanted
+        monkeypatch.setenv(mkl.SETTING, set_before)
+    mkl.prepare()
+    assert os.environ.get(mkl.SETTING) == wanted
 
 
 def test_it_is_told_when_mmspec_is_imported() -> None:
     code = "import os; os.environ.pop('MKL_CBWR', None); import mmspec; print(os.environ.get('MKL_CBWR', 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == ("AUTO" if processor._vendor() == processor.AMD else "nothing")
+    assert done.stdout.strip() == ("AUTO" if mkl._vendor() == mkl.AMD else "nothing")
