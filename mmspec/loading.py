@@ -25,6 +25,7 @@ from mmspec.errors import (
     one_line,
     shorten,
 )
+from mmspec.named import rule_named
 from mmspec.registry import elsewhere, entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
@@ -166,7 +167,7 @@ def check_names(drafter: Any, rule: Any, folder: Path) -> None:
     if isinstance(drafter, str | os.PathLike):
         _place_of(drafter, family, drafters_of(folder))
     if isinstance(rule, str):
-        _rule_class(rule, family)
+        rule_named(rule, family)
 
 
 def modality_of(name: str | os.PathLike[str]) -> str:
@@ -236,7 +237,8 @@ def _place_of(drafter: str | os.PathLike[str], family: Family | CausalTarget, be
     known = names("drafters", family.modality)
     if drafter in beside or drafter in known:
         return beside.get(str(drafter))
-    return bundled().get(str(drafter)) or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
+    own = bundled().get(drafter) if isinstance(drafter, str) else None
+    return own or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
 
 
 def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -> bool:
@@ -274,19 +276,16 @@ def _kin(kind: Any, beside: Container[str]) -> str | None:
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
-    """An acceptance rule from its name, or the rule itself; one that needs to know its target (`bind`) is told."""
+    """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or the rule itself; one that needs to
+    know its target (`bind`) is told."""
     if isinstance(rule, str):
-        rule = _rule_class(rule, target)()
+        rule = rule_named(rule, target)
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
         raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
     target.check_rule(rule)
     if hasattr(rule, "bind"):
         rule.bind(target)
     return rule
-
-
-def _rule_class(rule: str, family: Family | CausalTarget) -> Any:
-    return resolve("rules", family.rules.get(rule, rule), family.modality)
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:

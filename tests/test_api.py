@@ -6,11 +6,12 @@ import logging
 import math
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,14 +24,16 @@ from PIL import Image
 from transformers import LlamaConfig
 
 import mmspec
-from mmspec import api
+from mmspec import api, loading
 from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.typical import Typical
 from mmspec.checkpoints import save_drafter
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
-from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
+from mmspec.errors import Error, InputError, MismatchError, UnknownNameError, UnsupportedError
+from mmspec.named import made
 from mmspec.text import TextStream
 
 RED = Image.new("RGB", (50, 40), "red")
@@ -275,6 +278,45 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
     assert read == ["a", "b", "c", "b"]  # a drafter of one's own is no reason to read a model anew
 
 
+def test_generate_knows_a_folder_by_its_place_and_by_when_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask() -> list[int]:
+        return mmspec.generate(None, "why", model="model", drafter="none", max_new_tokens=8).token_ids
+
+    answers = []
+    for seed, place in enumerate(("here", "there")):
+        model = tiny.tiny_llama(tmp_path / place / "model", seed)
+        monkeypatch.chdir(tmp_path / place)
+        assert ask() == mmspec.load(model, "none")(None, "why", max_new_tokens=8).token_ids
+        answers.append(ask())
+    assert answers[0] != answers[1]
+    tiny.tiny_llama(tmp_path / "there" / "model", seed=0)
+    assert ask() == answers[0]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError, match="unknown model 'model'"):
+        ask()
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_generate_reads_a_drafter_anew_once_it_was_trained_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    folder = tiny.tiny_smolvlm(tmp_path / "model")
+    target = mmspec.load(folder, "none").target
+    place = folder / "drafters" / "eagle2" if beside else tmp_path / "mine"
+    load, load_drafter = api.load, loading.load_drafter
+    models: list[Any] = []
+    drafters: list[Any] = []
+    monkeypatch.setattr(api, "load", lambda *given, **more: models.append(given) or load(*given, **more))
+    monkeypatch.setattr(loading, "load_drafter", lambda *given: drafters.append(given) or load_drafter(*given))
+    for seed in range(2):
+        save_drafter(eagle(target, seed), place, target)
+        for _ in range(2):
+            mmspec.generate(RED, QUESTION, model=folder, drafter="eagle2" if beside else place, max_new_tokens=4)
+        assert (len(models), len(drafters)) == (1, seed + 1)  # the model is not read anew
+
+
 @pytest.mark.parametrize("wrong", [{"drafter": "eagl2"}, {"acceptance": "exat"}, {"drafter": "./nowhere"}])
 def test_wrong_names_are_told_before_a_model_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]
@@ -341,6 +383,70 @@ def test_a_stream_that_is_left_lets_go_of_its_request(pipe: mmspec.Pipeline, mon
     assert [state() for state in kept] == [None, None]
     assert list(stream) == []
     assert stream.finish().token_ids == first.tokens
+
+
+def test_the_answer_of_a_stream_that_was_closed_says_so(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, left = (pipe.stream(RED, QUESTION, max_new_tokens=3) for _ in range(2))
+    list(whole)
+    first = next(left)
+    for stream in (whole, left):
+        stream.close()
+    assert whole.finish().finish == "length"
+    answer = left.finish()
+    assert (answer.token_ids, answer.finish) == (first.tokens, "closed")
+    monkeypatch.setattr(type(pipe.target), "product_of", lambda *given: pytest.fail("something was made of nothing"))
+    unread = pipe.stream([RED, None], [QUESTION, "why"], max_new_tokens=3)
+    unread.close()
+    assert [(answer.text, answer.token_ids, answer.finish) for answer in unread.finish()] == [("", [], "closed")] * 2
+
+
+def held(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Prefills from now on set `entered` and wait for `go`; `states` refers to what they made."""
+    gate = SimpleNamespace(entered=Event(), go=Event(), states=[])
+    prefill = type(pipe.target).prefill
+
+    def waiting(target: Any, *given: Any) -> Any:
+        gate.entered.set()
+        assert gate.go.wait(60)
+        state = prefill(target, *given)
+        gate.states.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(type(pipe.target), "prefill", waiting)
+    return gate
+
+
+def test_a_stream_that_is_closed_while_another_thread_steps_it_ends_after_that_step(
+    pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = held(pipe, monkeypatch)
+    stream = pipe.stream(RED, QUESTION, max_new_tokens=9)
+    with ThreadPoolExecutor(1) as pool:
+        pieces = pool.submit(list, stream)
+        assert gate.entered.wait(60)
+        try:
+            stream.close()
+        finally:
+            gate.go.set()
+        (piece,) = pieces.result()
+    answer = stream.finish()
+    assert (answer.token_ids, answer.finish) == (piece.tokens, "closed")
+    gc.collect()
+    assert [state() for state in gate.states] == [None]
+
+
+def test_threads_that_step_one_stream_take_turns(pipe: mmspec.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = pipe(RED, QUESTION, max_new_tokens=9).token_ids
+    gate = held(pipe, monkeypatch)
+    stream = pipe.stream(RED, QUESTION, max_new_tokens=9)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(next, stream)
+        assert gate.entered.wait(60)
+        second = pool.submit(next, stream)
+        wait([second], timeout=0.5)  # in vain, unless it fails
+        gate.go.set()
+        pieces = [first.result(), second.result(), *stream]
+    assert [token for piece in pieces for token in piece.tokens] == expected
 
 
 def test_an_answer_that_is_over_at_once_is_not_drafted_for(
@@ -421,6 +527,39 @@ def test_rules_come_by_name_or_as_objects(folder: Path) -> None:
         mmspec.load(folder, acceptance="exakt")
     with pytest.raises(MismatchError, match="'exact' takes every kind"):
         mmspec.load(folder, "prompt-lookup", "ratio")
+
+
+def test_rules_are_set_behind_their_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe: Any = mmspec.load(folder, acceptance="typical=0.2")
+    assert (pipe.rule.epsilon, pipe.rule.delta) == (0.2, Typical().delta)
+    pipe = pipe.with_drafter("none", acceptance="typical:delta=0.5")
+    assert (pipe.rule.epsilon, pipe.rule.delta) == (Typical().epsilon, 0.5)
+    monkeypatch.setattr(api, "read_target", lambda *given: pytest.fail("the model was read"))
+    told = {"typical=7": "epsilon in", "typical:dleta=1": "did you mean 'delta'", "exact=2": "set to 2"}
+    for wrong, problem in told.items():
+        with pytest.raises(Error, match=problem):
+            mmspec.load(folder, acceptance=wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "modality", "known"),
+    [
+        ("rule", "lantern", "neighbours", "image", "delta, k, residual"),
+        ("rule", "pcg", "groups", "speech", "size"),
+        ("drafter", "suffix", "store", "vlm", "factor, length, longest, share, total, tries"),
+        ("drafter", "hybrid", "copier", "vlm", "least, other"),
+    ],
+)
+def test_a_setting_that_no_text_can_give_is_not_known_behind_a_name(
+    kind: str, name: str, setting: str, modality: str, known: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=f"unknown setting of the {kind} {name} .{setting}.*known: {known}$"):
+        made(kind, name, {setting: "3"}, modality)
+
+
+def test_a_setting_that_is_usually_none_is_known_behind_a_name() -> None:
+    assert made("drafter", "sjd", {"window": 5}, "image").window == 5
+    assert made("drafter", "hybrid", {"other": "suffix"}, "vlm").given == "suffix"
 
 
 @pytest.mark.parametrize("dtype", ["float32", torch.float32, None])

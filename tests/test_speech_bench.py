@@ -24,7 +24,7 @@ from mmspec.benchmarks.commands.reading import words
 from mmspec.benchmarks.commands.speech import SPEECH
 from mmspec.benchmarks.figures import figures, widening
 from mmspec.benchmarks.records import Run, Sample
-from mmspec.benchmarks.rows import row, rule_of, split
+from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
@@ -32,6 +32,7 @@ from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speec
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
+from mmspec.named import rule_named
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio
 from mmspec.speech.columns import Columns
@@ -186,23 +187,23 @@ def test_rows_name_a_drafter_a_rule_and_its_knob(pipe: Any) -> None:
     assert split("ssd@beta=0.4") == ("ssd", "beta", 0.4)
     assert split("ssd") == ("ssd", "exact", None)
     with pytest.raises(UnknownNameError, match="tolerance"):
-        rule_of("tolerence=4", pipe.target)
+        rule_named("tolerence=4", pipe.target)
     with pytest.raises(InputError, match="not a number"):
-        rule_of("tolerance=much", pipe.target)
+        rule_named("tolerance=much", pipe.target)
     with pytest.raises(InputError, match="cannot be set"):
-        rule_of("exact=2", pipe.target)
+        rule_named("exact=2", pipe.target)
     with pytest.raises(InputError, match="beta in"):
-        rule_of("beta=7", pipe.target)
+        rule_named("beta=7", pipe.target)
 
 
 def test_a_name_stands_for_what_it_stands_for_in_the_target(pipe: Any) -> None:
     music = mmspec.load(musicgen(), "none", processor=tokenizer())
-    assert rule_of("exact", music.target) == "exact"
+    assert isinstance(rule_named("exact", music.target), Columns)
     for text in ("none", "none@exact"):
         assert isinstance(row(music, text).rule, Columns)
     loose = SimpleNamespace(modality="speech", rules={"exact": "tolerance"})
     for text in ("exact=4", "exact:draws=4"):
-        assert rule_of(text, loose).draws == 4
+        assert rule_named(text, loose).draws == 4
 
 
 def test_the_certainty_is_that_of_the_warped_law(pipe: Any) -> None:
@@ -338,7 +339,7 @@ def test_every_tolerant_rule_with_a_knob_is_on_the_curve(pipe: Any) -> None:
     assert told == {name for name in lossy if not name.startswith("columns")} - {"unverified"}
     for text in rows[2:]:
         _, rule, knob = split(text)
-        assert not rule_of(f"{rule}={knob:g}", pipe.target).lossless
+        assert not rule_named(f"{rule}={knob:g}", pipe.target).lossless
 
 
 def test_silence_is_all_errors_and_unjudged_is_unknown() -> None:

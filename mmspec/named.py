@@ -1,0 +1,81 @@
+"""Rules and drafters by name, perhaps with settings behind it: tolerance=4 gives the first setting of a rule,
+lantern:delta=0.1:k=50 and sjd:window=16 name theirs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+from mmspec.errors import InputError, one_line, shorten, unknown_name
+from mmspec.registry import resolve
+
+PLAIN = ("int", "float", "str", "Any")
+"""What the annotations of plain settings begin with; Any may be a name, as the other drafter of `hybrid`."""
+
+
+def rule_named(text: str, target: Any) -> Any:
+    """The rule of a text, for a target or a class of targets: what its name stands for there (`rules`).
+
+    Raises: UnknownNameError: no such rule, or setting. InputError: a setting that the rule cannot have.
+    """
+    if ":" in text:
+        name, settings = settings_of(text)
+        return made("rule", target.rules.get(name, name), settings, target.modality)
+    name, given, knob = text.partition("=")
+    kind = cast("Any", resolve("rules", target.rules.get(name, name), target.modality))
+    if not given:
+        return kind()
+    try:
+        value = int(knob) if knob.lstrip("-").isdigit() else float(knob)
+    except ValueError:
+        raise InputError(f"the knob of {shorten(text)} is not a number: write it as in tolerance=4") from None
+    try:
+        return kind(value)
+    except TypeError as error:  # a rule without a knob
+        raise InputError(f"the rule {name!r} cannot be set to {knob}: {one_line(error)}") from error
+
+
+def settings_of(text: str) -> tuple[str, dict[str, Any]]:
+    """The name before the first colon, and the settings behind it."""
+    name, *parts = text.split(":")
+    settings = {}
+    for part in parts:
+        setting, given, value = part.partition("=")
+        if not given or not value:
+            raise InputError(f"the setting {part!r} of {shorten(text)} is not valid: write it as in window=16")
+        settings[setting] = setting_value(value)
+    return name, settings
+
+
+def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
+    """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have, or that no
+    text can give. InputError: it is made of trained weights, whose settings are saved with them."""
+    maker = cast("Any", resolve(f"{kind}s", name, modality))
+    if getattr(maker, "trained", False):
+        raise InputError(f"the drafter {name} keeps the settings it was saved with: only shape= and dtype= can be told")
+    known = {each.name for each in inspect.signature(maker).parameters.values() if is_plain(each)}
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of the {kind} {name}", setting, known)
+    try:
+        return maker(**settings)
+    except TypeError as error:  # a word where a number belongs
+        told = ", ".join(f"{setting}={value}" for setting, value in settings.items())
+        raise InputError(f"the {kind} {name!r} cannot be set to {told}: {one_line(error)}") from error
+
+
+def is_plain(setting: inspect.Parameter) -> bool:
+    """Whether a setting is a number or a text, judged by its default; by its annotation where that is None."""
+    if setting.default is None:
+        return str(setting.annotation).partition(" ")[0] in PLAIN
+    return isinstance(setting.default, int | float | str)
+
+
+def setting_value(text: str) -> Any:
+    """A number where it is one, None of "none", else the text."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return None if text == "none" else text
