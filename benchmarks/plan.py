@@ -56,7 +56,7 @@ class Plan:
     dtype: str | None = None
     device: str | None = None
     shape: str | None = None
-    compile: bool = False
+    compile: bool | None = None
     judge: str | None = None
     data: dict[str, Path] = field(default_factory=dict)
 

@@ -43,8 +43,8 @@ class SpeedSettings:
     first reply; each has one of its own, or all would meet the same noise. rows: prompts that are answered together, as
     a batch. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default auto: how many tokens
     a round drafts then follows the clock (the reply does not), while with any other one it is the same in every run.
-    compile: whether our loop runs compiled forwards. data: whose questions are asked, a folder or a data set of the hub
-    (`mmspec.training.data`); None: the world's.
+    compile: whether our loop runs compiled forwards; None: as `mmspec.load` chooses. data: whose questions are asked, a
+    folder or a data set of the hub (`mmspec.training.data`); None: the world's.
     """
 
     model: str
@@ -61,7 +61,7 @@ class SpeedSettings:
     dtype: str | None = None
     device: str | None = None
     shape: str | None = None
-    compile: bool = False
+    compile: bool | None = None
     data: str | None = None
 
     def __post_init__(self) -> None:
@@ -165,13 +165,13 @@ def answering(
     ready, inputs = make(pipe), prepare(pipe, first)
     warm_up(ready, settings, inputs)
     current: tuple[int, float] | None = None
-    warm = {buffer_of(inputs, settings)}
+    warm = {buffer_of(pipe, inputs, settings)}
 
     def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
         nonlocal current
         plan, question = asked
         inputs = prepare(pipe, question)
-        if (buffer := buffer_of(inputs, settings)) not in warm:
+        if (buffer := buffer_of(pipe, inputs, settings)) not in warm:
             warm_up(ready, settings, inputs)
             warm.add(buffer)
             current = None  # what remembers replies has met this one
@@ -183,9 +183,9 @@ def answering(
     return answered
 
 
-def buffer_of(inputs: Any, settings: SpeedSettings) -> int:
+def buffer_of(pipe: Pipeline, inputs: Any, settings: SpeedSettings) -> int:
     """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled."""
-    return rounded(FRONT + inputs["input_ids"].shape[1] + settings.max_new_tokens) if settings.compile else 0
+    return rounded(FRONT + inputs["input_ids"].shape[1] + settings.max_new_tokens) if pipe.target.compiled else 0
 
 
 def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:

@@ -37,7 +37,7 @@ def loaded(settings: Loading, drafter: str) -> Pipeline:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     placed = {"dtype": settings.dtype, "device": settings.device}
-    compile = getattr(settings, "compile", False)  # not every run has that choice
+    compile = getattr(settings, "compile", False)  # runs without that choice time nothing
     return mmspec.load(settings.model, drafter, settings.acceptance, **placed, compile=compile)
 
 

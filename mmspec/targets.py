@@ -65,6 +65,8 @@ class CausalTarget:
     processor: Any = None
     compiles = True
     """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
+    compiled = False
+    """Whether it is."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
@@ -126,6 +128,7 @@ class CausalTarget:
         from mmspec.engine.engine import Engine
 
         self.decoder.engine = Engine(self.decoder, backend)
+        self.compiled = True
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """What warps the laws of a request and makes its noise."""

@@ -30,22 +30,22 @@ from mmspec.benchmarks.start import loaded
 IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
 IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd:size=14:distance=none,scd-mc@cool-sd=1.3"
 QUESTIONS, CAPTIONS = 8, 128
-CLOCKED = "Captions with clocks, of each batch size at least two batches."
+CLOCKED = "Captions that are timed, at least two batches of each size."
 JUDGED = "Captions whose pictures are judged, of each method."
-FEWER = "Default: {}, or all of --prompts where these are fewer."
+FEWER = "[default: {}, or all of --prompts where these are fewer]"
 
 
 def images(
     model: Model = "janus-mini",
     methods: Annotated[str, typer.Option(help=METHODS)] = IMAGES,
     temperature: Temperature = "1",
-    guidance: Annotated[float | None, typer.Option(help="Scale of guidance. Default: the model's own.")] = None,
+    guidance: Annotated[float | None, typer.Option(help="Scale of guidance. [default: the model's own]")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
     questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
     captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {FEWER.format(CAPTIONS)}")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
     prompts: Annotated[
-        Path | None, typer.Option(help="File of captions, one a line. Default: held-out ones of the bundled world.")
+        Path | None, typer.Option(help="File of captions, one a line. [default: held-out ones of the bundled world]")
     ] = None,
     reader: Reader = None,
     clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
@@ -57,7 +57,7 @@ def images(
     threads: Threads = 0,
     dtype: Dtype = None,
     device: Device = None,
-    compile: Compile = False,
+    compile: Compile = None,
     as_json: Json = False,
 ) -> None:
     """Pictures: tau, S and forwards of drafters and rules, whether captions are kept, how far codes and pictures drift.

@@ -40,7 +40,7 @@ def load(
     model: Annotated[
         str, typer.Option(help="Bundled name, folder or hub id of a vision-language model.")
     ] = "smolvlm-mini",
-    drafter: Annotated[str, typer.Option(help="Drafter of the demo. Default: the model's best.")] = "",
+    drafter: Annotated[str, typer.Option(help="Drafter of the demo. [default: the model's best]")] = "",
     at_once: Annotated[int, typer.Option(help="Visitors who ask at the same time, 1 to 32.")] = 20,
     requests: Annotated[int, typer.Option(help="Requests one after the other, 4 or more.")] = 200,
     max_new_tokens: MaxNewTokens = 32,

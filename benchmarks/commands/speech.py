@@ -33,12 +33,12 @@ SPEECH = (
     "eagle2:shape=7@top-k=3"
 )
 SENTENCES = 24
-MANY = f"How many sentences are said. Default: {SENTENCES}, or all of --texts where these are fewer."
+MANY = f"How many sentences are said. [default: {SENTENCES}, or all of --texts where these are fewer]"
 
 
 def speech(
     model: Model = "valle-mini",
-    methods: Annotated[str | None, typer.Option(help=f"{METHODS} Default: of {SPEECH} what the model has.")] = None,
+    methods: Annotated[str | None, typer.Option(help=f"{METHODS} [default: of {SPEECH} what the model has]")] = None,
     temperature: Temperature = "1",
     questions: Annotated[int | None, typer.Option("--sentences", "--questions", help=MANY)] = None,
     max_new_tokens: MaxNewTokens = 320,
@@ -46,16 +46,14 @@ def speech(
     repeats: Repeats = 1,
     seed: Seed = 0,
     curve: Annotated[bool, typer.Option("--curve", help="Add every tolerant rule at several settings.")] = False,
-    texts: Annotated[Path | None, typer.Option(help="File of sentences, one a line. Default: held-out ones.")] = None,
-    listener: Annotated[
-        Path | None, typer.Option(help="Folder of the listener. Default: the one of the model.")
-    ] = None,
+    texts: Annotated[Path | None, typer.Option(help="File of sentences, one a line. [default: held-out ones]")] = None,
+    listener: Annotated[Path | None, typer.Option(help="Folder of the listener. [default: the model's own]")] = None,
     plot: Plot = True,
     out: Out = None,
     threads: Threads = 0,
     dtype: Dtype = None,
     device: Device = None,
-    compile: Compile = False,
+    compile: Compile = None,
     as_json: Json = False,
 ) -> None:
     """Speech: tau and S of drafters and rules, the words and the voice that a listener hears, time to first audio.

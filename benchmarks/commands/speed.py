@@ -73,7 +73,7 @@ def speed(
     table: Table = None,
     config: Config = None,
     shape: Shape = None,
-    compile: Compile = False,
+    compile: Compile = None,
     ray: Ray = None,
     workers: Workers = 0,
     as_json: Json = False,

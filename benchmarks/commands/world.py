@@ -172,7 +172,7 @@ def classes(
     drafters: Annotated[
         str | None,
         typer.Option(
-            help=f"Separated by commas; the first is held against the others. Default: of {CLASSES} what the model has."
+            help=f"Separated by commas; the first is held against the rest. [default: of {CLASSES} what the model has]"
         ),
     ] = None,
     questions: Questions = 32,
@@ -211,7 +211,7 @@ def classes(
 def ablations(
     model: Model = "smolvlm-mini",
     drafters: Annotated[
-        str | None, typer.Option(help=f"Trained ones, separated by commas. Default: of {ABLATED} what the model has.")
+        str | None, typer.Option(help=f"Trained ones, separated by commas. [default: of {ABLATED} what the model has]")
     ] = None,
     questions: Questions = 32,
     shape: FixedShape = "own",
