@@ -16,10 +16,14 @@ SHOWN = ("smolvlm-mini", "janus-mini", "valle-mini")
 @app.command(epilog="Try: mmspec demo --open   Then click on an example, and on Race.")
 def demo(
     model: Annotated[
-        str, typer.Option(help="Bundled names (mmspec models), folders or hub ids, separated by commas; a tab each.")
+        str,
+        typer.Option(
+            help="Bundled names (mmspec models), folders or hub ids, separated by commas; a tab each. [default: "
+            "smolvlm-mini, janus-mini, valle-mini]"
+        ),
     ] = "",
     drafters: Annotated[
-        str, typer.Option(help="Drafters of the first model, separated by commas; those that fit it unless given.")
+        str, typer.Option(help="Drafters of the first model, separated by commas. [default: those that fit it]")
     ] = "",
     host: Annotated[
         str, typer.Option(help="Address to listen on. 0.0.0.0 lets other computers in; there is no login.")

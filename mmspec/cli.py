@@ -31,10 +31,17 @@ if TYPE_CHECKING:
 HELP = ["-h", "--help"]
 """What asks for help, of every command."""
 
+EXAMPLES = """\b
+Try:
+  mmspec generate vlm/samples/chart.png "Describe this picture in detail." --compare
+  mmspec train drafter --target smolvlm-mini --out my-drafter
+  mmspec bench --questions 8 --repeats 1 --no-memory
+"""
+
 app = typer.Typer(
     name="mmspec",
     help="Speculative decoding for models that see, draw and speak: the same answer, sooner.",
-    epilog="Try: mmspec generate chart.png 'Which bar is the tallest?' --compare",
+    epilog=EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,12 +50,12 @@ app = typer.Typer(
 )
 
 DELEGATED = {
-    "train": "Train a bundled model or a drafter. Example: mmspec train --help",
-    "datastore": "Build a datastore for the drafter that retrieves. Example: mmspec datastore build --help",
-    "convert": "Make safetensors of a published drafter's pickled weights. Example: mmspec convert --help",
-    "export": "Write a trained drafter for vLLM and others. Example: mmspec export --help",
-    "demo": "Show speculative decoding in a browser. Example: mmspec demo --help",
-    "bench": "Measure tau, speed-up and equality of drafters. Example: mmspec bench --help",
+    "train": "Train drafters, or a bundled model. Example: mmspec train drafter --target smolvlm-mini --out my-drafter",
+    "datastore": "Build a datastore that drafts are copied from. Example: mmspec datastore build my-texts --out store",
+    "convert": "Unpickle a published drafter. Example: mmspec convert yuhuili/EAGLE-Vicuna-7B-v1.3 --out eagle-vicuna",
+    "export": "Write a drafter as vLLM reads it. Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out mine",
+    "demo": "Show speculative decoding in a browser. Example: mmspec demo --open",
+    "bench": "Measure drafters: tau, speed-up, equality. Example: mmspec bench --questions 8 --repeats 1 --no-memory",
 }
 
 TELLING = 30
@@ -89,9 +96,12 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A question; - reads it from standard input.")] = "",
     model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
     drafter: Annotated[
-        str | None, typer.Option(help="Method (mmspec drafters), folder or hub id; the model's best.")
+        str | None,
+        typer.Option(help="Method (mmspec drafters), folder or hub id. [default: the best that the model has]"),
     ] = None,
-    acceptance: Annotated[str, typer.Option(help="Acceptance rule (mmspec rules); some are lossy.")] = "exact",
+    acceptance: Annotated[
+        str, typer.Option(help="Rule (mmspec rules), perhaps with a setting, as in tolerance=4; some are lossy.")
+    ] = "exact",
     shape: Annotated[
         str,
         typer.Option(
@@ -100,49 +110,79 @@ def generate(
         ),
     ] = "auto",
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens to emit, 1 or more; 128, or what the model makes a whole of.")
+        int | None,
+        typer.Option(help="Most tokens to emit. [default: 128 of words, a whole picture, 30 seconds of speech]"),
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the model's own unless given.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k best tokens; 0 is off.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from this share of the mass, above 0 to 1.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Least share of the best token's probability, 0 to 1.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages repetition.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 takes the likeliest token each time. [default: the model's own]")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample from the k best tokens; 0 is off. [default: the model's own]")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Sample from this share of the mass, above 0 to 1. [default: the model's own]"),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Least share of the best token's probability, 0 to 1. [default: the model's own]"),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1 discourages repetition. [default: the model's own]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
     n: Annotated[int, typer.Option("--n", help="Answers, decoded together; files are numbered: picture-1.png ...")] = 1,
     guidance: Annotated[
-        float | None, typer.Option(help="Image models: how strongly the prompt steers; 1 is off.")
+        float | None,
+        typer.Option(help="Image models: how strongly the prompt steers; 1 is off. [default: the model's own]"),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="MAR: in how many steps a picture is revealed.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="MAR: in how many steps a picture is revealed. [default: the model's own]")
+    ] = None,
     voice: Annotated[
         str | None,
-        typer.Option(help="Speech models: a voice's name, or a WAV file of a second; of Whisper the speech."),
+        typer.Option(
+            help="Speech models: a voice's name, or a WAV file of a second; of Whisper the speech. [default: the first "
+            "voice]"
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Such as cpu or cuda; a CUDA device if there is one.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda. [default: a CUDA device if there is one]")
+    ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Of the model's weights, such as bfloat16; float32 on a CPU, else as they lie.")
+        str | None,
+        typer.Option(help="Of the model's weights, such as bfloat16. [default: float32 on a CPU, else as stored]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File of what was drawn (.png) or said (.wav).")] = None,
     compile: Annotated[
         bool | None,
         typer.Option(
             "--compile/--no-compile",
-            help="Verify with compiled forwards; the first answer waits for them. Default: on CUDA.",
+            help="Verify with compiled forwards; the first answer waits for them. [default: on CUDA]",
         ),
     ] = None,
     drafter_dtype: Annotated[
         str | None,
-        typer.Option(help="Of the drafter's weights: int8, bfloat16, float16 or float32; as the model's."),
+        typer.Option(help="Of the drafter's weights: int8, bfloat16, float16 or float32. [default: as the model's]"),
     ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Decode one token at a time, too; check and time.")
     ] = False,
-    stream: Annotated[bool | None, typer.Option(help="Print words as they come; so it is on a terminal.")] = None,
+    stream: Annotated[bool | None, typer.Option(help="Print words as they come. [default: on a terminal]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question about pictures, or about none; draw, or say, what the prompt tells.
 
-    Example: mmspec generate chart.png "Which bar is the tallest?" --compare
+    The bundled models know the synthetic world that they were trained on, and nothing else: for photos name a model of
+    your own, a folder or a hub id.
+
+    \b
+    Examples: a bundled model, one of your own, a picture, speech
+      mmspec generate vlm/samples/chart.png "Describe this picture in detail." --compare
+      mmspec generate photo.jpg "What is this?" --model HuggingFaceTB/SmolVLM2-2.2B-Instruct --drafter recycling
+      mmspec generate "two green stars on sky" --model janus-mini --out picture.png
+      mmspec generate "the red bar is the tallest." --model valle-mini --voice bella --out speech.wav
     """
     if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
         raise InputError(_without_prompt(list(map(str, images or ())), prompt))

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import tiny
+import typer
 from PIL import Image
 
 import mmspec
@@ -251,11 +253,35 @@ def test_unknown_commands_and_options_are_usage_errors(run: Run) -> None:
     assert "No such option" in run("generate", "--temprature", "1", "why")[2]
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["drafters"], ["info"]])
+def every_command() -> list[list[str]]:
+    """The words of every command and sub-command; `bench speed` is `bench` itself, whose example it shows."""
+    found: list[list[str]] = [[], ["generate"], ["models"], ["drafters"], ["rules"], ["info"]]
+    for name in registry.names("commands"):
+        group = typer.main.get_command(cast("typer.Typer", registry.resolve("commands", name)))
+        found += [[name], *([name, part] for part in getattr(group, "commands", ()) if part != "speed")]
+    return [*found, ["train", "target", "smolvlm-mini"]]
+
+
+@pytest.mark.parametrize("command", every_command(), ids=lambda command: " ".join(["mmspec", *command]))
 def test_help_teaches_by_example(run: Run, command: list[str]) -> None:
     status, out, _ = run(*command, "--help")
     assert status == 0
-    assert "mmspec " + (command or ["generate"])[0] in out.partition("\n")[2]
+    assert " ".join(["mmspec", *(command or ["generate"])]) in " ".join(out.partition("\n")[2].split())
+
+
+def test_examples_stand_on_lines_of_their_own(run: Run) -> None:
+    lines = [line.strip() for line in run("generate", "--help")[1].splitlines()]
+    assert 'mmspec generate vlm/samples/chart.png "Describe this picture in detail." --compare' in lines
+    assert sum(line.startswith("mmspec generate ") for line in lines) == 4
+    assert (Path(__file__).parents[1] / "vlm" / "samples" / "chart.png").is_file()
+
+
+def test_help_on_a_target_tells_defaults(run: Run) -> None:
+    out = " ".join(run("train", "target", "valle-mini", "--help")[1].split())
+    assert "CPU threads [default: 2]" in out
+    assert "bfloat16 autocast [default: True]" in out
+    assert "None" not in out
+    assert "(default:" not in out
 
 
 def test_commands_of_other_distributions_get_their_arguments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

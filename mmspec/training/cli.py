@@ -14,6 +14,7 @@ import typer
 
 app = typer.Typer(
     help="Train drafters, and the bundled models again.",
+    epilog="Try: mmspec train drafter --target smolvlm-mini --out my-drafter",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -26,11 +27,16 @@ NOT_OF_RECIPES = (
 )  # fmt: skip
 """Options of `mmspec train drafter` that say what to learn from, how often to look, and where; every other one is a
 setting of recipes."""
+EAGLES = "eagle, eagle2, hass, msd, vispec, hivis, dream, specvlm, sjd-eagle"
+LLAMAS = "spd, massv, spec-llava, ibed, tabed"
+HEADS = "medusa, hydra, hydra++, vadusa, vadusa-joint, mtp-viterbi"
+"""Methods that have a setting in common, as its help names them."""
 
 
 @app.command()
 def drafter(
     context: typer.Context,
+    # what to learn from
     target: Annotated[
         str, typer.Option(help="Bundled name, folder or hub id of the model to draft for.")
     ] = "smolvlm-mini",
@@ -47,10 +53,32 @@ def drafter(
     data: Annotated[
         str,
         typer.Option(
-            help='"miniworld", a folder with *.jsonl lines {"image": "a.png", "prompt": "..."} (of speech '
-            '{"prompt": "...", "voice": "..."}), or a data set of the hub: owner/name, or owner/name:split.'
+            help="Questions to learn from. miniworld is the synthetic world that the bundled models know; a target "
+            "that is not bundled wants questions of its own: a folder with *.jsonl files of lines "
+            '{"image": "a.png", "prompt": "..."} (of speech {"prompt": "...", "voice": "..."}), or a data set of the '
+            "hub, owner/name or owner/name:split."
         ),
     ] = "miniworld",
+    questions: Annotated[
+        int | None, typer.Option(help="How many of them. [default: 3000 of miniworld, else all]")
+    ] = None,
+    held_out: Annotated[int, typer.Option(help="Questions kept apart, on which the drafter is measured.")] = 16,
+    answers: Annotated[
+        str, typer.Option(help='Whose answers: "target" (what the target itself says) or "data" (the data\'s own).')
+    ] = "target",
+    sampled: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the target's answers that are sampled, at temperature 1, of pictures and speech as the "
+            "checkpoint samples; the others are greedy. [default: 0.5; 1 of pictures and speech]"
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(help="Where an answer of the target is cut. [default: 160; 256 of speech; whole pictures]"),
+    ] = None,
+    answer_batch: Annotated[int, typer.Option(help="Questions that the target answers together.")] = 32,
+    # the run
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the drafter; of several, folder of their folders. [default: RUN/METHOD-drafter]"),
@@ -58,116 +86,28 @@ def drafter(
     run: Annotated[
         Path | None, typer.Option(help="Folder of answers and checkpoints; reused. [default: runs/drafters/TARGET]")
     ] = None,
-    questions: Annotated[int | None, typer.Option(help="How many. [default: 3000 of miniworld, else all]")] = None,
-    answers: Annotated[str, typer.Option(help='Whose: "target" (regenerated) or "data" (the data\'s own).')] = "target",
-    sampled: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of regenerated answers at temperature 1, of pictures and speech as the checkpoint samples; "
-            "others are greedy. [default: 0.5; 1 of pictures and speech]"
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Where a regenerated answer is cut. [default: 160; 256 of speech; whole pictures]"),
-    ] = None,
-    answer_batch: Annotated[int, typer.Option(help="Questions that the target answers together.")] = 32,
-    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Answers per update.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Peak learning rate of matrices.")] = None,
-    warm_steps: Annotated[
-        int | None, typer.Option(help="spd: updates on the data's own answers before; 0 with --start.")
-    ] = None,
-    warm_questions: Annotated[int | None, typer.Option(help="spd: questions of that warm-up.")] = None,
-    unroll: Annotated[
-        int | None, typer.Option(help="eagle to eagle3, hass, msd to specvlm: steps on the head's own estimates.")
-    ] = None,
-    decay: Annotated[float | None, typer.Option(help="Weight of a level relative to the one before.")] = None,
-    feature_weight: Annotated[
-        float | None,
-        typer.Option(help="eagle, eagle2, hass, msd to specvlm: of the distance to the target's features."),
-    ] = None,
-    law_weight: Annotated[
-        float | None,
-        typer.Option(help="The same, and spd and massv with its kin: of the cross-entropy to the target's law."),
-    ] = None,
-    token_weight: Annotated[float | None, typer.Option(help="spd: of the cross-entropy to the tokens.")] = None,
-    top: Annotated[int | None, typer.Option(help="hass: how many of the likeliest tokens count once more.")] = None,
-    top_weight: Annotated[float | None, typer.Option(help="hass: how much they count.")] = None,
-    noise: Annotated[
-        float | None, typer.Option(help="eagle, eagle2, hass, msd to specvlm: on the features, relative to their size.")
-    ] = None,
-    intermediate: Annotated[
-        int | None,
-        typer.Option(
-            help="eagle to eagle3, hass, dflash, dspark, msd to specvlm: width of the MLP. [default: the target's]"
-        ),
-    ] = None,
-    words: Annotated[int | None, typer.Option(help="eagle3: size of the draft vocabulary.")] = None,
-    draft_vocabulary: Annotated[
-        int | None,
-        typer.Option(help="Methods on the target's features: draft the N words alone that the answers use most."),
-    ] = None,
-    levels: Annotated[int | None, typer.Option(help="medusa, hydra, hydra++: heads, one per level.")] = None,
-    exit_layer: Annotated[int | None, typer.Option(help="kangaroo: layers of the target that draft.")] = None,
-    block: Annotated[int | None, typer.Option(help="dflash, dspark: slots of a block.")] = None,
-    anchors: Annotated[int | None, typer.Option(help="dflash, dspark: blocks per answer and update.")] = None,
-    layers: Annotated[
-        int | None, typer.Option(help="spd, dflash, dspark: of the drafter; medusa, hydra, hydra++: of each head.")
-    ] = None,
-    alone: Annotated[
-        bool | None,
-        typer.Option("--alone/--no-alone", help="dspark: its head learns alone; then the weights serve dflash, too."),
-    ] = None,
-    untold: Annotated[
-        float | None,
-        typer.Option(help="dspark: weight of the loss of slots told nothing; above 0 the weights serve dflash, too."),
-    ] = None,
-    width: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
-    heads: Annotated[int | None, typer.Option(help="spd, massv and its kin: of the Llama.")] = None,
-    queries: Annotated[
-        int | None, typer.Option(help="vispec, specvlm: vectors per picture; in vispec 0 leaves the adaptor out.")
-    ] = None,
-    ratio: Annotated[int | None, typer.Option(help="specvlm: image slots per vector of a compressed picture.")] = None,
-    global_feature: Annotated[
-        bool | None,
-        typer.Option("--global-feature/--no-global-feature", help="vispec: tell one of them to all later slots."),
-    ] = None,
-    keep: Annotated[float | None, typer.Option(help="dream: share of a prompt's image slots that it reads.")] = None,
-    middle_weight: Annotated[
-        float | None, typer.Option(help="dream: of the distance to the sharpest early layer's hidden states.")
-    ] = None,
-    text_share: Annotated[
-        float | None, typer.Option(help="msd: of the run that shows no pictures; 0 shows them from the start.")
-    ] = None,
-    projector_share: Annotated[
-        float | None, typer.Option(help="massv and its kin: of the run, in which the MLP learns alone.")
-    ] = None,
-    head_weight: Annotated[
-        float | None, typer.Option(help="vadusa-joint: of the heads' loss beside the target's own.")
-    ] = None,
-    trunk_pace: Annotated[
-        float | None, typer.Option(help="vadusa-joint: rate of the target relative to that of the heads.")
-    ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             help="Begin with the weights of this drafter, a folder or hub id; of several methods a folder of their "
-            "folders. It may be that of another target of the same shape, for dspark that of dflash. [default: new]"
+            "folders. It may be that of another target of the same shape, for dspark that of dflash. [default: new "
+            "weights]"
         ),
     ] = None,
-    held_out: Annotated[int, typer.Option(help="Questions for validation.")] = 16,
-    validate_every: Annotated[int, typer.Option(help="Updates between measurements of tau.")] = 100,
+    validate_every: Annotated[
+        int, typer.Option(help="Updates between measurements of tau, the tokens per forward of the target.")
+    ] = 100,
     save_every: Annotated[int, typer.Option(help="Updates between checkpoints.")] = 50,
     patience: Annotated[
-        int, typer.Option(help="Measurements without a better tau before training stops; the best weights are kept.")
+        int,
+        typer.Option(
+            help="Measurements without a better tau before training stops; the best weights are kept. 0: never."
+        ),
     ] = 0,
-    accumulate: Annotated[int, typer.Option(help="Batches per update.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: a CUDA device if there is one]")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed precision.")] = False,
     memory: Annotated[float, typer.Option(help="GB of the target's hidden states kept in memory.")] = 4.0,
     disk: Annotated[float, typer.Option(help="GB of them kept on disk, in the run's folder.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of weights, data, noise and answers.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: the model's own choice]")] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -175,12 +115,185 @@ def drafter(
             "this machine; training itself stays here. Needs the extra `ray`."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(help="On Ray, each with the target. 0: one per GPU, without GPUs two.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Workers on Ray, each with the target. 0: one per GPU, without GPUs two.")
+    ] = 0,
+    # what all methods have
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Updates. [default: 500; {LLAMAS}, ssd 600; msd, vispec, hivis, dream, specvlm 400; of models that "
+            "draw 300]"
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(help=f"Answers per update. [default: 32; {LLAMAS}, ssd 64; of models that draw 8]"),
+    ] = None,
+    accumulate: Annotated[int, typer.Option(help="Batches per update.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate of matrices. [default: 0.02; ssd 0.005]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, data, noise and answers.")] = 0,
+    # what some methods have
+    decay: Annotated[
+        float | None,
+        typer.Option(
+            help=f"All but {LLAMAS} and ssd: weight of each further token of a draft beside the one before. [default: "
+            "0.8; hass 1]"
+        ),
+    ] = None,
+    draft_vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            help=f"All but {LLAMAS} and ssd, for models of words: draft the N words alone that the answers use most. "
+            "[default: all words]"
+        ),
+    ] = None,
+    unroll: Annotated[
+        int | None,
+        typer.Option(
+            help=f"eagle3, {EAGLES}: steps on the head's own estimates. [default: eagle2, eagle3 5; eagle 1; hass, "
+            "dream 3; msd, vispec, hivis, specvlm 4; of models that draw 3]"
+        ),
+    ] = None,
+    intermediate: Annotated[
+        int | None,
+        typer.Option(help=f"eagle3, {EAGLES}, dflash, dspark: width of the MLP. [default: the target's]"),
+    ] = None,
+    feature_weight: Annotated[
+        float | None,
+        typer.Option(
+            help=f"{EAGLES}: weight of the distance to the target's features. [default: 0.1; dream 0.2; hass 1; eagle "
+            "1, of models that draw 0.1]"
+        ),
+    ] = None,
+    law_weight: Annotated[
+        float | None,
+        typer.Option(
+            help=f"{EAGLES}, {LLAMAS}, ssd: weight of the cross-entropy to the target's law, its probabilities of "
+            "every token. [default: 1; hass 0.1; eagle 0.1, of models that draw 1]"
+        ),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(help=f"{EAGLES}: noise on the features, relative to their size. [default: 0.1]"),
+    ] = None,
+    words: Annotated[
+        int | None, typer.Option(help="eagle3: size of its own draft vocabulary, of common words. [default: 32000]")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(help="hass: how many of the likeliest tokens count once more. [default: 10]")
+    ] = None,
+    top_weight: Annotated[float | None, typer.Option(help="hass: how much they count. [default: 1]")] = None,
+    levels: Annotated[
+        int | None,
+        typer.Option(
+            help=f"{HEADS}: how many heads, one per token ahead. [default: medusa, hydra, hydra++ 5; the others 4]"
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            help=f"{LLAMAS}, ssd, dflash, dspark: layers of the drafter; {HEADS}: layers of each head. [default: "
+            f"{LLAMAS} 2; ssd 1; dflash, dspark one in eight of the target's, 1 to 5; hydra, hydra++ 2, other heads 1]"
+        ),
+    ] = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="kangaroo: layers of the target that draft. [default: one in fifteen, at least one]"),
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="dflash, dspark: slots of a block, drafted in one pass. [default: 8]")
+    ] = None,
+    anchors: Annotated[
+        int | None, typer.Option(help="dflash, dspark: blocks per answer and update. [default: 16]")
+    ] = None,
+    alone: Annotated[
+        bool | None,
+        typer.Option(
+            "--alone/--no-alone",
+            help="dspark: its head learns alone; then the weights serve dflash, too. [default: no-alone]",
+        ),
+    ] = None,
+    untold: Annotated[
+        float | None,
+        typer.Option(
+            help="dspark: weight of the loss of slots told nothing; above 0 the weights serve dflash, too. [default: 0]"
+        ),
+    ] = None,
+    warm_steps: Annotated[
+        int | None,
+        typer.Option(
+            help=f"{LLAMAS}, ssd: first updates, on the data's own answers. [default: 300; ssd 0; with --start 0]"
+        ),
+    ] = None,
+    warm_questions: Annotated[
+        int | None, typer.Option(help=f"{LLAMAS}, ssd: questions of that warm-up. [default: 8000; ssd 0]")
+    ] = None,
+    token_weight: Annotated[
+        float | None,
+        typer.Option(help=f"{LLAMAS}, ssd: weight of the cross-entropy to the answers' tokens. [default: 0.1]"),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help=f"{LLAMAS}: width of the small Llama that drafts. [default: 128]")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help=f"{LLAMAS}: its attention heads. [default: 4]")] = None,
+    projector_share: Annotated[
+        float | None,
+        typer.Option(
+            help="massv, spec-llava, ibed, tabed: share of the run in which the MLP that passes pictures on learns "
+            "alone. [default: 0.15]"
+        ),
+    ] = None,
+    text_share: Annotated[
+        float | None,
+        typer.Option(help="msd: share of the run that shows no pictures; 0 shows them from the start. [default: 0.5]"),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            help="vispec, specvlm: vectors per picture; in vispec 0 leaves the adaptor out. [default: vispec 2; "
+            "specvlm 4]"
+        ),
+    ] = None,
+    global_feature: Annotated[
+        bool | None,
+        typer.Option(
+            "--global-feature/--no-global-feature",
+            help="vispec: tell one of these vectors to all later slots. [default: global-feature]",
+        ),
+    ] = None,
+    ratio: Annotated[
+        int | None, typer.Option(help="specvlm: image slots per vector of a compressed picture. [default: 4]")
+    ] = None,
+    keep: Annotated[
+        float | None, typer.Option(help="dream: share of a prompt's image slots that it reads. [default: 0.75]")
+    ] = None,
+    middle_weight: Annotated[
+        float | None,
+        typer.Option(help="dream: weight of the distance to the sharpest early layer's hidden states. [default: 0.2]"),
+    ] = None,
+    head_weight: Annotated[
+        float | None,
+        typer.Option(help="vadusa-joint: weight of the heads' loss beside the target's own. [default: 0.6]"),
+    ] = None,
+    trunk_pace: Annotated[
+        float | None,
+        typer.Option(help="vadusa-joint: rate of the target relative to that of the heads. [default: 0.25]"),
+    ] = None,
 ) -> None:
-    """Train drafters and write each, with a model card, to a folder; the same command goes on where it was interrupted.
+    """Train drafters. Each goes, with a model card, to a folder; the same command goes on where it was interrupted.
     With several GPUs: accelerate launch -m mmspec train drafter ...
 
-    Example: mmspec train drafter --target smolvlm-mini --method eagle2 --out my-drafter
+    The options say what to learn from, then where and how to run, then what all methods have. Those at the end begin
+    with the methods that have them; other methods refuse them.
+
+    \b
+    Examples: nine minutes on two cores; a model and pictures of your own; begun with the drafter of another model
+      mmspec train drafter --target smolvlm-mini --questions 1200 --steps 220 --out my-drafter
+      mmspec train drafter --target HuggingFaceTB/SmolVLM2-2.2B-Instruct --data my-pictures --out my-eagle
+      mmspec train drafter --target llava-next-mini --start vlm/checkpoints/smolvlm-mini/drafters/eagle2 --out other
     """
     from mmspec.training.loop import require_training
 
@@ -190,7 +303,7 @@ def drafter(
     import torch
 
     import mmspec
-    from mmspec.checkpoints import quiet
+    from mmspec.checkpoints import HUB_ID, quiet
     from mmspec.errors import InputError
     from mmspec.spread import read_where, spread_over
     from mmspec.training.answers import AnswerOptions, served
@@ -235,8 +348,9 @@ def drafter(
         start,
         answers=how,
     )
-    name = Path(target).name
-    home = run or Path("runs/drafters") / name
+    short = Path(target).name
+    name = target if HUB_ID.fullmatch(target) and not Path(target).is_dir() else short  # as `mmspec.load` finds it
+    home = run or Path("runs/drafters") / short
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
         folders = [out]
@@ -255,7 +369,12 @@ def drafter(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bundled name.")]) -> None:
-    """Train a bundled checkpoint from nothing. Its options are listed by: mmspec train target smolvlm-mini --help
+    """Train a bundled model again. smolvlm-mini, janus-mini, mar-mini and valle-mini learn from nothing;
+    llava-next-mini, pixtral-mini and gemma3-mini begin with the decoder and the words of smolvlm-mini (gemma3-mini with
+    its matrices, translated) and, but for pixtral-mini, its vision tower. With --start a finished model of one's own
+    learns on. janus-reader and valle-listener judge pictures and speech.
+
+    What a model's options are: mmspec train target smolvlm-mini --help
 
     Example: mmspec train target smolvlm-mini --out my-mini
     """

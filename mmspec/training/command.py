@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import re
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,22 @@ import torch
 
 from mmspec.errors import InputError
 from mmspec.training.processes import check_alone
+
+ASKED = re.compile(r":\s+`mmspec train target [^`]+--help`")
+"""How the docstrings of these commands say where this help is: who reads it has asked."""
+
+
+class TargetHelp(HelpFormatter):
+    """Keeps paragraphs apart, and tells defaults as the other commands do."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.strip().split("\n\n"))
+
+    def _get_help_string(self, action: Action) -> str | None:
+        told = (action.help or "").removesuffix(" (default: %(default)s)")  # of flags with a --no- form
+        silent = action.default is None or action.default is False or action.default is SUPPRESS
+        return told if silent else f"{told} [default: %(default)s]"
 
 
 def target_parser(
@@ -19,11 +36,16 @@ def target_parser(
 
     Args: name: of the model. about: the command's help. made: what it makes. run: what --run is.
     """
-    parser = ArgumentParser(prog=f"mmspec train target {name}", description=about)
+    parser = ArgumentParser(
+        prog=f"mmspec train target {name}",
+        description=about and ASKED.sub("", about),
+        epilog=f"Example: mmspec train target {name} --out my-{name}",
+        formatter_class=TargetHelp,
+    )
     parser.add_argument("--out", type=Path, required=True, help=f"folder of the finished {made}")
     parser.add_argument("--run", type=Path, default=Path("runs", name), help=run)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and data")
     return parser
 
 
