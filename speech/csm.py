@@ -17,19 +17,23 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache, PreTrainedConfig
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
 from mmspec.prompts import padded
+from mmspec.registry import name_of, names
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.refusals import check_no_history, check_texts_alone
-from mmspec.speech.speaking import LONGEST_S, Speaking
+from mmspec.speech.speaking import LONGEST_S
 from mmspec.stopping import TextStop
-from mmspec.targets import check_served, unpad
+from mmspec.targets import CausalTarget, check_served, unpad
+
+DRAFTERS = ("depth", "prompt-lookup", "none")
+"""Of all drafters that have a name, those whose drafts are always chains, and are made of codes alone."""
 
 
 @dataclass
@@ -54,12 +58,18 @@ class CsmState(State):
     heard: list[Tensor] = field(default_factory=list, kw_only=True)  # of this round: backbone states of rows that ended
 
 
-class Csm(Speaking):
+class Csm(CausalTarget):
     """A CSM checkpoint. See `mmspec.loading.Family`."""
 
     hf = ("CsmForConditionalGeneration", "CsmProcessor")
+    modality = "speech"
+    makes = "sound"
     usual_drafter = "depth"
     compiles = False
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model)
+        self.tokenizer = None  # what is emitted are codes, no words
 
     def adopt(self, processor: Any) -> None:
         """See `CausalTarget`. Besides, say where the depth decoder would draw otherwise than the backbone."""
@@ -70,6 +80,16 @@ class Csm(Speaking):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of CSM."""
         return config.model_type == "csm"
+
+    @classmethod
+    def check_drafter(cls, drafter: Any) -> None:
+        """Drafters that have a name must be of `DRAFTERS`; of others `verify` sees whether they draft chains."""
+        name = name_of("drafters", drafter, cls.modality)
+        if name in names("drafters") and name not in DRAFTERS:
+            raise MismatchError(
+                f"the drafter {name!r} does not draft for CSM, which takes chains that are made of codes alone: use "
+                "'depth', 'prompt-lookup' or 'none'"
+            )
 
     @property
     def codebooks(self) -> int:
@@ -106,7 +126,7 @@ class Csm(Speaking):
         check_texts_alone("CSM", images, voice)
         tokenizer = getattr(processor, "tokenizer", processor)
         rows = [tokenizer(f"[0]{text}")["input_ids"] for text in texts]
-        return padded(rows, self.tokenizer.pad_token_id or 0)
+        return padded(rows, tokenizer.pad_token_id or 0)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> Any:
         """Read the prompts and draw the first code of the first frame.
@@ -149,9 +169,7 @@ class Csm(Speaking):
         if not torch.equal(
             draft.parents, torch.arange(-1, draft.size - 1, device=draft.parents.device).expand_as(draft.parents)
         ):
-            raise MismatchError(
-                "CSM takes chains, and this draft is a tree: use drafter='depth', or shape=Shape(depth)"
-            )
+            raise MismatchError("CSM takes chains, and this draft is a tree: use 'depth', 'prompt-lookup' or 'none'")
         # what follows the last code of a frame needs the backbone, so nodes beyond it are none
         within = draft.depth <= torch.tensor(self.reach(state), device=draft.depth.device)[:, None]
         draft.valid = within if draft.valid is None else within & draft.valid
@@ -232,9 +250,6 @@ class Csm(Speaking):
         codes = codes.clamp(max=codec.config.codebook_size - 1)  # the model has ids for padding that the codec has not
         samples = codec.decode(codes).audio_values[0, 0].float().clamp(-1, 1).cpu().numpy()
         return {"audio": Audio(samples, codec.config.sampling_rate)}
-
-    def sounding(self, inputs: dict[str, Any], row: int) -> None:
-        """Sound is made at the end."""
 
 
 class FrameStop(TextStop):

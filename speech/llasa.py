@@ -21,7 +21,7 @@ from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
-from mmspec.speech.speaking import Speaking
+from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.speech.text import code_token
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,11 @@ class Llasa(Speaking):
                 "LlasaProcessor(tokenizer, codec)) with an Xcodec2Model gives both)"
             )
         super().adopt(processor if speaks else None)
+
+    @property
+    def budget(self) -> int:
+        """Codes of LONGEST_S seconds, also where no codec makes sound of them."""
+        return int(LONGEST_S * (self.processor or LlasaProcessor(self.tokenizer)).frames_per_second)
 
     def ends(self) -> list[int]:
         """The end of the speech, and what the generation config says."""

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
 from mmspec.speech.speaking import LONGEST_S
+
+TEXT_TOKENS = 512
+"""What T5 was trained to read, where its configuration does not say: its positions are relative and have no end."""
 
 
 class Musicgen(Delayed):
@@ -57,7 +61,10 @@ class Musicgen(Delayed):
 
     @torch.no_grad()
     def track(self, row: list[int], total: int, scale: float) -> Track:
-        """A row whose text [T] has been read."""
+        """See `Delayed`. Raises: InputError: a text that is longer than those that the encoder was trained on."""
+        most = getattr(self.model.config.text_encoder, "n_positions", TEXT_TOKENS)
+        if len(row) > most:
+            raise InputError(f"the text has {len(row)} tokens, the model reads {most}: shorten it")
         ids = torch.tensor([row], device=self.model.device)
         text = self.model.text_encoder(input_ids=ids).last_hidden_state
         mask = torch.ones_like(ids)

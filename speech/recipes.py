@@ -12,7 +12,6 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import MismatchError
 from mmspec.speech.pretrain.texts import sentences
-from mmspec.speech.speaking import Speaking
 from mmspec.speech.ssd import SSD, shortened, upper_layers
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi
@@ -24,7 +23,7 @@ from mmspec.training.spd import SpdRecipe
 
 def check_speaks(method: str, target: Any) -> None:
     """Raise MismatchError unless a target speaks with a Llama."""
-    if not isinstance(target, Speaking):
+    if not isinstance(getattr(target, "speaker", None), LlamaForCausalLM):
         raise MismatchError(f"{method} needs a target that speaks with a Llama, not a {type(target.model).__name__}")
 
 

@@ -26,7 +26,7 @@ LONGEST_S = 30.0
 
 
 class Speaking(CausalTarget):
-    """Base of the families. They add how a prompt is written, and how codes become sound."""
+    """Base of the families that speak with a Llama. They add how a prompt is written, and how codes become sound."""
 
     modality = "speech"
     makes = "sound"

@@ -342,6 +342,16 @@ def test_a_prompt_may_have_every_word_and_no_other_id(model: Any) -> None:
         pipeline(model).generate(**{**words, "input_ids": torch.tensor([[64]])})
 
 
+def test_a_text_longer_than_its_encoder_was_trained_on_is_refused(model: Any) -> None:
+    with pytest.raises(InputError, match="the text has 513 tokens, the model reads 512: shorten it"):
+        pipeline(model)(prompt="a" * 513, max_new_tokens=9)
+    short = musicgen()
+    short.config.text_encoder.n_positions = 6  # as published checkpoints say it
+    assert len(pipeline(short)(prompt="drums.", max_new_tokens=9).token_ids) == 9
+    with pytest.raises(InputError, match="the text has 7 tokens, the model reads 6"):
+        pipeline(short)(prompt="drums..", max_new_tokens=9)
+
+
 def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
     pipe = pipeline(model)
     with pytest.raises(InputError, match="too few for a delay pattern"):

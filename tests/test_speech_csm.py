@@ -20,13 +20,19 @@ from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Draft, State
+from mmspec.demos.recorder import Recorder
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.drafters.suffix import Suffix
 from mmspec.errors import InputError, MismatchError
+from mmspec.loading import has_drafter
+from mmspec.registry import names
 from mmspec.sampling import Sampling
 from mmspec.speech.beta import Beta
 from mmspec.speech.csm import Csm, Frame, FrameStop
 from mmspec.speech.depth import Depth
+from mmspec.speech.joint import JointRecipe
+from mmspec.speech.recipes import SsdRecipe
 from mmspec.speech.relaxed import MaxRatio, Tolerance, TopK
 from mmspec.stopping import TextStop
 from mmspec.training.eagle import EagleRecipe
@@ -360,3 +366,59 @@ def test_what_does_not_fit_is_refused(target: Csm) -> None:
             ),
             tree,
         )
+
+
+NAMED = ["suffix", "recycling", "lookahead", "hybrid", "spd", "eagle2", "medusa", "vadusa", "mtp-viterbi", "ssd"]
+
+
+@pytest.mark.parametrize("drafter", [*NAMED, Suffix()])
+def test_drafters_of_trees_and_trained_ones_are_refused_before_a_request(target: Csm, drafter: Any) -> None:
+    """Else a tree ends a request in the middle, and training is advised that recipes refuse."""
+    with pytest.raises(MismatchError, match="does not draft for CSM, .*: use 'depth', 'prompt-lookup' or 'none'"):
+        mmspec.load(target.model, drafter)
+
+
+def test_what_menus_offer_drafts_whole_utterances(target: Csm) -> None:
+    """Menus ask the class, before a model is read."""
+    family: Any = Csm
+    for one in (family, target):
+        offered = {name for name in names("drafters", "speech") if has_drafter(name, one, None)}
+        assert offered == {"none", "depth", "prompt-lookup"}
+    pipe, asked = mmspec.load(target.model, "none"), {"max_new_tokens": 4 * CODEBOOKS, "temperature": 1.0, "seed": 1}
+    want = pipe.generate(**toys.row_of(PROMPTS, 0), **asked).token_ids
+    for name in offered:
+        assert pipe.with_drafter(name).generate(**toys.row_of(PROMPTS, 0), **asked).token_ids == want
+
+
+def test_a_drafter_that_nobody_registered_drafts_chains(target: Csm) -> None:
+    """A demo wraps those that it shows."""
+    pipe, recorder = mmspec.load(target.model, "none"), Recorder(Depth(3))
+    inputs: dict[str, Any] = {**toys.row_of(PROMPTS, 0), "max_new_tokens": 2 * CODEBOOKS}
+    assert pipe.with_drafter(recorder).generate(**inputs).token_ids == pipe.generate(**inputs).token_ids
+    assert any(len(each.tokens) > 1 for each in recorder.rounds)
+
+
+@pytest.mark.parametrize("recipe", [SsdRecipe, JointRecipe])
+def test_what_is_trained_from_a_speaking_llama_refuses_a_model_that_has_none(target: Csm, recipe: Any) -> None:
+    with pytest.raises(MismatchError, match="needs a target that speaks with a Llama, not a CsmForConditional"):
+        recipe().check(target)
+
+
+class Reader:
+    """Reads prompts, and must not be asked to write."""
+
+    pad_token_id = 0
+
+    def __call__(self, text: str) -> Any:
+        return tiny.tokenizer()(text)
+
+    def decode(self, *_: Any, **__: Any) -> str:
+        raise AssertionError("codes were read as words")
+
+
+def test_codes_are_never_read_as_words() -> None:
+    pipe = mmspec.load(model().float(), processor=Reader())
+    stream = pipe.stream(prompt=["two red circles", "one"], max_new_tokens=2 * CODEBOOKS, temperature=1.0, seed=1)
+    pieces = [piece for pair in stream for piece in pair]
+    assert {piece.text for piece in pieces} == {""}
+    assert [answer.text for answer in stream.finish()] == ["", ""]

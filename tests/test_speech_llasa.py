@@ -154,6 +154,12 @@ def test_without_a_codec_there_are_codes_and_a_warning(caplog: pytest.LogCapture
     assert mmspec.load(tmp_path, drafter="none")(prompt="two red circles", max_new_tokens=8).audio is not None
 
 
+def test_without_a_codec_an_utterance_is_cut_after_as_many_seconds_as_with_one(pipe: Any) -> None:
+    bare = mmspec.load(model(), drafter="none", processor=tokenizer())
+    assert bare.target.budget == 30 * 50
+    assert pipe.target.budget == int(30 * pipe.processor.frames_per_second)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -257,6 +257,18 @@ def test_questions_take_turns_in_the_voices_unless_they_name_one(tmp_path: Path)
     assert torch.equal(prepare(pipe, [Lines(tmp_path)[0]])["voice_codes"][0], pipe.processor.voice("high"))
 
 
+def test_a_voice_that_is_a_file_is_looked_for_beside_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts").mkdir()
+    file = tiny_speech.voice(pitch=90.0).save("texts/adam.wav")
+    Path("texts/a.jsonl").write_text('{"prompt": "one", "voice": "adam.wav"}\n{"prompt": "two", "voice": "low"}\n')
+    lines, processor = Lines(Path("texts")), tiny_speech.processor()
+    assert torch.equal(processor.voice(lines[0].voice), processor.voice(str(file)))
+    assert lines[1].voice == "low"
+    tiny_speech.voice(2.0).save(file)
+    assert Lines(Path("texts")).name != lines.name  # answers to another voice are other answers
+
+
 def test_the_world_has_sentences_to_say_and_others_that_were_held_out() -> None:
     said, held_out = open_data("miniworld", 30, 10, 0, "speech", ["low"])
     assert isinstance(said, Voiced)
