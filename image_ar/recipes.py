@@ -51,6 +51,13 @@ class Captions:
 class GuidedFeatures(Features):
     """Hidden states of pictures: of the prompt's last token and of every code, the rows of guidance side by side."""
 
+    def size(self, rows: list[Answered]) -> int:
+        """See `Features`."""
+        target = self.pipe.target
+        width: int = target.hidden_size * target.model.dtype.itemsize
+        pairs = 1 if target.guidance() == 1 else 2
+        return sum(1 + len(row.answer) for row in rows) * pairs * width
+
     def _compute(self, rows: list[Answered]) -> list[Tensor]:
         """[1 + L, 1, P * H] per picture of L codes."""
         target, (tap,) = self.pipe.target, self.taps

@@ -401,6 +401,17 @@ def test_features_are_those_of_whole_forwards_of_both_rows() -> None:
         assert torch.allclose(states, want.float(), atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_what_is_said_of_the_room_that_features_take_is_what_they_take(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With guidance and without, whatever the lengths of the prompts."""
+    monkeypatch.setattr(target().model.generation_config, "guidance_scale", scale)
+    rows, features = lesson()
+    features(rows)
+    assert features.size(rows) == sum(states.nbytes for states in features.kept.values())
+
+
 def test_what_a_loss_estimates_is_what_drafting_estimates() -> None:
     """Every step's guided mix, at every place, and the target's law that it is judged by."""
     rows, features = lesson()

@@ -125,6 +125,16 @@ def test_the_command_trains_goes_on_and_writes_a_small_folder(tmp_path: Path) ->
     assert read.measure(reader, scenes) == reader.figures  # of the weights as they are on disk
 
 
+def test_the_command_on_a_card_makes_the_same_reader_again(tmp_path: Path) -> None:
+    told = ["--out", str(tmp_path / "reader"), "--steps", "3", "--batch", "2", "--rate", "0.005", "--seed", "4"]
+    options = read.parser().parse_args([*told, "--held-out", "1"])
+    read.export(Reader().eval(), options)
+    card = (tmp_path / "reader" / "README.md").read_text()
+    again = read.parser().parse_args(card.split("`mmspec train target janus-reader ")[1].split("`")[0].split())
+    for name in ("steps", "batch", "rate", "seed"):
+        assert getattr(again, name) == getattr(options, name)
+
+
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         Reader.load(tmp_path)

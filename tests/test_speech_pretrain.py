@@ -22,10 +22,12 @@ from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
+from mmspec.speech.pretrain.export import export
 from mmspec.speech.pretrain.living import REST_S, drifting, without_rest
 from mmspec.speech.pretrain.start import parents, read_start, take_over_sound, with_codes
 from mmspec.speech.pretrain.texts import LONGEST, sentences
 from mmspec.speech.pretrain.valle_training import WARPERS, Size, ValleLoss, gauge, new_model
+from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.text import make_tokenizer, spoken
 from mmspec.training.muon import build_optimizer
 
@@ -257,6 +259,11 @@ def options(tmp_path: Path, **changes: Any) -> Any:
     return train.parser().parse_args(names + [f"--{name}={value}" for name, value in values.items()])
 
 
+def told_by(card: str) -> list[str]:
+    """The options of the command on a card."""
+    return card.split("mmspec train target valle-mini ")[1].split("\n\n")[0].replace("\\\n", " ").split()
+
+
 @pytest.mark.parametrize("name", ["sentences", "held-out"])
 def test_a_run_without_sentences_is_refused_before_it_takes_its_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="0 sentences are asked for"):
@@ -276,6 +283,28 @@ def test_recordings_of_another_manner_are_not_gone_on_with(tmp_path: Path, monke
     monkeypatch.setitem(corpus_module.MANNER, "louder_db", 9.0)
     with pytest.raises(MismatchError, match="differs in louder_db"):
         record(sentences("train", 2), RATE, tmp_path / "speech", speak=tones)
+
+
+def test_a_run_in_one_precision_is_not_gone_on_with_in_the_other(tmp_path: Path) -> None:
+    def killed(text: str, speaker: Speaker) -> Audio:
+        raise KeyboardInterrupt
+
+    plain, mixed = options(tmp_path), options(tmp_path)
+    mixed.bf16 = True
+    with pytest.raises(KeyboardInterrupt):
+        train.run(mixed, MelCodecConfig(**TINY), SIZE, killed)
+    with pytest.raises(MismatchError, match="differs in bf16"):
+        train.run(plain, MelCodecConfig(**TINY), SIZE, tones)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_the_command_on_a_card_trains_in_the_same_precision(mixed: bool, tmp_path: Path) -> None:
+    asked = options(tmp_path)
+    asked.bf16 = mixed
+    processor = SpeechProcessor(make_tokenizer(12), MelCodec(MelCodecConfig(**TINY)), {})
+    export(new_model(processor.tokenizer, 2, 12, SIZE), processor, asked.out, {}, vars(asked))
+    again = train.parser().parse_args(told_by((asked.out / "README.md").read_text()))
+    assert again.bf16 == mixed
 
 
 def test_the_gauge_is_taken_under_the_law_that_a_finished_model_samples_from(
@@ -299,9 +328,8 @@ def test_a_run_makes_a_checkpoint_that_speaks_and_can_be_repeated(tmp_path: Path
     assert sorted(path.stem for path in (folder / "voices").iterdir()) == sorted(espeak.VOICES)
     card = (folder / "README.md").read_text()
     assert "24 sentences" in card
-    told = card.split("mmspec train target valle-mini ")[1].split("\n\n")[0].replace("\\\n", " ").split()
-    again, before = train.parser().parse_args(told), options(tmp_path)
-    for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed"):
+    again, before = train.parser().parse_args(told_by(card)), options(tmp_path)
+    for name in ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed", "bf16"):
         assert getattr(again, name) == getattr(before, name)
     assert again.codes == 12
     pipe = mmspec.load(folder)

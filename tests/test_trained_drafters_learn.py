@@ -44,7 +44,7 @@ from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.start import take_over
 from mmspec.training.steps import Batch, drafted_slots
-from mmspec.training.store import Store, say_what_is_kept, states_size
+from mmspec.training.store import Store, say_what_is_kept
 from mmspec.training.unroll import unroll
 
 STEPPED = [method for method in METHODS if method not in ("dflash", "dspark")]
@@ -421,7 +421,7 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     questions = Miniworld("test", 4)
     rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
     want = Features(pipe, questions, (1,), memory=0)(rows, (1, 2))
-    one = states_size(rows[:1], 2, 32, 4)
+    one = Features(pipe, questions, (1,)).size(rows[:1])
     (tmp_path / "states").mkdir()
 
     def features(limit: int) -> Features:
@@ -671,6 +671,13 @@ def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
 
     assert "mmspec generate SENTENCE --out speech.wav --model target --drafter FOLDER" in card("speech")
     assert "mmspec generate QUESTION --model target --drafter FOLDER" in card("text")
+
+
+def test_a_card_names_a_model_of_the_hub_with_its_owner() -> None:
+    name = "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
+    card = model_card(Trained(name, "vlm", RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
+    assert f"\nbase_model: {name}\n" in card
+    assert f"    mmspec generate picture.png QUESTION --model {name} --drafter FOLDER\n" in card
 
 
 def test_a_card_does_not_say_where_things_lay_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

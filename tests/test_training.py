@@ -260,6 +260,7 @@ def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Pat
     keeping, forgetting = Features(pipe, questions), Features(pipe, questions, memory=0)
     first = keeping(rows)
     assert len(keeping.kept) == len(rows)
+    assert keeping.size(rows) == sum(states.nbytes for states in keeping.kept.values())
     assert not forgetting.kept
     torch.testing.assert_close(keeping(rows[::-1]), first.flip(0))
     torch.testing.assert_close(forgetting(rows[:1]), first[:1, : len(rows[0].ids)])
@@ -681,10 +682,14 @@ def test_words_stay_apart_where_a_picture_stood_between_them(written: str, text:
         ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
         ({"prompt": "a", "image": "no.png"}, "'no.png' is not a file inside"),
         ({"prompt": "a", "image": "../a.png"}, "'../a.png' is not a file inside"),
+        ({"prompt": "a", "voice": "no.wav"}, "the voice 'no.wav' is not a file inside"),
+        ({"prompt": "a", "voice": "../a.wav"}, "the voice '../a.wav' is not a file inside"),
+        ({"prompt": "a", "voice": str(Path(__file__).resolve())}, "the voice '.*' is not a file inside"),
     ],
 )
 def test_a_bad_line_is_named(line: Any, words: str, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(InputError, match=words):
         Lines(write(tmp_path / "data", {"prompt": "good"}, line))
 

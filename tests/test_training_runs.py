@@ -27,7 +27,7 @@ from transformers import TrainingArguments
 
 import mmspec
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import CheckpointError, InputError, MissingExtraError
+from mmspec.errors import CheckpointError, InputError, MissingExtraError, UnknownNameError
 from mmspec.registry import modalities, names, resolve
 from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
@@ -132,6 +132,23 @@ def test_patience_that_comes_later_takes_the_best_weights(
     assert any(not torch.equal(weight, best[name]) for name, weight in last.items())
 
 
+def test_other_questions_to_measure_on_are_another_run(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured on others neither stands on the card nor chooses the weights."""
+    recipe = taught.recipe_of("medusa", steps=4, batch=4, levels=2)
+    course = replace(COURSE, validate_every=2, patience=9)
+    measured = told([9.0, 8.0, 1.5, 2.5], monkeypatch)
+    train_drafter(pipe, recipe, course, tmp_path / "two", tmp_path / "run", "tiny")
+    fewer = replace(course, held_out=1)
+    figures = train_drafter(pipe, recipe, fewer, tmp_path / "one", tmp_path / "run", "tiny")
+    assert len(measured) == 4
+    assert (figures["step"], figures["tau_t0"]) == (4, 2.5)
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert "on 1 held-out questions" in card
+    assert "| 9.00 |" not in card
+
+
 def test_a_corrected_file_is_other_data(tmp_path: Path) -> None:
     def name(answer: str, color: str = "red") -> str:
         (tmp_path / "a.png").write_bytes(picture(color)["bytes"])
@@ -223,6 +240,16 @@ def test_pictures_of_a_row_come_together_and_a_damaged_one_is_named(tmp_path: Pa
     assert [len(read[0].image), isinstance(read[1].image, Image.Image), read[2].image] == [2, True, None]
     with pytest.raises(InputError, match=r":train, row 3 cannot be read: "):
         read[3]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_row_of_a_data_set_opens_no_file_of_the_reader_s(several: bool, tmp_path: Path) -> None:
+    file = str(tmp_path / "private.png")
+    Image.new("RGB", (8, 8), "red").save(file)
+    row = {"images": [file, file]} if several else {"image": file}
+    rows = hub.HubData(str(written(tmp_path / "set", [{**row, "prompt": "Which?"}])))
+    with pytest.raises(InputError, match=r"row 0: the picture is the text '.*', and a row may not name a file"):
+        rows[0]
 
 
 def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
@@ -433,6 +460,23 @@ def test_the_card_says_what_the_run_cost(pipe: Any, tmp_path: Path, caplog: pyte
     seconds = [one["seconds"] for one in costs]
     assert seconds == sorted(seconds)
     assert all(one["peak_bytes"] > 2**26 for one in costs)
+
+
+@pytest.mark.parametrize(("name", "warnings"), [("mine", 1), ("owner/smolvlm-mini", 1), ("smolvlm-mini", 0)])
+def test_only_bundled_models_learn_about_the_synthetic_world_without_a_warning(
+    name: str, warnings: int, pipe: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(course: Any) -> list[str]:
+        caplog.clear()
+        nowhere = replace(course, start=str(tmp_path / "nowhere"))
+        with pytest.raises(UnknownNameError, match="nowhere"):  # which ends it before anything is answered
+            train_drafter(pipe, test_training.SMALL["eagle2"], nowhere, tmp_path / "out", tmp_path / "run", name)
+        return [text for text in caplog.messages if "a synthetic world" in text and "--data" in text]
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text('{"prompt": "Which?"}\n{"prompt": "What?"}\n')
+    assert len(warned(COURSE)) == warnings
+    assert not warned(replace(COURSE, data=str(tmp_path / "data"), questions=None, held_out=1))
 
 
 # Every method: a batch by heart, and a run that was killed

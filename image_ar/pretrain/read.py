@@ -37,7 +37,8 @@ A reader of {millions:.2f} M parameters that judges pictures of the synthetic wo
 stands in each cell of the 3 x 3 grid, and on which ground. It learnt from {scenes} scenes, spoilt by blur, noise and
 tints, and never saw what a model has drawn. Anything else it takes for one of the things it knows.
 
-`mmspec train target janus-reader --out FOLDER --steps {steps} --batch {batch} --seed {seed}` makes it again.
+`mmspec train target janus-reader --out FOLDER --steps {steps} --batch {batch} --rate {rate} --seed {seed}` makes it
+again.
 
 ## Measured on {held_out} held-out scenes
 

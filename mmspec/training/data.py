@@ -54,8 +54,9 @@ def _drawn(seed: str, picture: int) -> miniworld.Sample:
 class Lines:
     """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
 
-    Pictures are paths inside the folder; `image` and `answer` may be absent, and `voice` may say who speaks. The files
-    are read in the order of their names and checked before training starts.
+    Pictures are paths inside the folder; `image` and `answer` may be absent, and `voice` may say who speaks, by a name
+    that the target knows or as a WAV file inside the folder. The files are read in the order of their names and checked
+    before training starts.
 
     Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
     """
@@ -98,15 +99,20 @@ class Lines:
         record["prompt"] = without_slots(record.get("prompt", ""))
         if not record["prompt"].strip():
             raise InputError(f"{where}: the prompt is missing or empty")
-        if "image" in record:
-            path = (self.folder / record["image"]).resolve()
+        for key, file in self._files(record).items():
+            path = file.resolve()
             if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
-                raise InputError(f"{where}: the image {shorten(record['image'])} is not a file inside {self.folder}")
+                raise InputError(f"{where}: the {key} {shorten(record[key])} is not a file inside {self.folder}")
         return record
 
+    def _files(self, record: dict[str, str]) -> dict[str, Path]:
+        """The files that a line names: its picture, and its voice where that is no mere name."""
+        named = [key for key in ("image", "voice") if key in record and (key == "image" or _is_path(record[key]))]
+        return {key: self.folder / record[key] for key in named}
+
     def _digest(self) -> str:
-        """Of the lines, and of how large their pictures are: a corrected file is other data."""
-        sizes = [(self.folder / line["image"]).stat().st_size if "image" in line else 0 for line in self.lines]
+        """Of the lines, and of how large their files are: a corrected file is other data."""
+        sizes = [sum(file.stat().st_size for file in self._files(line).values()) for line in self.lines]
         return hashlib.sha256(json.dumps([self.lines, sizes]).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -114,8 +120,15 @@ class Lines:
 
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
-        image = load_image(self.folder / record["image"]) if "image" in record else None
-        return Question(image, record["prompt"], record.get("answer"), record.get("voice"), self.places[index])
+        files = self._files(record)
+        image = load_image(files["image"]) if "image" in files else None
+        voice = str(files["voice"]) if "voice" in files else record.get("voice")
+        return Question(image, record["prompt"], record.get("answer"), voice, self.places[index])
+
+
+def _is_path(voice: str) -> bool:
+    """Whether a voice is a file, and not one that the target knows by its name."""
+    return Path(voice).name != voice or voice.lower().endswith(".wav")
 
 
 class Slice:

@@ -11,6 +11,7 @@ launch`) share the answers and every update's batch; the first of them measures 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from mmspec.checkpoints import fingerprint, weights_digest
+from mmspec.checkpoints import bundled, fingerprint, weights_digest
 from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, MismatchError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
@@ -29,7 +30,7 @@ from mmspec.training.answers import Answered, AnswerOptions, collect, law_of, pr
 from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
-from mmspec.training.data import open_data, warm_up_data
+from mmspec.training.data import MINIWORLD, open_data, warm_up_data
 from mmspec.training.features import Features
 from mmspec.training.folders import run_folder
 from mmspec.training.learner import Learner
@@ -37,9 +38,11 @@ from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.recipe import Recipe
 from mmspec.training.start import begin, take_over
 from mmspec.training.steps import HeadRecipe
-from mmspec.training.store import Store, say_what_is_kept, states_size
+from mmspec.training.store import Store, say_what_is_kept
 from mmspec.training.updates import Best, frozen, share, train
 from mmspec.training.validation import Validation, best_step, measure
+
+logger = logging.getLogger(__name__)
 
 
 def find_recipe(method: str, modality: str | None = None) -> type[Recipe]:
@@ -70,7 +73,7 @@ def train_drafters(
     """Train one drafter per recipe, all on the same forwards of the target, and save each to its folder of `outs`.
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. run: folder of shards and checkpoints. name: of the
-        target, for the cards. spread: where the target answers, by default here; left when it has.
+        target, for the cards and a warning. spread: where the target answers, by default here; left when it has.
     Returns: by method, the figures of the last validation, or of the best one where training may stop early.
     Raises: InputError: data that cannot be used, or recipes that cannot be trained together. MismatchError: `run` holds
         the answers of another target, or others.
@@ -83,6 +86,10 @@ def train_drafters(
         recipe.check_place(pipe, out)
     voices = list(getattr(pipe.processor, "voices", ()))
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
+    if course.data == MINIWORLD and name not in bundled() and group().is_main_process:
+        logger.warning(
+            "the questions are about a synthetic world, which %s may never see: name your own with --data", name
+        )
     if lead.warm_steps and questions[0].answer is None:
         raise InputError(
             f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
@@ -94,8 +101,10 @@ def train_drafters(
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}
     begun = {} if course.start is None else {"start": course.start}
+    measured_on = {"data": held_out.name, "questions": len(held_out)}  # taus of other questions do not compare
+    settings = {"target": marks, "answers": answers, "held_out": measured_on, "recipe": described, **how, **begun}
     with leader_first():
-        home = run_folder(run / together, {"target": marks, "answers": answers, "recipe": described, **how, **begun})
+        home = run_folder(run / together, settings)
 
     starts = {} if course.start is None else begin(course.start, [recipe.method for recipe in recipes], target)
     with spread or Here(pipe) as workers:
@@ -174,13 +183,11 @@ def keep_states(
 
     Args: folder: for them. described: what they are of, beside the taps.
     """
-    model = features.pipe.target.model
     if course.disk:
         with leader_first():
             place = run_folder(folder, {**described, "taps": list(features.taps)})
         features.store = Store(place, int(course.disk * 2**30), group().num_processes)
-    size = states_size(rows, len(features.taps), features.pipe.target.hidden_size, model.dtype.itemsize)
-    say_what_is_kept(size, *(int(part * 2**30) for part in (course.memory, course.disk)))
+    say_what_is_kept(features.size(rows), *(int(part * 2**30) for part in (course.memory, course.disk)))
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:

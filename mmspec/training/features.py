@@ -79,6 +79,12 @@ class Features:
         found = [self.last[row.index][:, columns].flatten(1) for row in rows]
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True).float()
 
+    def size(self, rows: list[Answered]) -> int:
+        """Bytes of the states of all rows."""
+        target = self.pipe.target
+        width: int = target.hidden_size * target.model.dtype.itemsize
+        return sum(len(row.ids) for row in rows) * len(self.taps) * width
+
     def _read(self, rows: list[Answered]) -> dict[int, Tensor]:
         """The states of rows, from the store where it has them; the others are computed, in one batch, and stored."""
         store = self.store

@@ -73,6 +73,12 @@ class HubData:
         image = row[self.image] if self.image else None
         if isinstance(image, list) and len(image) < 2:
             image = image[0] if image else None
+        for one in image if isinstance(image, list) else [image]:
+            if isinstance(one, str):  # who wrote the data set must not choose which files here are read
+                raise InputError(
+                    f"{where}: the picture is the text {shorten(one)}, and a row may not name a file: pictures are "
+                    "needed in the data set itself, or in a folder with *.jsonl files"
+                )
         return Question(image, asked, answer, where=where)
 
     def _spoken(self, row: dict[str, Any], where: str) -> tuple[str, str | None]:

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmspec.safe_files import whole
-from mmspec.training.answers import Answered
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +41,6 @@ class Store:
         with whole(file) as draft:
             save_file({"states": states.contiguous().cpu()}, draft)
         self.size += self.sharers * file.stat().st_size
-
-
-def states_size(rows: list[Answered], taps: int, width: int, item: int) -> int:
-    """Bytes of the hidden states of all rows. taps: how many per position, each of `width` numbers of `item` bytes."""
-    return sum(len(row.ids) for row in rows) * taps * width * item
 
 
 def say_what_is_kept(size: int, memory: int, disk: int) -> None:

@@ -44,7 +44,7 @@ sentence. Nothing else was ever heard: other words, languages and real voices ar
 """
 
 COMMAND = """    mmspec train target valle-mini --out FOLDER{start} --codes {codes} --sentences {sentences} \\
-        --codec-steps {codec_steps}{shallow} --deep-steps {deep_steps} --batch {batch} --seed {seed}
+        --codec-steps {codec_steps}{shallow} --deep-steps {deep_steps} --batch {batch} --seed {seed} {precision}
 
 """
 NEW = """{codec_steps} updates of the codec, {steps} of a shallow decoder and {deep_steps} of the deepened one."""
@@ -71,6 +71,7 @@ def export(
         **settings,
         "codes": codec.config.codebook_size,
         "start": "" if start is None else f" --start {shown_place(str(start))}",
+        "precision": "--bf16" if settings["bf16"] else "--no-bf16",
         "shallow": f" --steps {settings['steps']}" if start is None else "",
         "codec": f"{steps} updates of the codec, whose codebooks are new" if steps else "the codec as it was",
     }

@@ -163,7 +163,7 @@ def run(
         raise InputError(f"a codebook has 1 to {MOST_CODES} codes, got {options.codes}")
     begun = 0 if options.start else 1
     check_counts(options, codec_steps=begun, steps=begun, deep_steps=1, batch=1)
-    told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed")
+    told = ("sentences", "codec_steps", "steps", "deep_steps", "batch", "seed", "bf16")
     settings = {name: getattr(options, name) for name in told}
     texts = {
         split: sentences(split, options.sentences if split == "train" else options.held_out)
