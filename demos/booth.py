@@ -52,7 +52,7 @@ class Line:
     looseness: float = 0.3
 
     def __post_init__(self) -> None:
-        check("sentence", self.text, LONGEST_TEXT, self.temperature, self.seed)
+        check("sentence", self.text, LONGEST_TEXT, self.temperature, self.seed, self.shape)
         check_rule(self.rule, self.looseness, RULES)
 
 

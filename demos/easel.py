@@ -57,7 +57,7 @@ class Wish:
     looseness: float = 0.3
 
     def __post_init__(self) -> None:
-        check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed)
+        check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed, self.shape)
         check_rule(self.rule, self.looseness, RULES)
 
 

@@ -154,7 +154,7 @@ class Lumina(Chameleon):
     def layout_of(self, inputs: dict[str, Any]) -> Layout:
         """The size that the request asks for, or the usual one."""
         sizes = inputs.get("image_sizes")
-        layout = self.layout if sizes is None else self._layout(*size_of(sizes))
+        layout = self.layout if sizes is None else self._layout(*size_of(sizes, self.decoder.max_length))
         if "input_ids" not in inputs:
             return layout
         opening = [self.names[START], *self.size_tokens(layout)]

@@ -41,6 +41,7 @@ class Grouped(Relaxed):
                 f"{distance!r}"
             )
         self.size, self.near, self.distance = size, near, distance
+        self.lossless = size == 1
         self.vectors: Tensor | None = None
 
     @torch.inference_mode()
@@ -101,6 +102,7 @@ class CoolSD(Relaxed):
         if not (delta >= 1 and math.isfinite(delta)) or not decay >= 0:
             raise InputError(f"Cool-SD needs delta >= 1 and decay >= 0, got {delta!r} and {decay!r}")
         self.delta, self.decay = delta, decay
+        self.lossless = delta == 1
 
     def raised(self, law: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         """See `Relaxed.raised`."""

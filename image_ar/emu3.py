@@ -68,7 +68,7 @@ class Emu3(ImageTarget):
         """The size that the request asks for, or the usual one."""
         if inputs.get("image_sizes") is None:
             return self.layout
-        return self._layout(*size_of(inputs["image_sizes"]))
+        return self._layout(*size_of(inputs["image_sizes"], self.decoder.max_length))
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions and of the negative prompt, padded on the left."""

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
-from mmspec.image_ar.layout import UNKNOWN, Layout
+from mmspec.image_ar.layout import UNKNOWN, Layout, check_fits
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
 from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
 from mmspec.prompts import asking, check_plain
@@ -156,6 +156,8 @@ class GlmImage(ImageTarget):
                 "are not read"
             )
         (_, rows, columns), (_, *small) = pairs[0].tolist()
+        check_fits(rows, columns, self.decoder.max_length)
+        check_fits(small[0], small[1], self.decoder.max_length)
         return self._layout(rows, columns, (small[0], small[1]))
 
     def guidance(self, asked: Any = None) -> float:

@@ -27,8 +27,6 @@ class Lantern(Relaxed):
     neighbours: the codebook's table; None computes it. residual: see `Relaxed`.
     """
 
-    invariant_greedy = False
-
     def __init__(
         self, k: int = 1000, delta: float = 0.1, neighbours: Neighbours | None = None, residual: str = "plain"
     ) -> None:
@@ -36,6 +34,7 @@ class Lantern(Relaxed):
         if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
             raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
         self.k, self.delta, self.given, self.neighbours = k, delta, neighbours, neighbours
+        self.lossless = self.invariant_greedy = k == 0 or delta == 0
 
     def bind(self, target: Any) -> None:
         """Take the table of the target's codebook, to where the target is."""
@@ -112,6 +111,7 @@ class LanternPlus(Lantern):
         if not bound >= 1:
             raise InputError(f"LANTERN++ needs a bound of 1 or more, got {bound!r}")
         self.times = bound
+        self.lossless = self.invariant_greedy = k == 0 or bound == 1
 
     def bound(self, own: Tensor) -> Tensor:
         """See `Lantern.bound`."""

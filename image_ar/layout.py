@@ -18,10 +18,10 @@ from mmspec.errors import InputError, shorten
 UNKNOWN = -1
 
 
-def size_of(image_sizes: Any) -> tuple[int, int]:
+def size_of(image_sizes: Any, context: int) -> tuple[int, int]:
     """Rows and columns of codes of a request's `image_sizes` [B, 2].
 
-    Raises: InputError: no whole numbers from 1, or not the same for every picture.
+    Raises: InputError: no whole numbers from 1, not the same for every picture, or more codes than the context holds.
     """
     sizes = torch.as_tensor(image_sizes)
     whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
@@ -31,7 +31,16 @@ def size_of(image_sizes: Any) -> tuple[int, int]:
             "every picture of a batch"
         )
     rows, columns = sizes[0].tolist()
+    check_fits(rows, columns, context)
     return rows, columns
+
+
+def check_fits(rows: int, columns: int, context: int) -> None:
+    """Raise InputError for more codes than a context holds: a `Layout` of so many could fill the memory."""
+    if rows * columns > context:
+        raise InputError(
+            f"a picture of {rows} x {columns} codes is not possible: the model's context is {context} tokens"
+        )
 
 
 @dataclass(frozen=True)

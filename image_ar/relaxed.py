@@ -1,4 +1,4 @@
-"""Relaxed acceptance: the ratio rule with more granted to a drafted token than its probability. Lossy, all of it.
+"""Relaxed acceptance: the ratio rule with more granted to a drafted token than its probability. Lossy.
 
 At its neutral knob each rule is the ratio rule, bit for bit: what is granted is then p(x), and nothing else differs.
 After a rejection all go on with norm(max(p - q, 0)), as the ratio rule; `residual="optimal"` takes what is closest to
@@ -24,12 +24,13 @@ RESIDUALS = ("plain", "optimal")
 
 
 class Relaxed(Ratio):
-    """Law: none; what is emitted leans towards what the drafter proposes.
+    """Law: none but that of the neutral knob, where it is that of `Ratio`; else what is emitted leans towards what the
+    drafter proposes.
 
     Args: residual: what follows a rejection, "plain" or "optimal".
     """
 
-    lossless = False
+    lossless = False  # rules say otherwise where their own settings are neutral
 
     def __init__(self, residual: str = "plain") -> None:
         if residual not in RESIDUALS:

@@ -260,6 +260,7 @@ def test_no_race_drafts_what_the_race_before_said(studio: Studio, picture: Path)
         ({"max_new_tokens": 100_000}, "1 to 256"),
         ({"seed": -1}, "the seed -1"),
         ({"shape": "9x9x999999"}, "unknown draft size"),
+        ({"shape": None}, "unknown draft size"),
     ],
 )
 def test_limits_hold_for_everybody(changes: dict[str, Any], message: str) -> None:

@@ -20,7 +20,7 @@ from mmspec.errors import InputError, MismatchError, UnknownNameError
 from mmspec.image_ar.judge import Asked
 
 pytest.importorskip("gradio")
-from mmspec.demos import app, easel, picture_board
+from mmspec.demos import app, easel, markup, picture_board
 
 LENGTH = tiny_images.SIDE**2
 
@@ -89,6 +89,8 @@ def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> 
     made = [type(end)(**{knob: value}, **turned.beside) for end, value in zip(ends, (neutral, loosest), strict=True)]
     assert [vars(end) for end in ends] == [vars(other) for other in made]
     assert vars(ends[0]) != vars(ends[1])
+    assert [end.lossless for end in ends] == [True, False]
+    assert not relaxed(rule, 0.1, LOOSE, "image").lossless
     codes = [
         list(board.draw(Wish("a red circle", "sjd", rule, seed=2, shape="own", looseness=share)))[-1].fast
         for share in (0.0, 1.0)
@@ -132,6 +134,14 @@ def test_lossy_rules_say_so(board: Easel) -> None:
     race = list(board.draw(Wish("a red circle", "sjd", "gsd", seed=1, shape="own")))[-1]
     assert not race.fast.lossless
     assert not race.invariant
+
+
+@pytest.mark.parametrize("rule", LOOSE)
+def test_a_relaxed_rule_that_is_not_loose_is_not_called_lossy(board: Easel, rule: str) -> None:
+    race = list(board.draw(Wish("a red circle", "sjd", rule, seed=1, shape="own", looseness=0.0)))[-1]
+    assert race.fast.lossless
+    race.fast.token_ids = []
+    assert markup.verdict(race) == "no, same law"
 
 
 def test_cells_have_the_colour_and_the_mark_of_how_their_code_came_about() -> None:
@@ -193,6 +203,8 @@ def test_a_long_race_keeps_few_pictures_from_its_whole_length() -> None:
         ({"temperature": 3.0}, "temperature 3 is not valid"),
         ({"rule": "block"}, "unknown rule 'block'"),
         ({"seed": -1}, "the seed -1 is not valid"),
+        ({"shape": "64x64x9999"}, "unknown draft size '64x64x9999'"),
+        ({"shape": None}, "unknown draft size None"),
     ],
 )
 def test_wishes_have_limits(wish: dict[str, Any], message: str) -> None:
@@ -222,7 +234,7 @@ def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:
     for given, message in (
         (("a unicorn", "scd-gs", "exact", 1.0, 0, "own", 0.3, []), "words that the model was never told"),
         (("a circle", "nobody", "exact", 1.0, 0, "own", 0.3, []), "unknown drafter"),
-        (("a circle", "scd-gs", "exact", 1.0, 0, "99z", 0.3, []), "99z"),
+        (("a circle", "scd-gs", "exact", 1.0, 0, "99z", 0.3, []), "unknown draft size"),
         (("a circle", "scd-gs", "lantern", 1.0, 0, "own", 2.0, []), "looseness 2 is not valid"),
     ):
         assert message in list(picture_board.show_run(board, *given))[-1][1]

@@ -336,6 +336,13 @@ def test_sizes_that_the_layout_cannot_hold_are_named(sizes: Any, message: str) -
         draw(True, NoDrafter(), image_sizes=torch.tensor(sizes))
 
 
+def test_a_size_beyond_the_context_is_refused_before_its_layout_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = target(True)
+    monkeypatch.setattr(Lumina, "_layout", None)  # a list of so many places would fill the memory
+    with pytest.raises(InputError, match="a picture of 90000 x 90000 codes is not possible"):
+        asked.layout_of({"image_sizes": torch.tensor([[90_000, 90_000]])})
+
+
 def test_prompts_that_do_not_tell_the_usual_size_are_named() -> None:
     made = Lumina(chameleon(lumina=True), tiny_images.tokenizer())
     made.layout = made._layout(ROWS, COLUMNS)

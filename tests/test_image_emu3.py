@@ -11,6 +11,7 @@ from test_image_janus import Replay
 import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
+from mmspec.errors import InputError
 from mmspec.image_ar.emu3 import Emu3
 from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.pac import Proactive
@@ -136,7 +137,8 @@ def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
         ({"image_sizes": [[0, 4]] * 2}, "is not valid: rows and columns"),
         ({"image_sizes": [[4.0, 4.0]] * 2}, "is not valid: rows and columns"),
         ({"image_sizes": torch.zeros(0, 2, dtype=torch.long)}, "is not valid: rows and columns"),
-        ({"image_sizes": [[9, 40]] * 2}, "the picture 372, the model's context is 96"),
+        ({"image_sizes": [[9, 9]] * 2}, "the picture 93, the model's context is 96"),
+        ({"image_sizes": [[9, 40]] * 2}, "a picture of 9 x 40 codes is not possible: the model's context is 96"),
         ({"image_sizes": None}, "the picture 8193"),
         ({"negative_prompt_ids": None}, "guidance needs negative_prompt_ids for 2 prompts"),
     ],
@@ -144,6 +146,14 @@ def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
 def test_bad_requests_are_named(target: Emu3, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(mmspec.Error, match=message):
         mmspec.load(target.model).generate(**{**request(), **changes})
+
+
+def test_a_size_beyond_the_context_is_refused_before_its_layout_is_made(
+    target: Emu3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Emu3, "_layout", None)  # a list of so many places would fill the memory
+    with pytest.raises(InputError, match="a picture of 90000 x 90000 codes is not possible"):
+        target.layout_of({"image_sizes": torch.tensor([[90_000, 90_000]])})
 
 
 def test_without_guidance_no_negative_prompt_is_needed(target: Emu3) -> None:

@@ -12,6 +12,7 @@ import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.suffix import Suffix
+from mmspec.errors import InputError
 from mmspec.image_ar.glm_image import GlmImage, TwoGrids
 from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.pac import Proactive
@@ -188,6 +189,16 @@ def test_the_codes_are_handed_on_as_the_pipeline_takes_them(target: GlmImage, gr
 def test_bad_requests_are_named(target: GlmImage, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(mmspec.Error, match=message):
         mmspec.load(target.model).generate(**{**request(5, 3), **changes})
+
+
+@pytest.mark.parametrize("sides", [(90_000, 90_000, 2, 3), (3, 4, 90_000, 90_000)])
+def test_a_size_beyond_the_context_is_refused_before_its_layout_is_made(
+    target: GlmImage, monkeypatch: pytest.MonkeyPatch, sides: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(GlmImage, "_layout", None)  # a list of so many places would fill the memory
+    told = {"image_grid_thw": torch.tensor([[1, *sides[:2]], [1, *sides[2:]]])}
+    with pytest.raises(InputError, match="a picture of 90000 x 90000 codes is not possible"):
+        target.layout_of({**request(5), **told})
 
 
 def test_a_checkpoint_whose_codes_do_not_come_first_is_refused() -> None:

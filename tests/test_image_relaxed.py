@@ -106,6 +106,14 @@ def test_at_its_neutral_knob_a_rule_is_the_ratio_rule_bit_for_bit(name: str, res
 
 
 @pytest.mark.parametrize("residual", ["plain", "optimal"])
+def test_rules_say_that_they_keep_the_law_at_their_neutral_knob_alone(residual: str) -> None:
+    assert {name: make(residual).lossless for name, make in NEUTRAL.items()} == dict.fromkeys(NEUTRAL, True)
+    assert {name: make(residual).lossless for name, make in RELAXED.items()} == dict.fromkeys(RELAXED, False)
+    for make in NEUTRAL.values():
+        assert repeats(make(residual), greedy=True)
+
+
+@pytest.mark.parametrize("residual", ["plain", "optimal"])
 @pytest.mark.parametrize("name", RELAXED)
 def test_what_a_rule_emits_is_what_is_computed(name: str, residual: str) -> None:
     rows, rule = 20_000, bound(RELAXED[name](residual))

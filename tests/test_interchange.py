@@ -586,15 +586,23 @@ def test_what_a_format_cannot_say_is_refused(pipe: Any, tmp_path: Path) -> None:
         export(trained("medusa", pipe), pipe.target, "it", "speculators", tmp_path / "out")
     with pytest.raises(UnsupportedError, match="format 'gguf'; there are speculators: eagle3, dflash; eagle:"):
         export(trained("eagle3", pipe), pipe.target, "it", "gguf", tmp_path / "out")
-    shallow = mmspec.load(tiny.llama_model().double(), drafter="none", processor=tiny.tokenizer())
-    with pytest.raises(MismatchError, match=r"\[2, 1, 0\]; the last one, 2"):
-        export(trained("eagle3", shallow), shallow.target, "it", "speculators", tmp_path / "out")
     middling = mmspec.load(tiny.llama_model(layers=6).double(), drafter="none", processor=tiny.tokenizer())
     with pytest.raises(MismatchError, match=r"\[2, 3, 3\]; this format wants different ones"):
         export(trained("eagle3", middling), middling.target, "it", "speculators", tmp_path / "out")
     with pytest.raises(UnsupportedError, match="'medusa' cannot be written for other programs; there are speculators:"):
         export(trained("medusa", pipe), pipe.target, "it", None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_the_refusal_of_a_shallow_target_s_drafter_names_works(tmp_path: Path) -> None:
+    shallow = mmspec.load(tiny.llama_model().double(), drafter="none", processor=tiny.tokenizer())
+    drafter = trained("eagle3", shallow)
+    told = r"\[2, 1, 0\]; the last one, 2, .* too few layers .*: --format int8"
+    with pytest.raises(MismatchError, match=told):
+        export(drafter, shallow.target, "it", "speculators", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    packed = export(drafter, shallow.target, "it", "int8", tmp_path / "out")
+    assert shallow.with_drafter(packed).drafter.net.settings["taps"] == [2, 1, 0]
 
 
 def test_a_drafter_goes_out_in_the_first_format_that_has_it(pipe: Any, tmp_path: Path) -> None:

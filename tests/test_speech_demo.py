@@ -153,6 +153,8 @@ def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_sa
         ({"rule": "lantern"}, "unknown rule 'lantern'"),
         ({"seed": -1}, "the seed -1 is not valid"),
         ({"looseness": 2.0}, "looseness 2 is not valid"),
+        ({"shape": "64x64x9999"}, "unknown draft size '64x64x9999'"),
+        ({"shape": None}, "unknown draft size None"),
     ],
 )
 def test_lines_have_limits(line: dict[str, Any], message: str) -> None:
@@ -178,6 +180,7 @@ def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
         (("one", "nobody", "exact", "low", 1.0, 0, "own", 0.3), "unknown drafter"),
         (("one", "suffix", "exact", "nobody", 1.0, 0, "own", 0.3), "unknown voice"),
         (("one", "suffix", "beta", "low", 1.0, 0, "own", 0.3), "takes proposals"),
+        (("one", "suffix", "exact", "low", 1.0, 0, "99z", 0.3), "unknown draft size"),
     ):
         assert message in list(speaking_booth.show_run(booth, *given))[-1][1]  # type: ignore[arg-type]
     assert len(next(speaking_booth.show_replay(None))) == 4

@@ -229,7 +229,8 @@ def before_the_norm(taps: Any, target: Any) -> list[int]:
     if max(taps) >= target.num_layers:
         raise MismatchError(
             f"the drafter reads the target's hidden states {list(taps)}; the last one, {target.num_layers}, is another "
-            "tensor in this format (before the last norm): train with --exit-layer or taps below it"
+            "tensor in this format (before the last norm), and a target of too few layers has no other in its place: "
+            f"--format {EIGHT_BITS} takes such a drafter"
         )
     return list(taps)
 
