@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from threading import Lock
 from typing import Any
 
 from mmspec.contract import Round
@@ -20,7 +21,7 @@ class Generation:
 
     text: without special tokens; a stop string is part of it, as in transformers; "" without a tokenizer.
     token_ids: what was emitted, the stop token included. prompt_tokens: ids of the prompt, image slots included.
-    finish: "stop" (an end token or a stop string) or "length".
+    finish: "stop" (an end token or a stop string), "length", or "closed" where the stream was closed before the end.
     image: of image models, the picture (a PIL image).
     audio: of speech models, the sound (`.samples`, `.rate`, `.save(path)`).
     """
@@ -64,16 +65,22 @@ class Piece:
 
 
 class Lasting:
-    """Rounds whose error stays: asked again they raise it again, where a generator would say that they are over."""
+    """Rounds whose error stays: asked again they raise it again, where a generator would say that they are over.
+
+    over: no more of them are wanted.
+    """
 
     def __init__(self, rounds: Generator[Round]) -> None:
         self._rounds = rounds
         self._error: BaseException | None = None
+        self.over = False
 
     def __iter__(self) -> Lasting:
         return self
 
     def __next__(self) -> Round:
+        if self.over:
+            raise StopIteration
         if self._error is not None:
             raise self._error
         try:
@@ -92,7 +99,8 @@ class Lasting:
 
 class Stream:
     """A request at work: an iterator of what each round adds, a list with a `Piece` per row. As the context of a `with`
-    block it lets go of the request, and of its memory, at the block's end, however that comes.
+    block it lets go of the request, and of its memory, at the block's end, however that comes. Threads that ask the
+    same one take turns.
 
     Args: rounds: the decode loop. stop: the loop's own. tokenizer: None gives no text. prompt_tokens: per row.
         single: yield the only prompt's piece itself. product: what a row's ids make beside text, see
@@ -123,6 +131,7 @@ class Stream:
         self._texts = [TextStream(tokenizer) for _ in prompt_tokens]
         self.stats = [Stats(lossless, verifies=verifies) for _ in prompt_tokens]
         self._sounds = [sounding(row) for row in range(len(prompt_tokens))]
+        self._turn = Lock()
         self._started: float | None = None
         self.first_audio_seconds: float | None = None
 
@@ -130,6 +139,9 @@ class Stream:
         return self
 
     def __next__(self) -> Any:
+        return self._in_turn(self._step)
+
+    def _step(self) -> Any:
         self._started = time.perf_counter() if self._started is None else self._started
         done = self._account(next(self._rounds))
         pieces = [
@@ -151,18 +163,39 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Give the request up, if it is not finished: nothing follows the pieces that came."""
-        self._rounds.close()
+        """Give the request up, if it is not finished: nothing follows the pieces that came.
+
+        Nobody waits for a round that another thread is at: it is the last one, and that thread lets go of the request.
+        """
+        self._rounds.over = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._rounds.close()
+            finally:
+                self._turn.release()
 
     def finish(self) -> Any:
-        """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are.
+        """Run to the end; returns the `Generation` of the only row, or a list of them, as the pieces are. After `close`
+        it holds what came before.
 
         Raises: what a round raised, now or before.
         """
+        return self._in_turn(self._rest)
+
+    def _rest(self) -> Any:
         for done in self._rounds:
             self._account(done)
         answers = [self._answer(row) for row in range(len(self.stats))]
         return self._by_prompt(answers)
+
+    def _in_turn(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives, done by one thread at a time."""
+        try:
+            with self._turn:
+                return work()
+        finally:
+            if self._rounds.over:  # closed by another thread, which did not wait
+                self.close()
 
     def _by_prompt(self, rows: list[Any]) -> Any:
         """What stands for each prompt: its row, or a list of its n rows; of a single prompt that alone."""
@@ -186,7 +219,8 @@ class Stream:
         return done
 
     def _answer(self, row: int) -> Generation:
-        ids = self._stop.outputs[row]
+        begun = bool(self._stop.outputs)  # else it was closed before the first round
+        ids, finish = (self._stop.outputs[row], self._stop.finish[row]) if begun else ([], "")
         text = decode_text(self._tokenizer, ids)
-        made = self._product(row, ids)
-        return Generation(text, ids, self._prompt_tokens[row], self._stop.finish[row], self.stats[row], **made)
+        made = self._product(row, ids) if ids else {}
+        return Generation(text, ids, self._prompt_tokens[row], finish or "closed", self.stats[row], **made)

@@ -104,8 +104,9 @@ def load(
         model: a bundled name, a local folder, a hub id, or a loaded HF model.
         drafter: None for the best trained one that lies beside the model, else prompt lookup, or what its family
             usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder; a hub
-            id; a drafter; "none" for plain autoregressive decoding.
-        acceptance: a rule's name or a rule. The default, "exact", gives the same output with every drafter.
+            id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive decoding.
+        acceptance: a rule's name, perhaps with settings ("tolerance=4", "lantern:delta=0.1:k=50"), or a rule. The
+            default, "exact", gives the same output with every drafter.
         shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
             changes an output; "own" is the drafter's own setting; a `Shape` is that one, also as a text, "5x4x16"
             (depth, width, nodes). None is "auto", and for a drafter that you made yourself "own". Rules that let drafts
@@ -157,7 +158,8 @@ def generate(
     drafter_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
-    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them.
+    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them; a folder
+    whose files were written anew is read anew.
 
     Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape, compile, drafter_dtype:
     as for `load`.
@@ -171,11 +173,12 @@ def generate(
         return pipe(image, prompt, **options)
     named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
     parts: Any = (model, drafter, acceptance)
+    own, drafters = _written(model), (_written(model, "drafters/*/"), _written(drafter))
     if named:
-        _checked(*parts)
-    pipelines: Any = _pipelines(parts[0], compile)
+        _checked(*parts, own, drafters)
+    pipelines: Any = _pipelines(parts[0], compile, own)
     make = pipelines if named else pipelines.__wrapped__
-    return make(drafter, shape, acceptance, numbers)(image, prompt, **options)
+    return make(drafters, drafter, shape, acceptance, numbers)(image, prompt, **options)
 
 
 class Pipeline:
@@ -330,13 +333,32 @@ def usual_shape(drafter: Any) -> str:
     return "auto" if drafter is None or isinstance(drafter, str | os.PathLike) else "own"
 
 
+def _written(place: Any, under: str = "") -> Any:
+    """What tells a folder from others that have, or had, its name: where it lies, and when the files that are read from
+    it were written. None for names and hub ids.
+
+    Args: under: where in the folder the files are, as a glob.
+    """
+    path = os.path.expanduser(place) if isinstance(place, str | os.PathLike) else ""
+    if not os.path.isdir(path):
+        return None
+    folder = Path(path).resolve()
+    files = [file for ending in ("json", "safetensors") for file in folder.glob(f"{under}*.{ending}")]
+    try:
+        return folder, frozenset((file, file.stat().st_mtime_ns) for file in files)
+    except OSError:  # replaced this moment, or not ours to look at: whoever reads it tells
+        return folder, None
+
+
 @lru_cache(maxsize=32)
-def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any) -> None:
+def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> None:
     """`check_names`, of what is known to be right no more."""
     check_names(drafter, acceptance, find_model(model, whole=False))
 
 
 @lru_cache(maxsize=2)
-def _pipelines(model: str | os.PathLike[str], compile: bool | None) -> Callable[..., Pipeline]:
-    """`Pipeline.with_drafter` on a model that is read now; the last two pipelines, which learn what pays, are kept."""
-    return lru_cache(maxsize=2)(load(model, "none", compile=compile).with_drafter)
+def _pipelines(model: str | os.PathLike[str], compile: bool | None, written: Any) -> Callable[..., Pipeline]:
+    """`Pipeline.with_drafter` on a model that is read now, after what is `_written` of drafters; the last two pipelines
+    stay, as they learn what pays."""
+    pipe = load(model, "none", compile=compile)
+    return lru_cache(maxsize=2)(lambda written, *given: pipe.with_drafter(*given))

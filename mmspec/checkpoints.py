@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mmspec.errors import (
@@ -39,8 +40,8 @@ FORMAT = 1
 DESCRIPTION, CARD, WEIGHTS = "drafter.json", "README.md", "model.safetensors"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
-JUDGED = ["config.json", "drafters/*.json"]
-"""What tells which target serves a model, and which drafters lie beside it."""
+LIGHT = [pattern for pattern in FILES if pattern != "*.safetensors"]
+"""The same without the weights: the tokenizer, and what tells which target serves a model and what lies beside it."""
 TWICE = ["consolidated*", "original/*"]
 """The same weights in another format, as some models have them on the hub beside those of transformers."""
 
@@ -53,6 +54,10 @@ METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar"
 PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
 """The trained drafters that lie beside a model are named in this order, best first."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+_QUIETING = Lock()
+_loud: list[tuple[bool, int]] = []
+"""What each `quiet` that is at work found: whether there were progress bars, and the verbosity."""
 
 
 def bundled() -> dict[str, Path]:
@@ -69,7 +74,7 @@ def bundled() -> dict[str, Path]:
 def find_model(name: str | os.PathLike[str], whole: bool = True) -> Path:
     """The folder of a bundled name, a local folder or a hub id.
 
-    Args: whole: with the weights; else nothing is downloaded of a hub's model but what it is judged by.
+    Args: whole: with the weights; else all but these is downloaded of a hub's model.
     """
     known = bundled()
     if isinstance(name, str) and name in known:
@@ -81,7 +86,7 @@ def find_model(name: str | os.PathLike[str], whole: bool = True) -> Path:
             f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
             f"target {name} --out {name}, and pass its folder"
         )
-    return locate("model", name, sorted(known), FILES if whole else JUDGED)
+    return locate("model", name, sorted(known), FILES if whole else LIGHT)
 
 
 def _hides(known: Path, name: str) -> bool:
@@ -129,9 +134,13 @@ def locate(
         raise InputError(f"{kind} {shorten(str(source))} is a file: pass the folder that holds config and weights")
     if _is_path(str(source)):
         raise UnknownNameError(f"{kind} {shorten(str(source))}: there is no such folder")
-    if not isinstance(source, str) or not HUB_ID.fullmatch(source):
+    if not isinstance(source, str):
+        raise UnknownNameError(
+            f"{kind} {shorten(str(source))}: there is no such folder; pass a name or a hub id as a text"
+        )
+    if not HUB_ID.fullmatch(source):
         also = "a local folder or a hub id (owner/name) will also do"
-        raise unknown_name(kind, str(source), known, f"{note}; {also}" if note else also)
+        raise unknown_name(kind, source, known, f"{note}; {also}" if note else also)
     return _download(kind, source, patterns, repo_type)
 
 
@@ -184,18 +193,25 @@ def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no load report: what is wrong with a checkpoint is said in the error."""
+    """No progress bars and no load report: what is wrong with a checkpoint is said in the error.
+
+    Both are settings of the whole process: of threads at work at the same time, whoever leaves last puts back what the
+    first one found.
+    """
     from transformers.utils import logging
 
-    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    with _QUIETING:
+        _loud.append((logging.is_progress_bar_enabled(), logging.get_verbosity()))
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+        with _QUIETING:
+            bars, verbosity = _loud.pop()  # not its own, unless it is the last to leave
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def fingerprint(target: Any) -> dict[str, Any]:
@@ -248,13 +264,18 @@ def save_drafter(
     if packed and not getattr(drafter, "packs", False):
         raise UnsupportedError(f"the weights of {drafter.method!r} cannot be stored in eight bits: only those of heads")
     with writing(folder) as draft:
-        description = {"format": FORMAT, "method": drafter.method, **drafter.save(draft), "target": fingerprint(target)}
-        (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        write_drafter(drafter, draft, fingerprint(target))
         if packed:
             pack(draft / WEIGHTS)
         if card is not None:
             (draft / CARD).write_text(card, encoding="utf-8")
     return Path(folder)
+
+
+def write_drafter(drafter: Any, folder: Path, target: dict[str, Any]) -> None:
+    """Write what a drafter consists of, and its description. target: what it must find again in its target."""
+    description = {"format": FORMAT, "method": drafter.method, **drafter.save(folder), "target": target}
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None = None, *, own: bool = True) -> Any:

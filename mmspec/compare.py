@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from mmspec.answers import Generation
 from mmspec.api import Pipeline
-from mmspec.contract import bound
+from mmspec.contract import aside, bound
 from mmspec.options import Options, given, sampling_for
 from mmspec.stats import Stats
 
@@ -78,12 +78,13 @@ class Comparison:
 
 
 def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options]) -> Comparison:
-    """Answer one prompt both ways, in turns, after a warm-up of each."""
+    """Answer one prompt both ways, in turns, after a warm-up of each. A store of the caller's learns nothing of it."""
     plain = pipe.with_drafter("none")
 
     def answered() -> tuple[Any, Any]:
         pipe.forget()  # or the reply that it drafts would be known to it
-        return plain(image, prompt, **options), pipe(image, prompt, **options)
+        drafting = Pipeline(pipe.target, pipe.processor, aside(pipe.drafter), pipe.rule, pipe.folder, pipe.control)
+        return plain(image, prompt, **options), drafting(image, prompt, **options)
 
     answers = [answered() for _ in range(1 + REPEATS)][1:]
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))

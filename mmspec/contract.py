@@ -352,8 +352,8 @@ class Drafter(Protocol):
     smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
     again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
     `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`. One that
-    remembers earlier requests offers `forget()`: a prompt that comes again would else be measured with its own reply at
-    hand.
+    remembers earlier requests offers `forget()`, one whose memory is the user's `aside()`: a prompt that comes again
+    would else be measured with its own reply at hand.
     """
 
     kinds: frozenset[Kind]
@@ -365,6 +365,12 @@ class Drafter(Protocol):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
         """Start on a request that was just prefilled; `kind` is one of `kinds`."""
+
+
+def aside(drafter: Any) -> Any:
+    """A drafter that drafts from the same stores of replies, as they are now, and tells them nothing; the drafter
+    itself where it has none."""
+    return drafter.aside() if hasattr(drafter, "aside") else drafter
 
 
 def forget(drafter: Any) -> None:

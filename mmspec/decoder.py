@@ -139,10 +139,12 @@ class Decoder:
         """Prefill, one forward per piece.
 
         Args: pieces: model inputs with right-padded `input_ids` [B, T], or `inputs_embeds` [B, T, H] (padding is never
-            attended to, being later); of a long prompt several, each with the next columns.
+            attended to, being later); of a long prompt several, each with the next columns. Where they state no
+            `position_ids`, columns are counted from 0, as `extend` goes on.
             lengths: real tokens per row.
             taps: `hidden_states` indices to return for the whole prompt.
         Returns: the cache, and logits [B, 1, V] after each row's last token.
+        Raises: UnsupportedError: the model kept nothing of what it read.
         """
         cache = RowCache(len(lengths), self.device)
         last: dict[int, Tensor] = {}  # row -> [V]
@@ -155,9 +157,16 @@ class Decoder:
             extra: dict[str, Any] = {}
             if self.keeps_logits:
                 extra["logits_to_keep"] = torch.tensor(wanted, device=self.device)
-            parts.append(self._forward(piece, cache, taps, **extra))
+            # A RoBERTa that is told no positions counts from its padding id on, and `extend` goes on from 0.
+            columns = torch.arange(start, end, device=self.device).expand(len(lengths), -1)
+            parts.append(self._forward({"position_ids": columns, **piece}, cache, taps, **extra))
             for row, place in ends.items():
                 last[row] = parts[-1].logits[row, wanted.index(place) if self.keeps_logits else place]
+        if cache.width != end:
+            raise UnsupportedError(
+                f"{type(self.model).__name__} keeps no keys and values of what it reads (past_key_values); speculative "
+                "decoding here needs a causal model that does (of an encoder's class, one with is_decoder=True)"
+            )
         cache.fill(lengths)
         logits = torch.stack([last[row] for row in range(len(lengths))])[:, None]
         states = {tap: torch.cat([part.taps[tap] for part in parts], 1) for tap in taps}

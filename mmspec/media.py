@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -46,6 +47,9 @@ _BROKEN = (
 )
 
 ImageSource = Image.Image | str | os.PathLike[str] | bytes | np.ndarray
+
+_FILTERS = Lock()
+"""Filters of warnings are the process's: threads that change them at the same time may leave them changed for good."""
 
 
 def names_a_picture(word: str) -> bool:
@@ -142,7 +146,7 @@ def _decode(image: Image.Image, name: str) -> Image.Image:
 @contextmanager
 def _strict() -> Iterator[None]:
     """A bomb is an error already where Pillow warns; EXIF data that cannot be read is no reason to say anything."""
-    with warnings.catch_warnings():
+    with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield

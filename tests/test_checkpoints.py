@@ -12,10 +12,11 @@ import toys
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
+from transformers.utils import logging
 
 import mmspec
 from mmspec import checkpoints, replacing
-from mmspec.checkpoints import bundled, find_model, fingerprint, load_drafter, save_drafter, writing
+from mmspec.checkpoints import bundled, find_model, fingerprint, load_drafter, quiet, save_drafter, writing
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1, EagleHead
@@ -85,6 +86,17 @@ def test_a_language_model_with_fewer_words_needs_its_tokenizer(target: CausalTar
     assert load_drafter(save_drafter(drafter, tmp_path / "spd", target), target).gap == 10
 
 
+def test_a_language_model_with_as_many_words_but_other_ones_is_refused(target: CausalTarget, tmp_path: Path) -> None:
+    folder = tiny.tiny_llama(tmp_path)
+    told = json.loads((folder / "tokenizer.json").read_text())["model"]
+    words = told["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    edit(folder / "tokenizer.json", model=told)
+    first = min(words["a"], words["b"])
+    with pytest.raises(MismatchError, match=f"300 ids, the target one of 300, and the id {first} is one word"):
+        load_drafter(folder, target)
+
+
 def test_a_folder_that_is_called_like_a_bundled_model_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,6 +110,31 @@ def test_a_folder_that_is_called_like_a_bundled_model_is_told_apart(
     monkeypatch.chdir(bundled()["smolvlm-mini"].parent)
     find_model("smolvlm-mini")
     assert not caplog.records
+
+
+def test_a_path_is_no_name(pipe: mmspec.Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = "there is no such folder; pass a name or a hub id as a text"
+    for name in ("smolvlm-mini", "some/model"):
+        with pytest.raises(UnknownNameError, match=f"model '{name}': {told}"):
+            find_model(Path(name))
+    with pytest.raises(UnknownNameError, match=f"drafter 'eagle2': {told}"):
+        pipe.with_drafter(Path("eagle2"))
+
+
+def test_whoever_is_quiet_last_puts_back_what_the_first_one_found() -> None:
+    """Threads that read models at the same time end in any order."""
+
+    def told() -> tuple[bool, int]:
+        return logging.is_progress_bar_enabled(), logging.get_verbosity()
+
+    before, first, second = told(), quiet(), quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert told() == (False, logging.ERROR)
+    second.__exit__(None, None, None)
+    assert told() == before
 
 
 def test_the_description_says_what_the_drafter_is_for(target: CausalTarget, tmp_path: Path) -> None:
@@ -149,11 +186,13 @@ def test_an_interrupted_save_leaves_the_old_folder(
 ) -> None:
     folder = save_drafter(eagle(seed=1), tmp_path / "head", target)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    save = Eagle.save
 
-    def fail(*_: object) -> None:
+    def interrupted(self: Eagle, folder: Path) -> None:
+        save(self, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoints, "fingerprint", fail)  # after the weights, before the description
+    monkeypatch.setattr(Eagle, "save", interrupted)  # after the weights, before the description
     with pytest.raises(KeyboardInterrupt):
         save_drafter(eagle(seed=2), folder, target)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

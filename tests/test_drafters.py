@@ -110,9 +110,14 @@ class Words:
 
     size: int
     word: str = "w"
+    controls: tuple[int, ...] = ()
 
     def get_vocab(self) -> dict[str, int]:
         return {f"{self.word}{index}": index for index in range(self.size)}
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, str]:
+        return dict.fromkeys(self.controls, "")
 
 
 def with_words(model: Any, size: int, length: int = 3) -> Independent:
@@ -373,6 +378,20 @@ def test_a_drafter_for_another_target_is_refused() -> None:
     wide = toys.llama(hidden_size=64)
     with pytest.raises(MismatchError, match="features of size 64, the target has 32"):
         Eagle(toys.eagle_head(wide)).bind(target)
+
+
+def test_vocabularies_of_one_size_must_hold_the_same_words() -> None:
+    """Not seen by their sizes: drafts in another language would be verified in vain for ever."""
+    target: Any = CausalTarget(toys.llama())
+    target.tokenizer = Words(toys.VOCAB)
+    Independent(toys.llama(), tokenizer=Words(toys.VOCAB)).bind(target)
+    Independent(toys.llama()).bind(target)  # nobody says what its ids mean
+    with pytest.raises(MismatchError, match="97 ids, the target one of 97, and the id 0 is one word to the drafter's"):
+        Independent(toys.llama(), tokenizer=Words(toys.VOCAB, "v")).bind(target)
+    target.tokenizer = Words(toys.VOCAB, controls=tuple(range(toys.VOCAB)))
+    with pytest.raises(MismatchError, match="the id 9 is one word"):
+        Independent(toys.llama(), tokenizer=Words(toys.VOCAB, "v", controls=tuple(range(9)))).bind(target)
+    Independent(toys.llama(), tokenizer=Words(toys.VOCAB, "v", controls=tuple(range(toys.VOCAB)))).bind(target)
 
 
 @pytest.mark.parametrize(

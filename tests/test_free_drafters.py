@@ -28,6 +28,7 @@ from mmspec import cli
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
 from mmspec.checkpoints import save_drafter
+from mmspec.compare import compare
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import OWN, Auto, Fixed, control_for
 from mmspec.drafters.datastore import SEPARATOR, Datastore, suffix_order
@@ -306,6 +307,28 @@ def test_a_store_holds_one_vocabulary() -> None:
     Suffix(store=store).bind(toys.target_of(toys.llama()))
     with pytest.raises(MismatchError, match="97 ids, the target's has 50"):
         Suffix(store=store).bind(toys.target_of(toys.llama(vocab_size=50)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda store: Suffix(store=store), lambda store: Hybrid("recycling", copier=Suffix(store=store))],
+    ids=["suffix", "hybrid"],
+)
+def test_a_comparison_neither_meets_its_own_reply_in_a_store_nor_leaves_it_there(
+    make: Callable[[SuffixStore], Any], pipe: mmspec.Pipeline
+) -> None:
+    prompt = "what is the value?"
+    asked: Any = {"max_new_tokens": 24, "temperature": 0.0}
+    new, store = SuffixStore(1000), SuffixStore(1000)
+    for each in (new, store):
+        each.add([60, 61, 62])
+    fresh = pipe.with_drafter(make(new))(None, prompt, **asked)
+    drafting = pipe.with_drafter(make(store))
+    compared: Any = compare(drafting, None, prompt, **asked).speculative
+    assert compared.stats.accept_lengths == fresh.stats.accept_lengths
+    assert len(store.history) == 4  # what was there, and its end
+    drafting(None, prompt, **asked)
+    assert len(store.history) > 4
 
 
 def test_a_copy_ends_before_an_image_slot_and_no_match_goes_across_one() -> None:

@@ -4,8 +4,11 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -136,6 +139,31 @@ def test_result_is_independent_of_the_source() -> None:
     source = Image.new("RGB", (2, 2), RED)
     load_image(source).putpixel((0, 0), (0, 0, 0))
     assert source.getpixel((0, 0)) == RED
+
+
+def test_threads_that_load_pictures_leave_filters_of_warnings_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing keeps it out, the second one comes before the first one has left, and leaves after it."""
+    before, upright, numbers = list(warnings.filters), media.ImageOps.exif_transpose, count()
+    first_in, second_in, first_out = Event(), Event(), Event()
+
+    def watched(image: Image.Image) -> Image.Image:
+        if next(numbers) == 0:
+            first_in.set()
+            second_in.wait(0.5)  # in vain, where the second one waits for its turn
+        else:
+            second_in.set()
+            assert first_out.wait(60)
+        return upright(image)
+
+    monkeypatch.setattr(media.ImageOps, "exif_transpose", watched)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(load_image, noise())
+        assert first_in.wait(60)
+        second = pool.submit(load_image, noise())
+        first.result()
+        first_out.set()
+        second.result()
+    assert list(warnings.filters) == before
 
 
 # Bad pictures

@@ -8,6 +8,8 @@ import tiny_families
 import torch
 import toys
 from transformers import (
+    BertConfig,
+    BertLMHeadModel,
     BloomConfig,
     BloomForCausalLM,
     Cohere2ForCausalLM,
@@ -22,10 +24,14 @@ from transformers import (
     GraniteForCausalLM,
     HyperCLOVAXForCausalLM,
     LlamaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
 )
 
 from mmspec.contract import Needs
@@ -132,6 +138,41 @@ def test_models_that_count_positions_themselves_are_refused(make: Any) -> None:
     """Siblings in a tree share a position; a model that cannot be told would be silently wrong."""
     with pytest.raises(UnsupportedError, match="takes positions from the order of its inputs"):
         Decoder(make())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=97, n_positions=64, n_embd=16, n_layer=1, n_head=2)),
+        lambda: BertLMHeadModel(
+            BertConfig(vocab_size=97, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+        ),
+    ],
+)
+def test_models_that_keep_no_cache_are_refused(make: Any) -> None:
+    """One takes none, the other leaves it empty: later tokens would be read without the prompt."""
+    with pytest.raises(UnsupportedError, match="keeps no keys and values of what it reads"):
+        toys.answer(CausalTarget(make()), NoDrafter(), toys.prompts(9))
+
+
+def test_later_tokens_go_on_from_the_positions_of_the_prompt_as_in_generate() -> None:
+    """A RoBERTa that is told none counts those of a prompt from its padding id on."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = RobertaConfig(
+        **sizes,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        is_decoder=True,
+        eos_token_id=None,
+    )
+    model = RobertaForCausalLM(config).double().eval()
+    target, inputs = CausalTarget(model), toys.prompts(17)
+    with torch.no_grad():
+        want = model.generate(**inputs, do_sample=False, max_new_tokens=12)[0, 17:].tolist()
+    for drafter in (NoDrafter(), Independent(toys.perturbed(model, 0.1))):
+        assert toys.answer(target, drafter, inputs, 12).rows == [want]
 
 
 def test_local_attention_by_place_is_refused() -> None:

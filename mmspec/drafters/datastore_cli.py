@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,18 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
+EXAMPLES = """\b
+Try, with a folder of .txt or .md files:
+  mmspec datastore build my-texts --out my-store
+  mmspec generate vlm/samples/chart.png "Describe this picture in detail." --drafter my-store
+"""
+
 app = typer.Typer(
-    help="Datastores for the drafter that retrieves.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Datastores: texts of your own from which drafts are copied.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 SUFFIXES = (".txt", ".md")
@@ -48,13 +57,13 @@ def build(
 
 
 def read_tokenizer(model: str) -> Any:
-    """The tokenizer of a checkpoint; its weights are not read."""
+    """The tokenizer of a checkpoint; its weights are neither fetched nor read."""
     from transformers import AutoTokenizer
 
     from mmspec.checkpoints import find_model
     from mmspec.errors import CheckpointError, one_line
 
-    folder = find_model(model)
+    folder = find_model(model, whole=False)
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, tokenizers, transformers
@@ -98,13 +107,7 @@ def encoded(files: list[Path], tokenizer: Any, max_tokens: int) -> Iterator[np.n
 
 def write(drafter: Any, out: Path, tokenizer: Any) -> None:
     """The folder that `drafter=` takes."""
-    from mmspec.checkpoints import DESCRIPTION, FORMAT, vocabulary_hash, writing
+    from mmspec.checkpoints import vocabulary_hash, write_drafter, writing
 
     with writing(out) as draft:
-        description = {
-            "format": FORMAT,
-            "method": drafter.method,
-            **drafter.save(draft),
-            "target": {"tokenizer": vocabulary_hash(tokenizer)},
-        }
-        (draft / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        write_drafter(drafter, draft, {"tokenizer": vocabulary_hash(tokenizer)})

@@ -9,6 +9,7 @@ served. A drafter that decides on the host.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified, forget
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified, aside, forget
 from mmspec.drafters.host import HostTree, plant
 from mmspec.drafters.suffix import Matching, Suffix
 from mmspec.errors import InputError
@@ -75,6 +76,12 @@ class Hybrid:
     def forget(self) -> None:
         """Let the other drafter forget, if it remembers anything."""
         forget(self.other)
+
+    def aside(self) -> Hybrid:
+        """See `mmspec.contract.aside`."""
+        other = copy(self)
+        other.copier, other.other = self.copier.aside(), aside(self.other)
+        return other
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Mixing:
         """Start both."""

@@ -40,8 +40,8 @@ UNKNOWN = 0
 class Independent:
     """Drafts with a language model that shares the target's vocabulary.
 
-    Args: model: an HF causal LM. length: tokens drafted per round (gamma). tokenizer: the model's, which shows that a
-        vocabulary of another size than the target's differs at the end alone.
+    Args: model: an HF causal LM. length: tokens drafted per round (gamma). tokenizer: the model's, which shows that its
+        ids mean what the target's do.
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
@@ -69,19 +69,19 @@ class Independent:
         """The vocabularies must be one, as far as both go."""
         self.gap = target.vocab_size - self.vocab_size
         theirs = getattr(target, "tokenizer", None)
-        if self.gap:
-            sizes = f"the drafter has a vocabulary of {self.vocab_size} ids, the target one of {target.vocab_size}"
-            if self.tokenizer is None or theirs is None:
-                raise MismatchError(
-                    f"{sizes}, and without both tokenizers nobody knows whether the ids that they share mean the same: "
-                    "take a drafter with the target's vocabulary, or one whose folder holds its tokenizer"
-                )
+        sizes = f"the drafter has a vocabulary of {self.vocab_size} ids, the target one of {target.vocab_size}"
+        if self.tokenizer is not None and theirs is not None:
             other = first_difference(self.tokenizer, theirs, min(self.vocab_size, target.vocab_size))
             if other is not None:
                 raise MismatchError(
                     f"{sizes}, and the id {other} is one word to the drafter's tokenizer and another to the target's: "
                     "an independent drafter must share the target's tokenizer"
                 )
+        elif self.gap:
+            raise MismatchError(
+                f"{sizes}, and without both tokenizers nobody knows whether the ids that they share mean the same: "
+                "take a drafter with the target's vocabulary, or one whose folder holds its tokenizer"
+            )
         self.placeholders = tuple(target.placeholders)
 
     def save(self, folder: Path) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Independent:
         """The counterpart of `save`, on the device and in the dtype of `target`."""
         model = read_model(cls.model_class, folder, target.model.dtype).to(target.model.device)
         tokenizer = None
-        if len(model.get_output_embeddings().weight) != target.vocab_size and (folder / TOKENIZER).exists():
+        if (folder / TOKENIZER).exists():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return cls(model, tokenizer=tokenizer, **description.get("options", {}))
 

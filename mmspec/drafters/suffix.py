@@ -10,6 +10,7 @@ decisions are the same at every temperature. Without a store nothing is remember
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -52,6 +53,13 @@ class SuffixStore:
         """Remember an answer."""
         with self._lock:
             self.history.extend([*ids, END])
+
+    def copied(self) -> SuffixStore:
+        """A store of the same answers, which learns none of those that this one is told from now on."""
+        other = copy(self)
+        with self._lock:
+            other.history = deepcopy(self.history)
+        return other
 
     def claim(self, target: Any) -> None:
         """Ids mean something in one vocabulary only. Raises MismatchError: it holds answers in another one."""
@@ -106,6 +114,12 @@ class Suffix:
         self.placeholders = frozenset(target.placeholders)
         if self.store is not None:
             self.store.claim(target)
+
+    def aside(self) -> Suffix:
+        """See `mmspec.contract.aside`."""
+        other = copy(self)
+        other.store = None if self.store is None else self.store.copied()
+        return other
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Matching:
         """An empty index per row; the prompts are read with the first proposal."""

@@ -27,9 +27,12 @@ def widened(own: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
 
 
 def first_difference(one: Any, other: Any, size: int) -> int | None:
-    """The first id below `size` that two tokenizers have different words for; None if there is none."""
+    """The first id below `size` that two tokenizers have different words for; None if there is none. What is a control
+    token to both may have two names, as between releases of one family."""
     mine, theirs = ({index: word for word, index in each.get_vocab().items()} for each in (one, other))
-    return min((i for i in mine.keys() & theirs.keys() if i < size and mine[i] != theirs[i]), default=None)
+    control = one.added_tokens_decoder.keys() & other.added_tokens_decoder.keys()
+    shared = (mine.keys() & theirs.keys()) - control
+    return min((i for i in shared if i < size and mine[i] != theirs[i]), default=None)
 
 
 class NarrowHead(nn.Module):
