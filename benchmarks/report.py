@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +54,7 @@ class SpeedReport:
     def text(self) -> str:
         """Everything, for people."""
         title = f"{self.settings.model}, acceptance {self.settings.acceptance}"
+        title += ", our loop compiled" if self.settings.compile else ""
         length = f"{self.kept} of {self.samples} replies have at least {self.settings.min_tokens} tokens and count"
         table = speed_table(self.figures, self.peaks, self.peaks.get(OURS))
         sizes = ", ".join(f"{name} {size / 2**20:.2f} MB" for name, size in self.weights.items())
@@ -79,7 +80,7 @@ def speed_report(
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
     return SpeedReport(
-        settings,
+        replace(settings, compile=pipe.target.compiled),  # where nobody said it
         len(samples),
         len(kept),
         found,

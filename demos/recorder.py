@@ -36,6 +36,7 @@ class Recorder:
         self.kinds, self.needs = drafter.kinds, drafter.needs
         self.shapes, self.reuses = getattr(drafter, "shapes", ()), getattr(drafter, "reuses", False)
         self.drafts_columns = getattr(drafter, "drafts_columns", False)
+        self.drafts_chains = getattr(drafter, "drafts_chains", False)
         self.rounds: list[Recorded] = []
 
     def bind(self, target: Any) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
-from mmspec.checkpoints import find_model
+from mmspec.checkpoints import JUDGED, find_model
 from mmspec.contract import Drafter, Rule, Shape, forget
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
@@ -134,7 +134,7 @@ def load(
         folder = Path(model.name_or_path) if model.name_or_path and Path(model.name_or_path).is_dir() else None
         target, processor = adopt_target(model, folder, processor)
     elif isinstance(model, str | os.PathLike):
-        check_names(drafter, acceptance, find_model(model, whole=False))
+        check_names(drafter, acceptance, find_model(model, JUDGED))
         folder = find_model(model)
         target, processor = read_target(folder, processor, dtype, device)
     else:
@@ -343,8 +343,8 @@ def _written(place: Any, under: str = "") -> Any:
     if not os.path.isdir(path):
         return None
     folder = Path(path).resolve()
-    files = [file for ending in ("json", "safetensors") for file in folder.glob(f"{under}*.{ending}")]
     try:
+        files = [file for depth in ("*", "*/*") for file in folder.glob(f"{under}{depth}") if file.is_file()]
         return folder, frozenset((file, file.stat().st_mtime_ns) for file in files)
     except OSError:  # replaced this moment, or not ours to look at: whoever reads it tells
         return folder, None
@@ -353,7 +353,7 @@ def _written(place: Any, under: str = "") -> Any:
 @lru_cache(maxsize=32)
 def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> None:
     """`check_names`, of what is known to be right no more."""
-    check_names(drafter, acceptance, find_model(model, whole=False))
+    check_names(drafter, acceptance, find_model(model, JUDGED))
 
 
 @lru_cache(maxsize=2)

@@ -41,7 +41,9 @@ DESCRIPTION, CARD, WEIGHTS = "drafter.json", "README.md", "model.safetensors"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is taken from a hub: configurations, weights, chat template, vocabulary."""
 LIGHT = [pattern for pattern in FILES if pattern != "*.safetensors"]
-"""The same without the weights: the tokenizer, and what tells which target serves a model and what lies beside it."""
+"""The same without the weights."""
+JUDGED = ["config.json", "drafters/*.json"]
+"""What tells which target serves a model, and which drafters lie beside it."""
 TWICE = ["consolidated*", "original/*"]
 """The same weights in another format, as some models have them on the hub beside those of transformers."""
 
@@ -71,14 +73,14 @@ def bundled() -> dict[str, Path]:
     return found
 
 
-def find_model(name: str | os.PathLike[str], whole: bool = True) -> Path:
+def find_model(name: str | os.PathLike[str], files: Sequence[str] = FILES) -> Path:
     """The folder of a bundled name, a local folder or a hub id.
 
-    Args: whole: with the weights; else all but these is downloaded of a hub's model.
+    Args: files: what is downloaded of a hub's model, by patterns.
     """
     known = bundled()
     if isinstance(name, str) and name in known:
-        if whole and _hides(known[name], name):
+        if files is FILES and _hides(known[name], name):  # said once, where the model is loaded
             logger.warning("%s is the model that comes with mmspec; the folder here is %s", name, here(name))
         return known[name]
     if isinstance(name, str) and name in _models() and not os.path.isdir(name):
@@ -86,7 +88,7 @@ def find_model(name: str | os.PathLike[str], whole: bool = True) -> Path:
             f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
             f"target {name} --out {name}, and pass its folder"
         )
-    return locate("model", name, sorted(known), FILES if whole else LIGHT)
+    return locate("model", name, sorted(known), files)
 
 
 def _hides(known: Path, name: str) -> bool:

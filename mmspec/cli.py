@@ -32,7 +32,7 @@ HELP = ["-h", "--help"]
 """What asks for help, of every command."""
 
 EXAMPLES = """\b
-Try:
+Try, in this repository:
   mmspec generate vlm/samples/chart.png "Describe this picture in detail." --compare
   mmspec train drafter --target smolvlm-mini --out my-drafter
   mmspec bench --questions 8 --repeats 1 --no-memory
@@ -50,12 +50,12 @@ app = typer.Typer(
 )
 
 DELEGATED = {
-    "train": "Train drafters, or a bundled model. Example: mmspec train drafter --target smolvlm-mini --out my-drafter",
-    "datastore": "Build a datastore that drafts are copied from. Example: mmspec datastore build my-texts --out store",
-    "convert": "Unpickle a published drafter. Example: mmspec convert yuhuili/EAGLE-Vicuna-7B-v1.3 --out eagle-vicuna",
-    "export": "Write a drafter as vLLM reads it. Example: mmspec export my-eagle3 --target Qwen/Qwen3-0.6B --out mine",
-    "demo": "Show speculative decoding in a browser. Example: mmspec demo --open",
-    "bench": "Measure drafters: tau, speed-up, equality. Example: mmspec bench --questions 8 --repeats 1 --no-memory",
+    "train": "Train drafters, or a bundled model.",
+    "datastore": "Build a datastore that drafts are copied from.",
+    "convert": "Unpickle a published drafter.",
+    "export": "Write a drafter as vLLM reads it.",
+    "demo": "Show speculative decoding in a browser.",
+    "bench": "Measure drafters: tau, speed-up, equality.",
 }
 
 TELLING = 30
@@ -111,7 +111,7 @@ def generate(
     ] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(help="Most tokens to emit. [default: 128 of words, a whole picture, 30 seconds of speech]"),
+        typer.Option(help="Most tokens to emit. [default: 128 of a text, a whole picture, 30 seconds of speech]"),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0 takes the likeliest token each time. [default: the model's own]")
@@ -192,9 +192,9 @@ def generate(
         raise InputError(f"PROMPT is missing (there is no file {prompt!r} either)")
     if compare and n != 1:
         raise InputError("--compare checks one answer: leave --n out")
-    from mmspec.checkpoints import find_model
+    from mmspec.checkpoints import JUDGED, find_model
 
-    folder = find_model(model, whole=False)  # a wrong name is told in a moment, before torch is imported
+    folder = find_model(model, JUDGED)  # a wrong name is told in a moment, before torch is imported
     pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
     from mmspec.control import read_shape
     from mmspec.loading import family_of

@@ -351,7 +351,8 @@ class Drafter(Protocol):
     One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
     smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
     again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
-    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`. One that
+    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`, one
+    whose drafts are chains whatever their size `drafts_chains = True`: some targets take no others. One that
     remembers earlier requests offers `forget()`, one whose memory is the user's `aside()`: a prompt that comes again
     would else be measured with its own reply at hand.
     """

@@ -7,11 +7,11 @@ import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from inspect import signature
 from typing import Any
 
 import mmspec
 from mmspec.checkpoints import MODALITIES, bundled, drafters_of
+from mmspec.named import plain_settings
 from mmspec.registry import entries, importable, modalities
 from mmspec.safe_files import read_json
 
@@ -71,7 +71,7 @@ def rules() -> list[dict[str, Any]]:
             "name": name,
             "modalities": serves,
             "lossless": rule().lossless,
-            "settings": {each.name: each.default for each in signature(rule).parameters.values()},
+            "settings": plain_settings(rule),
         }
         for name, serves, rule in _usable("rules")
     ]

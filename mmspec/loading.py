@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.checkpoints import bundled, drafters_of, find_model, here, load_drafter, locate, read_model
+from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
 from mmspec.drafters.precision import lower
 from mmspec.engine.attention import NAME as TREE_ATTENTION
@@ -153,7 +153,7 @@ def find_family(config: PreTrainedConfig) -> Family:
 
 def family_of(name: str | os.PathLike[str]) -> Family:
     """The target class of a model, judged by its configuration alone."""
-    return find_family(_read_config(find_model(name, whole=False)))
+    return find_family(_read_config(find_model(name, JUDGED)))
 
 
 def check_names(drafter: Any, rule: Any, folder: Path) -> None:

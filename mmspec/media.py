@@ -135,8 +135,8 @@ def _open(data: bytes, name: str) -> Image.Image:
 def _decode(image: Image.Image, name: str) -> Image.Image:
     _check_size(*image.size, name)
     try:
+        image.load()
         with _strict():
-            image.load()
             upright = ImageOps.exif_transpose(image)
     except _BROKEN as error:
         raise InputError(f"{name} is truncated or broken: {reason(error)}") from error

@@ -18,21 +18,15 @@ def rule_named(text: str, target: Any) -> Any:
 
     Raises: UnknownNameError: no such rule, or setting. InputError: a setting that the rule cannot have.
     """
-    if ":" in text:
-        name, settings = settings_of(text)
-        return made("rule", target.rules.get(name, name), settings, target.modality)
-    name, given, knob = text.partition("=")
-    kind = cast("Any", resolve("rules", target.rules.get(name, name), target.modality))
-    if not given:
-        return kind()
-    try:
-        value = int(knob) if knob.lstrip("-").isdigit() else float(knob)
-    except ValueError:
-        raise InputError(f"the knob of {shorten(text)} is not a number: write it as in tolerance=4") from None
-    try:
-        return kind(value)
-    except TypeError as error:  # a rule without a knob
-        raise InputError(f"the rule {name!r} cannot be set to {knob}: {one_line(error)}") from error
+    name, settings = settings_of(text)
+    name, given, knob = name.partition("=")
+    name = target.rules.get(name, name)
+    if given:
+        first = next(iter(plain_settings(resolve("rules", name, target.modality))), None)
+        if first is None:
+            raise InputError(f"the rule {name!r} has no settings: leave {given + knob!r} out")
+        settings = {first: setting_value(knob), **settings}
+    return made("rule", name, settings, target.modality)
 
 
 def settings_of(text: str) -> tuple[str, dict[str, Any]]:
@@ -53,7 +47,7 @@ def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
     maker = cast("Any", resolve(f"{kind}s", name, modality))
     if getattr(maker, "trained", False):
         raise InputError(f"the drafter {name} keeps the settings it was saved with: only shape= and dtype= can be told")
-    known = {each.name for each in inspect.signature(maker).parameters.values() if is_plain(each)}
+    known = plain_settings(maker)
     for setting in settings:
         if setting not in known:
             raise unknown_name(f"setting of the {kind} {name}", setting, known)
@@ -62,6 +56,12 @@ def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
     except TypeError as error:  # a word where a number belongs
         told = ", ".join(f"{setting}={value}" for setting, value in settings.items())
         raise InputError(f"the {kind} {name!r} cannot be set to {told}: {one_line(error)}") from error
+
+
+def plain_settings(maker: Any) -> dict[str, Any]:
+    """The settings of a drafter or rule that a text can give, in their order, with their defaults."""
+    found = inspect.signature(maker).parameters.values()
+    return {each.name: each.default for each in found if is_plain(each)}
 
 
 def is_plain(setting: inspect.Parameter) -> bool:

@@ -24,16 +24,13 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
 from mmspec.prompts import padded
-from mmspec.registry import name_of, names
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.refusals import check_no_history, check_texts_alone
 from mmspec.speech.speaking import LONGEST_S
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, check_served, unpad
-
-DRAFTERS = ("depth", "prompt-lookup", "none")
-"""Of all drafters that have a name, those whose drafts are always chains, and are made of codes alone."""
 
 
 @dataclass
@@ -83,12 +80,11 @@ class Csm(CausalTarget):
 
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
-        """Drafters that have a name must be of `DRAFTERS`; of others `verify` sees whether they draft chains."""
-        name = name_of("drafters", drafter, cls.modality)
-        if name in names("drafters") and name not in DRAFTERS:
+        """Siblings would need several passes of the depth decoder, so drafts must be chains."""
+        if not getattr(drafter, "drafts_chains", False):
             raise MismatchError(
-                f"the drafter {name!r} does not draft for CSM, which takes chains that are made of codes alone: use "
-                "'depth', 'prompt-lookup' or 'none'"
+                f"the drafter {name_of('drafters', drafter, cls.modality)!r} does not draft for CSM, which takes "
+                "chains: use 'depth', 'prompt-lookup' or 'none'"
             )
 
     @property

@@ -28,6 +28,7 @@ class Depth:
     needs = Needs()
     shapes = CHAINS
     trained = False
+    drafts_chains = True
     source = "depth-axis speculation with the model's own heads"
 
     def __init__(self, length: int = 3) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from transformers import LlamaForCausalLM
 
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
-from mmspec.errors import MismatchError
+from mmspec.errors import InputError, MismatchError
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.ssd import SSD, shortened, upper_layers
 from mmspec.speech.vadusa import Vadusa
@@ -93,6 +93,12 @@ class SsdRecipe(SpdRecipe):
         "A draft model of the target's upper layers below its own first ones; only these and the output head are "
         "trained (arXiv 2505.15380)."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        usual = {field.name: field.default for field in fields(self)}
+        if (self.width, self.heads) != (usual["width"], usual["heads"]):
+            raise InputError(f"{self.method} has the width and the heads of its target: leave them out")
 
     def check(self, target: Any) -> None:
         """Only a target that speaks with a Llama can be shortened."""

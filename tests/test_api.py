@@ -535,7 +535,7 @@ def test_rules_are_set_behind_their_names(folder: Path, monkeypatch: pytest.Monk
     pipe = pipe.with_drafter("none", acceptance="typical:delta=0.5")
     assert (pipe.rule.epsilon, pipe.rule.delta) == (Typical().epsilon, 0.5)
     monkeypatch.setattr(api, "read_target", lambda *given: pytest.fail("the model was read"))
-    told = {"typical=7": "epsilon in", "typical:dleta=1": "did you mean 'delta'", "exact=2": "set to 2"}
+    told = {"typical=7": "epsilon in", "typical:dleta=1": "did you mean 'delta'", "exact=2": "has no settings"}
     for wrong, problem in told.items():
         with pytest.raises(Error, match=problem):
             mmspec.load(folder, acceptance=wrong)

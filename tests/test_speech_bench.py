@@ -188,9 +188,9 @@ def test_rows_name_a_drafter_a_rule_and_its_knob(pipe: Any) -> None:
     assert split("ssd") == ("ssd", "exact", None)
     with pytest.raises(UnknownNameError, match="tolerance"):
         rule_named("tolerence=4", pipe.target)
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="tolerance"):
         rule_named("tolerance=much", pipe.target)
-    with pytest.raises(InputError, match="cannot be set"):
+    with pytest.raises(InputError, match="no settings"):
         rule_named("exact=2", pipe.target)
     with pytest.raises(InputError, match="beta in"):
         rule_named("beta=7", pipe.target)

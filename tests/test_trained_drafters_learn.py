@@ -31,7 +31,7 @@ from mmspec.targets import CausalTarget
 from mmspec.training import chunks
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.card import Trained, model_card
+from mmspec.training.card import Trained, model_card, name_on_card
 from mmspec.training.data import Miniworld
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe, several_blocks
 from mmspec.training.drafter import train_drafters
@@ -673,8 +673,12 @@ def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
     assert "mmspec generate QUESTION --model target --drafter FOLDER" in card("text")
 
 
-def test_a_card_names_a_model_of_the_hub_with_its_owner() -> None:
-    name = "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
+def test_a_card_names_a_model_of_the_hub_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    assert [name_on_card(target) for target in ("smolvlm-mini", "models/mine", "/a/b")] == ["smolvlm-mini", "mine", "b"]
+    name = name_on_card("HuggingFaceTB/SmolVLM2-2.2B-Instruct")
+    assert name == "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
     card = model_card(Trained(name, "vlm", RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
     assert f"\nbase_model: {name}\n" in card
     assert f"    mmspec generate picture.png QUESTION --model {name} --drafter FOLDER\n" in card

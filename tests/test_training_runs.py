@@ -242,14 +242,31 @@ def test_pictures_of_a_row_come_together_and_a_damaged_one_is_named(tmp_path: Pa
         read[3]
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_row_of_a_data_set_opens_no_file_of_the_reader_s(several: bool, tmp_path: Path) -> None:
-    file = str(tmp_path / "private.png")
-    Image.new("RGB", (8, 8), "red").save(file)
-    row = {"images": [file, file]} if several else {"image": file}
-    rows = hub.HubData(str(written(tmp_path / "set", [{**row, "prompt": "Which?"}])))
-    with pytest.raises(InputError, match=r"row 0: the picture is the text '.*', and a row may not name a file"):
-        rows[0]
+@pytest.mark.parametrize("kind", ["text", "texts", "picture", "pictures"])
+def test_a_row_of_a_data_set_opens_no_file_but_its_own(kind: str, tmp_path: Path) -> None:
+    import datasets
+
+    folder = tmp_path / "set"
+    (folder / "data").mkdir(parents=True)
+    for file in (tmp_path / "private.png", folder / "own.png"):
+        Image.new("RGB", (8, 8), "red").save(file)
+    found = ["own.png", str(tmp_path / "private.png"), "../private.png"]
+    pictures = [{"bytes": None, "path": name} for name in found] if "picture" in kind else found
+    feature = datasets.Image() if "picture" in kind else datasets.Value("string")
+    several = kind.endswith("s")
+    table = datasets.Dataset.from_list(
+        [{"image": [one, one] if several else one, "prompt": "Which?"} for one in pictures],
+        features=datasets.Features(
+            {"image": datasets.List(feature) if several else feature, "prompt": datasets.Value("string")}
+        ),
+    )
+    table.to_parquet(folder / "data" / "train-00000-of-00001.parquet", batch_size=3)  # else it looks for the files
+    rows = hub.HubData(str(folder))
+    own = rows[0].image
+    assert all(one.getpixel((3, 3)) == (255, 0, 0) for one in (own if several else [own]))
+    for index in (1, 2):
+        with pytest.raises(InputError, match=rf"row {index} cannot be read: the picture '.*' is no file of the data"):
+            rows[index]
 
 
 def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:

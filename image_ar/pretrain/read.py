@@ -1,4 +1,4 @@
-"""Trains the reader that judges drawn pictures: `mmspec train target janus-reader --help`.
+"""Trains the reader that judges drawn pictures.
 
 It sees scenes of the synthetic world, spoilt as picture tokenizers spoil them (blurred, noisy, off in colour), and says
 for each cell what is there. It never sees what a model has drawn. The same command goes on where it was interrupted.

@@ -1,4 +1,4 @@
-"""Trains the bundled image checkpoint from nothing: `mmspec train target janus-mini --help`."""
+"""Trains the bundled image checkpoint from nothing."""
 
 from __future__ import annotations
 

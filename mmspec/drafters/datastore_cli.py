@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Try, with a folder of .txt or .md files:
   mmspec datastore build my-texts --out my-store
-  mmspec generate vlm/samples/chart.png "Describe this picture in detail." --drafter my-store
+  mmspec generate picture.png "Describe this picture in detail." --drafter my-store
 """
 
 app = typer.Typer(
@@ -60,10 +60,10 @@ def read_tokenizer(model: str) -> Any:
     """The tokenizer of a checkpoint; its weights are neither fetched nor read."""
     from transformers import AutoTokenizer
 
-    from mmspec.checkpoints import find_model
+    from mmspec.checkpoints import LIGHT, find_model
     from mmspec.errors import CheckpointError, one_line
 
-    folder = find_model(model, whole=False)
+    folder = find_model(model, LIGHT)
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001  damaged files end in any exception of json, tokenizers, transformers

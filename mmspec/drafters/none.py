@@ -14,7 +14,7 @@ class NoDrafter:
     kinds: frozenset[Kind] = frozenset(get_args(Kind))
     needs = Needs()
     trained = False
-    drafts_columns = True  # none of them
+    drafts_columns = drafts_chains = True  # none of them
     source = "plain autoregressive decoding"
     early = True
 

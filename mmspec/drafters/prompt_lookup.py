@@ -30,6 +30,7 @@ class PromptLookup:
     needs = Needs()
     shapes = COPIES
     trained = False
+    drafts_chains = True
     source = "prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding"
 
     def __init__(self, length: int = 6, ngram: int = 3) -> None:

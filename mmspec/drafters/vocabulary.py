@@ -28,9 +28,9 @@ def widened(own: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
 
 def first_difference(one: Any, other: Any, size: int) -> int | None:
     """The first id below `size` that two tokenizers have different words for; None if there is none. What is a control
-    token to both may have two names, as between releases of one family."""
+    token to one of them may have another name, as between a model and its release that chats."""
     mine, theirs = ({index: word for word, index in each.get_vocab().items()} for each in (one, other))
-    control = one.added_tokens_decoder.keys() & other.added_tokens_decoder.keys()
+    control = one.added_tokens_decoder.keys() | other.added_tokens_decoder.keys()
     shared = (mine.keys() & theirs.keys()) - control
     return min((i for i in shared if i < size and mine[i] != theirs[i]), default=None)
 

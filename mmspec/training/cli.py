@@ -62,7 +62,9 @@ def drafter(
     questions: Annotated[
         int | None, typer.Option(help="How many of them. [default: 3000 of miniworld, else all]")
     ] = None,
-    held_out: Annotated[int, typer.Option(help="Questions kept apart, on which the drafter is measured.")] = 16,
+    held_out: Annotated[
+        int, typer.Option(help="Questions kept apart, on which the drafter is measured; with others a run begins anew.")
+    ] = 16,
     answers: Annotated[
         str, typer.Option(help='Whose answers: "target" (what the target itself says) or "data" (the data\'s own).')
     ] = "target",
@@ -128,7 +130,7 @@ def drafter(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(help=f"Answers per update. [default: 32; {LLAMAS}, ssd 64; of models that draw 8]"),
+        typer.Option(help=f"Answers per batch. [default: 32; {LLAMAS}, ssd 64; of models that draw 8]"),
     ] = None,
     accumulate: Annotated[int, typer.Option(help="Batches per update.")] = 1,
     rate: Annotated[
@@ -303,10 +305,11 @@ def drafter(
     import torch
 
     import mmspec
-    from mmspec.checkpoints import HUB_ID, quiet
+    from mmspec.checkpoints import quiet
     from mmspec.errors import InputError
     from mmspec.spread import read_where, spread_over
     from mmspec.training.answers import AnswerOptions, served
+    from mmspec.training.card import name_on_card
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import check_device, group
@@ -348,9 +351,8 @@ def drafter(
         start,
         answers=how,
     )
-    short = Path(target).name
-    name = target if HUB_ID.fullmatch(target) and not Path(target).is_dir() else short  # as `mmspec.load` finds it
-    home = run or Path("runs/drafters") / short
+    name = name_on_card(target)
+    home = run or Path("runs/drafters") / Path(name).name
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
         folders = [out]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +10,6 @@ import torch
 
 from mmspec.errors import InputError
 from mmspec.training.processes import check_alone
-
-ASKED = re.compile(r":\s+`mmspec train target [^`]+--help`")
-"""How the docstrings of these commands say where this help is: who reads it has asked."""
 
 
 class TargetHelp(HelpFormatter):
@@ -38,7 +34,7 @@ def target_parser(
     """
     parser = ArgumentParser(
         prog=f"mmspec train target {name}",
-        description=about and ASKED.sub("", about),
+        description=about,
         epilog=f"Example: mmspec train target {name} --out my-{name}",
         formatter_class=TargetHelp,
     )

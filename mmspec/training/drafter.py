@@ -88,7 +88,7 @@ def train_drafters(
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
     if course.data == MINIWORLD and name not in bundled() and group().is_main_process:
         logger.warning(
-            "the questions are about a synthetic world, which %s may never see: name your own with --data", name
+            "the questions are about a synthetic world: unless %s was trained on it, name your own with --data", name
         )
     if lead.warm_steps and questions[0].answer is None:
         raise InputError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
+from mmspec.media import load_image
 from mmspec.training.questions import Question, without_slots
 
 PROMPT = ("prompt", "question", "query", "instruction", "text")
@@ -34,6 +35,7 @@ class HubData:
             raise missing_extra("datasets", "train")
         place, _, split = source.partition(":")
         self.place = source if split else f"{source}:train"
+        self.roots = homes(place)
         self.rows = read(place, split or "train")
         self.columns: list[str] = list(self.rows.column_names)
         self.talk = self._column(TALK)
@@ -47,6 +49,10 @@ class HubData:
             )
 
         self.name = f"{self.place} {self._digest()}"
+        used = [name for name in (self.prompt, self.answer, self.talk, self.image) if name]
+        self.rows = self.rows.select_columns(used)
+        if self.image:  # as bytes or a path: decoding would open any file that a row names
+            self.rows = self.rows.cast_column(self.image, undecoded(self.rows.features[self.image]))
 
     def _digest(self) -> str:
         """What is asked and answered, in short: a data set that was corrected is another one."""
@@ -67,19 +73,27 @@ class HubData:
         where = f"{self.place}, row {index}"
         try:
             row = self.rows[index]
-        except Exception as error:  # noqa: BLE001  a picture is decoded here, by a library with errors of its own
+        except Exception as error:  # noqa: BLE001  parquet files and caches have errors of their own
             raise InputError(f"{where} cannot be read: {one_line(error)}") from error
         asked, answer = self._spoken(row, where)
-        image = row[self.image] if self.image else None
-        if isinstance(image, list) and len(image) < 2:
-            image = image[0] if image else None
-        for one in image if isinstance(image, list) else [image]:
-            if isinstance(one, str):  # who wrote the data set must not choose which files here are read
-                raise InputError(
-                    f"{where}: the picture is the text {shorten(one)}, and a row may not name a file: pictures are "
-                    "needed in the data set itself, or in a folder with *.jsonl files"
-                )
-        return Question(image, asked, answer, where=where)
+        found = row[self.image] if self.image else None
+        several = found if isinstance(found, list) else [found]
+        try:
+            images = [self._picture(one) for one in several if one is not None]
+        except InputError as error:
+            raise InputError(f"{where} cannot be read: {error}") from error
+        return Question(images if len(images) > 1 else next(iter(images), None), asked, answer, where=where)
+
+    def _picture(self, found: Any) -> Any:
+        """A picture of a row: its bytes, or a file of the data set, and no other."""
+        data, path = (found.get("bytes"), found.get("path")) if isinstance(found, dict) else (None, found)
+        if data is not None:
+            return load_image(data)
+        for root in self.roots:
+            file = (root / str(path)).resolve()
+            if file.is_relative_to(root.resolve()) and file.is_file():
+                return load_image(file)
+        raise InputError(f"the picture {shorten(path)} is no file of the data set")
 
     def _spoken(self, row: dict[str, Any], where: str) -> tuple[str, str | None]:
         """The prompt and the answer, None if there is none."""
@@ -111,6 +125,23 @@ def words(turn: dict[str, Any]) -> str | None:
     if isinstance(content, list):
         content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content
+
+
+def homes(place: str) -> list[Path]:
+    """Where the files of a data set may lie: in its folder, or, of one of the hub, where they were downloaded to."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    return [Path(place)] if Path(place).is_dir() else [Path(config.HF_DATASETS_CACHE), Path(constants.HF_HUB_CACHE)]
+
+
+def undecoded(feature: Any) -> Any:
+    """A column of pictures as bytes or paths; any other as it is."""
+    from datasets import Image, List
+
+    if isinstance(feature, List):
+        return List(undecoded(feature.feature))
+    return Image(decode=False) if isinstance(feature, Image) else feature
 
 
 def read(place: str, split: str) -> Any:

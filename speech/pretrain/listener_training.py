@@ -1,4 +1,4 @@
-"""Trains the listener that judges synthetic speech: `mmspec train target valle-listener --help`.
+"""Trains the listener that judges synthetic speech.
 
 It hears the recordings that the speech model learns from, then also what the codec makes of them, so that a codec's
 artefacts are not counted as words that nobody understands. It never hears a model. The recordings are those of a run

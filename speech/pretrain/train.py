@@ -1,4 +1,4 @@
-"""Trains the bundled speech checkpoint, new or on from a finished one: `mmspec train target valle-mini --help`.
+"""Trains the bundled speech checkpoint, new or on from a finished one.
 
 Sentences about the synthetic world, spoken by espeak-ng; the codec; the model on its codes; the folder that ships. Each
 step is kept, and the same command goes on where it was interrupted.

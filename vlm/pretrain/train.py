@@ -1,4 +1,4 @@
-"""Trains a bundled vision-language checkpoint: `mmspec train target smolvlm-mini --help`.
+"""Trains a bundled vision-language checkpoint.
 
 `smolvlm-mini` learns from nothing, the others start from what fits them of it (`known.py`).
 """
