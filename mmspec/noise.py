@@ -5,7 +5,7 @@ independent of how it was drafted (drafter-invariant speculative decoding, arXiv
 a 32-bit integer mixer, held in int64 because torch has no unsigned 32-bit arithmetic.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor
     return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
 
 
-@lru_cache(maxsize=16)
+@cache  # none may go: recorded rounds of `mmspec.engine` read it at its address
 @torch.inference_mode(False)  # serves requests and trainings
 def _indices(width: int, device: torch.device) -> Tensor:
     """[width] the indices, mixed: the same in every round."""

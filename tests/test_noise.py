@@ -92,3 +92,13 @@ def test_gumbel_noise_draws_from_a_law() -> None:
     counts = torch.bincount(drawn, minlength=4).double()
     statistic = ((counts - 100_000 * p) ** 2 / (100_000 * p)).sum()
     assert float(torch.special.gammaincc(torch.tensor(1.5, dtype=torch.float64), statistic / 2)) > 1e-6
+
+
+def test_what_recorded_rounds_read_stays_where_it_is() -> None:
+    """A graph has its address, and does not ask for it again."""
+    place = torch.tensor([[0]])
+    noise.uniform(seeds(3), noise.TARGET, place, 97)
+    first = noise._indices(97, place.device)
+    for width in range(200, 260):
+        noise.uniform(seeds(3), noise.TARGET, place, width)
+    assert noise._indices(97, place.device) is first

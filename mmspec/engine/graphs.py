@@ -6,7 +6,7 @@ Without CUDA it is called as it is, so that everything around it is the same eve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 WARM = 3
 """Calls before the capture: kernels are compiled and chosen, workspaces allocated."""
+_CAPTURING = RLock()
+"""Held by who captures: torch takes one capture at a time in a process. Taken before the lock of a `Place`."""
 
 
 class Place:
@@ -41,7 +43,8 @@ class Graph:
         self.run, self.place = run, place
         self.captured: torch.cuda.CUDAGraph | None = None
         if place.cuda:
-            with place.lock, torch.cuda.device(place.device):  # streams and captures are those of the current device
+            # streams and captures are those of the current device
+            with _CAPTURING, place.lock, torch.cuda.device(place.device):
                 self._capture()
 
     def _capture(self) -> None:
@@ -49,10 +52,12 @@ class Graph:
 
         place, here = self.place, torch.cuda.current_stream()
         place.stream.wait_stream(here)
-        with torch.cuda.stream(place.stream):
-            for _ in range(WARM):
-                self.run()
-        here.wait_stream(place.stream)
+        try:
+            with torch.cuda.stream(place.stream):
+                for _ in range(WARM):
+                    self.run()
+        finally:  # what failed may still be at work on memory that is given back now
+            here.wait_stream(place.stream)
         self.captured = torch.cuda.CUDAGraph()
         # What cuBLAS works in comes from the pool, whose graphs never overlap: what it keeps by stream is freed when a
         # graph of the stream goes, or torch records one (pytorch issue 193402). Other threads may allocate meanwhile.
@@ -106,12 +111,17 @@ def copy_all(into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy tensors into others of their shapes, those of one kind in one launch. They may come from the host."""
     kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for static, new in zip(into, given, strict=True):
+        if not static.numel():
+            continue
         kind = static.dtype, new.dtype, new.device, static.stride() == new.stride()  # others are copied one by one
         some, others = kinds.setdefault(kind, ([], []))
         some.append(static)
         others.append(new)
     for some, others in kinds.values():
-        torch._foreach_copy_(some, others, non_blocking=True)
+        if len(some) == 1:  # many blocks of the card copy it, not one
+            some[0].copy_(others[0], non_blocking=True)
+        else:
+            torch._foreach_copy_(some, others, non_blocking=True)
 
 
 def make_room(recorded: dict[Any, Any], keys: Sequence[Any], most: int) -> None:
