@@ -165,7 +165,7 @@ class Decoder:
         if cache.width != end:
             raise UnsupportedError(
                 f"{type(self.model).__name__} keeps no keys and values of what it reads (past_key_values); speculative "
-                "decoding here needs a causal model that does (of an encoder's class, one with is_decoder=True)"
+                "decoding here needs a model that does"
             )
         cache.fill(lengths)
         logits = torch.stack([last[row] for row in range(len(lengths))])[:, None]
