@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
-from mmspec.checkpoints import JUDGED, find_model
+from mmspec.checkpoints import FILES, JUDGED, find_model
 from mmspec.contract import Drafter, Rule, Shape, forget
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
@@ -333,6 +333,10 @@ def usual_shape(drafter: Any) -> str:
     return "auto" if drafter is None or isinstance(drafter, str | os.PathLike) else "own"
 
 
+READ = {Path(pattern).suffix for pattern in FILES} | {".wav"}
+"""Endings of the files that a model or a drafter is read from."""
+
+
 def _written(place: Any, under: str = "") -> Any:
     """What tells a folder from others that have, or had, its name: where it lies, and when the files that are read from
     it were written. None for names and hub ids.
@@ -344,7 +348,7 @@ def _written(place: Any, under: str = "") -> Any:
         return None
     folder = Path(path).resolve()
     try:
-        files = [file for depth in ("*", "*/*") for file in folder.glob(f"{under}{depth}") if file.is_file()]
+        files = [file for depth in ("*", "*/*") for file in folder.glob(f"{under}{depth}") if file.suffix in READ]
         return folder, frozenset((file, file.stat().st_mtime_ns) for file in files)
     except OSError:  # replaced this moment, or not ours to look at: whoever reads it tells
         return folder, None

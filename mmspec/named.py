@@ -25,7 +25,9 @@ def rule_named(text: str, target: Any) -> Any:
         first = next(iter(plain_settings(resolve("rules", name, target.modality))), None)
         if first is None:
             raise InputError(f"the rule {name!r} has no settings: leave {given + knob!r} out")
-        settings = {first: setting_value(knob), **settings}
+        if not knob or first in settings:
+            raise InputError(f"{shorten(text)} is not valid: write it as in tolerance=4, each setting once")
+        settings[first] = setting_value(knob)
     return made("rule", name, settings, target.modality)
 
 

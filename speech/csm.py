@@ -84,7 +84,8 @@ class Csm(CausalTarget):
         if not getattr(drafter, "drafts_chains", False):
             raise MismatchError(
                 f"the drafter {name_of('drafters', drafter, cls.modality)!r} does not draft for CSM, which takes "
-                "chains: use 'depth', 'prompt-lookup' or 'none'"
+                "chains (drafters whose drafts are always chains say drafts_chains = True): use 'depth', "
+                "'prompt-lookup' or 'none'"
             )
 
     @property

@@ -4,6 +4,7 @@ import copy
 import gc
 import logging
 import math
+import os
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,7 +28,7 @@ import mmspec
 from mmspec import api, loading
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.typical import Typical
-from mmspec.checkpoints import save_drafter
+from mmspec.checkpoints import JUDGED, save_drafter
 from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
@@ -315,6 +316,12 @@ def test_generate_reads_a_drafter_anew_once_it_was_trained_anew(
         for _ in range(2):
             mmspec.generate(RED, QUESTION, model=folder, drafter="eagle2" if beside else place, max_new_tokens=4)
         assert (len(models), len(drafters)) == (1, seed + 1)  # the model is not read anew
+    (folder / "notes.md").write_text("nobody reads them")
+    mmspec.generate(RED, QUESTION, model=folder, drafter="eagle2" if beside else place, max_new_tokens=4)
+    assert len(models) == 1
+    os.utime(folder / "tokenizer.json")
+    mmspec.generate(RED, QUESTION, model=folder, drafter="eagle2" if beside else place, max_new_tokens=4)
+    assert len(models) == 2
 
 
 @pytest.mark.parametrize("wrong", [{"drafter": "eagl2"}, {"acceptance": "exat"}, {"drafter": "./nowhere"}])
@@ -340,7 +347,7 @@ def test_a_hub_s_model_is_judged_before_its_weights_are_fetched(
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     with pytest.raises(UnknownNameError, match="did you mean 'eagle2'"):
         mmspec.load("some/model", "eagl2")
-    assert fetched
+    assert fetched[0] == JUDGED
     assert not any(fnmatch("model.safetensors", pattern) for patterns in fetched for pattern in patterns)
     mmspec.load("some/model", "none")
     assert any(fnmatch("model.safetensors", pattern) for pattern in fetched[-1])
@@ -535,7 +542,13 @@ def test_rules_are_set_behind_their_names(folder: Path, monkeypatch: pytest.Monk
     pipe = pipe.with_drafter("none", acceptance="typical:delta=0.5")
     assert (pipe.rule.epsilon, pipe.rule.delta) == (Typical().epsilon, 0.5)
     monkeypatch.setattr(api, "read_target", lambda *given: pytest.fail("the model was read"))
-    told = {"typical=7": "epsilon in", "typical:dleta=1": "did you mean 'delta'", "exact=2": "has no settings"}
+    told = {
+        "typical=": "write it as in tolerance=4",
+        "typical=0.2:epsilon=0.3": "each setting once",
+        "typical=7": "epsilon in",
+        "typical:dleta=1": "did you mean 'delta'",
+        "exact=2": "has no settings",
+    }
     for wrong, problem in told.items():
         with pytest.raises(Error, match=problem):
             mmspec.load(folder, acceptance=wrong)

@@ -284,6 +284,11 @@ def test_damaged_weights_of_a_shortened_target_are_refused(target: Any, tmp_path
         load_drafter(folder, target)
 
 
+def test_a_shortened_target_has_no_width_of_its_own() -> None:
+    with pytest.raises(InputError, match="the width and the heads of its target: leave them out"):
+        SsdRecipe(width=256)
+
+
 def test_every_method_has_a_recipe_that_builds_it(target: Any) -> None:
     rows = [Answered(0, [1, 2, 3], target.code_ids()[:6], 1.0)]
     for method, recipe in (("vadusa", VadusaRecipe), ("mtp-viterbi", ViterbiRecipe), ("ssd", SsdRecipe)):

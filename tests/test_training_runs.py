@@ -269,6 +269,31 @@ def test_a_row_of_a_data_set_opens_no_file_but_its_own(kind: str, tmp_path: Path
             rows[index]
 
 
+@pytest.mark.parametrize("text", ["private.png", "iVBORw0KGgo" * 99, "a\0b"])
+def test_what_is_no_picture_of_a_row_is_named(text: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "private.png")
+    folder = written(tmp_path / "set", [{"image": {"bytes": str(tmp_path / text), "path": None}, "prompt": "Which?"}])
+    with pytest.raises(InputError, match="row 0 cannot be read: the picture '.*' is no file of the data set"):
+        hub.HubData(str(folder))[0]
+    folder = written(tmp_path / "other", [{"image": text, "prompt": "Which?"}])
+    with pytest.raises(InputError, match="row 0 cannot be read: the picture '.*' is no file of the data set"):
+        hub.HubData(str(folder))[0]
+
+
+def test_pictures_in_an_archive_of_a_data_set_are_read(tmp_path: Path) -> None:
+    import zipfile
+
+    (tmp_path / "set").mkdir()
+    for place in (tmp_path / "set" / "all.zip", tmp_path / "private.zip"):
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr("a.png", picture("red")["bytes"])
+    names = [f"zip://a.png::{tmp_path / place}" for place in ("set/all.zip", "private.zip")]
+    rows = hub.HubData(str(written(tmp_path / "set", [{"image": name, "prompt": "Which?"} for name in names])))
+    assert rows[0].image.getpixel((3, 3)) == (255, 0, 0)
+    with pytest.raises(InputError, match="row 1 cannot be read: the picture '.*' is no file of the data set"):
+        rows[1]
+
+
 def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
     written(tmp_path, [{"prompt": "a"}])
     written(tmp_path, [{"prompt": "b"}, {"prompt": "c"}], "test")

@@ -6,7 +6,9 @@ them, or in a conversation, of which the first question and its answer are taken
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,10 +51,9 @@ class HubData:
             )
 
         self.name = f"{self.place} {self._digest()}"
-        used = [name for name in (self.prompt, self.answer, self.talk, self.image) if name]
-        self.rows = self.rows.select_columns(used)
-        if self.image:  # as bytes or a path: decoding would open any file that a row names
-            self.rows = self.rows.cast_column(self.image, undecoded(self.rows.features[self.image]))
+        # pictures as they are stored: decoding would open any file that a row names
+        self.pictures = self.rows.select_columns([self.image] if self.image else []).with_format("arrow")
+        self.rows = self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name])
 
     def _digest(self) -> str:
         """What is asked and answered, in short: a data set that was corrected is another one."""
@@ -73,10 +74,10 @@ class HubData:
         where = f"{self.place}, row {index}"
         try:
             row = self.rows[index]
+            found = self.pictures[index].to_pylist()[0][self.image] if self.image else None
         except Exception as error:  # noqa: BLE001  parquet files and caches have errors of their own
             raise InputError(f"{where} cannot be read: {one_line(error)}") from error
         asked, answer = self._spoken(row, where)
-        found = row[self.image] if self.image else None
         several = found if isinstance(found, list) else [found]
         try:
             images = [self._picture(one) for one in several if one is not None]
@@ -85,15 +86,19 @@ class HubData:
         return Question(images if len(images) > 1 else next(iter(images), None), asked, answer, where=where)
 
     def _picture(self, found: Any) -> Any:
-        """A picture of a row: its bytes, or a file of the data set, and no other."""
+        """A picture of a row: its bytes, or a file of the data set, perhaps in an archive of it, and no other."""
+        from datasets import Image
+
         data, path = (found.get("bytes"), found.get("path")) if isinstance(found, dict) else (None, found)
-        if data is not None:
+        if isinstance(data, bytes):
             return load_image(data)
+        inner, _, outer = str(path).rpartition("::")  # zip://a.png::archive.zip, as datasets writes it
         for root in self.roots:
-            file = (root / str(path)).resolve()
-            if file.is_relative_to(root.resolve()) and file.is_file():
-                return load_image(file)
-        raise InputError(f"the picture {shorten(path)} is no file of the data set")
+            file = Path(os.path.normpath(root.absolute() / outer))
+            with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
+                if data is None and file.is_relative_to(root.absolute()) and file.is_file():
+                    return load_image(Image().decode_example({"path": path, "bytes": None}) if inner else file)
+        raise InputError(f"the picture {shorten(path if data is None else data)} is no file of the data set")
 
     def _spoken(self, row: dict[str, Any], where: str) -> tuple[str, str | None]:
         """The prompt and the answer, None if there is none."""
@@ -132,16 +137,12 @@ def homes(place: str) -> list[Path]:
     from datasets import config
     from huggingface_hub import constants
 
-    return [Path(place)] if Path(place).is_dir() else [Path(config.HF_DATASETS_CACHE), Path(constants.HF_HUB_CACHE)]
-
-
-def undecoded(feature: Any) -> Any:
-    """A column of pictures as bytes or paths; any other as it is."""
-    from datasets import Image, List
-
-    if isinstance(feature, List):
-        return List(undecoded(feature.feature))
-    return Image(decode=False) if isinstance(feature, Image) else feature
+    if Path(place).is_dir():
+        return [Path(place)]
+    return [
+        Path(constants.HF_HUB_CACHE, f"datasets--{place.replace('/', '--')}"),
+        Path(config.DOWNLOADED_DATASETS_PATH),
+    ]
 
 
 def read(place: str, split: str) -> Any:
