@@ -12,8 +12,8 @@ AMD = "AuthenticAMD"
 def prepare() -> None:
     """On AMD processors ask for the code whose results do not depend on where matrices lie in memory.
 
-    It also multiplies 16 to 32 rows, which is what a verification does, in two thirds to three quarters of the time of
-    MKL's other code; a plain step's single row takes as long as before. What the user has set stays.
+    It also multiplies 16 to 32 rows, which is what a verification does, in six to eight tenths of the time of MKL's
+    other code; a plain step's single row takes as long as before. What the user has set stays.
     """
     if SETTING not in os.environ and _vendor() == AMD:
         os.environ[SETTING] = "AUTO"
