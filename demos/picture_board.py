@@ -11,11 +11,12 @@ from typing import Any
 
 import gradio as gr
 
+from mmspec.checkpoints import shown_name
 from mmspec.demos import cells, drawings, markup
 from mmspec.demos.easel import LOOSE, RULES, Easel, PictureRace, Wish, shown
 from mmspec.demos.parts import ask_box, knobs_of
 from mmspec.demos.replay import final, replay
-from mmspec.demos.studio import KEPT, LONGEST_PROMPT, shown_name
+from mmspec.demos.studio import KEPT, LONGEST_PROMPT
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 

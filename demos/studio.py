@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
+from mmspec.checkpoints import shown_name
 from mmspec.contract import bound
 from mmspec.control import read_shape
 from mmspec.demos.knobs import Knob, relaxed
@@ -180,11 +181,6 @@ def check_named(drafter: str, model: str) -> None:
     if not has_drafter(drafter, family, find_model(model)):
         resolve("drafters", drafter, family.modality)
         raise MismatchError(f"{shown_name(model)} has no drafter {drafter!r}: none lies beside it")
-
-
-def shown_name(model: str) -> str:
-    """A name or a hub id as it is; of a folder its last part, for where it lies is nobody's business."""
-    return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def text_of_token(tokenizer: Any, token: int) -> str:

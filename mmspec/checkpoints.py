@@ -80,7 +80,7 @@ def find_model(name: str | os.PathLike[str], files: Sequence[str] = FILES) -> Pa
     """
     known = bundled()
     if isinstance(name, str) and name in known:
-        if files is FILES and _hides(known[name], name):  # said once, where the model is loaded
+        if "*.safetensors" in files and _hides(known[name], name):  # said once, where the model is loaded
             logger.warning("%s is the model that comes with mmspec; the folder here is %s", name, here(name))
         return known[name]
     if isinstance(name, str) and name in _models() and not os.path.isdir(name):
@@ -89,6 +89,12 @@ def find_model(name: str | os.PathLike[str], files: Sequence[str] = FILES) -> Pa
             f"target {name} --out {name}, and pass its folder"
         )
     return locate("model", name, sorted(known), files)
+
+
+def shown_name(source: str) -> str:
+    """A name or a hub id as it is; of a folder its last part, for where it lies is nobody's business."""
+    of_a_hub = HUB_ID.fullmatch(source) and not os.path.isdir(source)
+    return source if of_a_hub else os.path.basename(os.path.abspath(source))
 
 
 def _hides(known: Path, name: str) -> bool:

@@ -65,8 +65,6 @@ class CausalTarget:
     processor: Any = None
     compiles = True
     """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
-    compiled = False
-    """Whether it is."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = Decoder(model)
@@ -114,6 +112,11 @@ class CausalTarget:
         """How many tokens are emitted at most where a request does not say."""
         return MAX_NEW_TOKENS
 
+    @property
+    def compiled(self) -> bool:
+        """Whether verification is compiled."""
+        return self.compiles and self.decoder.engine is not None
+
     def compile(self, backend: str = "inductor") -> None:
         """From now on verify with compiled forwards on a cache of fixed size (`mmspec.engine`).
 
@@ -128,7 +131,6 @@ class CausalTarget:
         from mmspec.engine.engine import Engine
 
         self.decoder.engine = Engine(self.decoder, backend)
-        self.compiled = True
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """What warps the laws of a request and makes its noise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers import LlamaForCausalLM
@@ -96,8 +96,7 @@ class SsdRecipe(SpdRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        usual = {field.name: field.default for field in fields(self)}
-        if (self.width, self.heads) != (usual["width"], usual["heads"]):
+        if (self.width, self.heads) != (SpdRecipe.width, SpdRecipe.heads):
             raise InputError(f"{self.method} has the width and the heads of its target: leave them out")
 
     def check(self, target: Any) -> None:

@@ -91,13 +91,7 @@ def test_the_drafter_changes_no_token_of_any_row(name: str, temperature: float) 
 
 def test_rows_end_where_they_end_without_the_drafter_and_budgets_are_met() -> None:
     _, target = test_equality.make("simple")
-    inputs = test_equality.inputs_for(target, 17, 9, 14)
-    free = toys.answer(target, NoDrafter(), inputs, 20)
-    eos = [free.rows[1][4], free.rows[2][9]]
-    for budget in (1, 2, 3, 20):
-        want = toys.answer(target, NoDrafter(), inputs, budget, eos=eos)
-        got = toys.answer(target, repeat(), inputs, budget, eos=eos)
-        assert (got.rows, got.finish) == (want.rows, want.finish), budget
+    toys.check_endings(target, test_equality.inputs_for(target, 17, 9, 14), {"repeat": repeat})
 
 
 def test_a_text_that_repeats_itself_is_drafted_and_rows_keep_different_lengths() -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +112,8 @@ def test_sampled_rows_of_a_batch_depend_on_the_seed_alone(name: str, how: str, r
 
 def test_rows_end_at_different_rounds_and_budgets_are_met() -> None:
     model, target = test_equality.make("simple")
-    inputs = test_equality.inputs_for(target, 17, 9, 14)
-    free = toys.answer(target, NoDrafter(), inputs, 20)
-    eos = [free.rows[1][4], free.rows[2][9]]
-    for budget in (1, 2, 3, 20):
-        want = toys.answer(target, NoDrafter(), inputs, budget, eos=eos)
-        for drafter in FREE:
-            got = toys.answer(target, made(drafter, model, target), inputs, budget, eos=eos)
-            assert (got.rows, got.finish) == (want.rows, want.finish), (drafter, budget)
+    drafters = {name: partial(made, name, model, target) for name in FREE}
+    toys.check_endings(target, test_equality.inputs_for(target, 17, 9, 14), drafters)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "recycling", "lookahead", "retrieval", "hybrid", "hybrid-spd"])

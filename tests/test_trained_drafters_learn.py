@@ -21,6 +21,7 @@ from test_training import COURSE, made_up
 from torch import Tensor
 
 import mmspec
+from mmspec.checkpoints import shown_name
 from mmspec.drafters.dspark import SparkNet
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.static import TYPICAL, checked
@@ -31,7 +32,7 @@ from mmspec.targets import CausalTarget
 from mmspec.training import chunks
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.card import Trained, model_card, name_on_card
+from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe, several_blocks
 from mmspec.training.drafter import train_drafters
@@ -676,8 +677,8 @@ def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
 def test_a_card_names_a_model_of_the_hub_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "mine").mkdir(parents=True)
-    assert [name_on_card(target) for target in ("smolvlm-mini", "models/mine", "/a/b")] == ["smolvlm-mini", "mine", "b"]
-    name = name_on_card("HuggingFaceTB/SmolVLM2-2.2B-Instruct")
+    assert [shown_name(target) for target in ("smolvlm-mini", "models/mine", "/a/b")] == ["smolvlm-mini", "mine", "b"]
+    name = shown_name("HuggingFaceTB/SmolVLM2-2.2B-Instruct")
     assert name == "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
     card = model_card(Trained(name, "vlm", RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
     assert f"\nbase_model: {name}\n" in card

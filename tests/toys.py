@@ -153,6 +153,17 @@ def answer(
     return Answer(rows, rounds, stop.finish)
 
 
+def check_endings(target: Any, inputs: dict[str, Tensor], drafters: dict[str, Callable[[], Any]]) -> None:
+    """Rows of three prompts end where they end without a drafter, at end tokens of different rounds or at a budget."""
+    free = answer(target, NoDrafter(), inputs, 20)
+    eos = [free.rows[1][4], free.rows[2][9]]
+    for budget in (1, 2, 3, 20):
+        want = answer(target, NoDrafter(), inputs, budget, eos=eos)
+        for name, make in drafters.items():
+            got = answer(target, make(), inputs, budget, eos=eos)
+            assert (got.rows, got.finish) == (want.rows, want.finish), (name, budget)
+
+
 def perturbed(model: nn.Module, amount: float, seed: int = 1) -> Any:
     """A copy of `model` whose weights are off by `amount` times their own spread."""
     import copy

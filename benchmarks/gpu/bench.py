@@ -155,7 +155,7 @@ def pipeline(
 
 def sized(pipe: Pipeline, sizes: tuple[int, ...]) -> Pipeline:
     """The pipeline; if it is compiled, then for these numbers of nodes and no others, each of which costs a minute."""
-    if pipe.target.decoder.engine is not None:
+    if pipe.target.compiled:
         pipe.target.decoder.engine.sizes = sizes
     return pipe
 

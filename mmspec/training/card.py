@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 import mmspec
-from mmspec.checkpoints import HUB_ID
 from mmspec.training.answers import Answered
 from mmspec.training.cost import last_cost
 from mmspec.training.course import Course
@@ -50,11 +49,6 @@ class Trained:
     history: Sequence[dict[str, Any]]
     parameters: int
     served: bool = False
-
-
-def name_on_card(target: str) -> str:
-    """What a card calls a target: a hub's model as `mmspec.load` finds it, a folder by its name alone."""
-    return target if HUB_ID.fullmatch(target) and not Path(target).is_dir() else Path(target).name
 
 
 def model_card(trained: Trained) -> str:

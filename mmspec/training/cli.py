@@ -305,11 +305,10 @@ def drafter(
     import torch
 
     import mmspec
-    from mmspec.checkpoints import quiet
+    from mmspec.checkpoints import quiet, shown_name
     from mmspec.errors import InputError
     from mmspec.spread import read_where, spread_over
     from mmspec.training.answers import AnswerOptions, served
-    from mmspec.training.card import name_on_card
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import check_device, group
@@ -351,7 +350,7 @@ def drafter(
         start,
         answers=how,
     )
-    name = name_on_card(target)
+    name = shown_name(target)
     home = run or Path("runs/drafters") / Path(name).name
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
