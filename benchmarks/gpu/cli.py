@@ -25,15 +25,15 @@ def gpu(
     out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown; the same call goes on there.")] = Path(
         "gpu-results"
     ),
-    models: Annotated[str, typer.Option(help="Names of configs/, separated by commas. Default: all.")] = "",
+    models: Annotated[str, typer.Option(help="Names of configs/, separated by commas (without it: all).")] = "",
     minutes: Annotated[float | None, typer.Option(help="Stop, with everything kept, after so many minutes.")] = None,
-    device: Annotated[str | None, typer.Option(help="Device. Default: cuda, with --small cpu.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device (without it: cuda, with --small cpu).")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the weights. Default: bfloat16, with --small float32.")
+        str | None, typer.Option(help="Dtype of the weights (without it: bfloat16, with --small float32).")
     ] = None,
     compile: Annotated[
         bool | None,
-        typer.Option("--compile/--no-compile", help="Measure the static engine, too. Default: not with --small."),
+        typer.Option("--compile/--no-compile", help="Measure the static engine, too (without it: not with --small)."),
     ] = None,
     plain: Annotated[
         bool,
@@ -43,7 +43,7 @@ def gpu(
     tokens: Annotated[int, typer.Option(help="New tokens of an answer.")] = 256,
     rows: Annotated[int, typer.Option(help="Rows of a batch, in baselines, sweep, equality and rounds.")] = 1,
     depths: Annotated[
-        str, typer.Option(help="Depths of the drafts of rounds, separated by commas. Default: 3,5,7.")
+        str, typer.Option(help="Depths of the drafts of rounds, separated by commas (without it: 3,5,7).")
     ] = "",
     gate: Annotated[
         Path | None,
@@ -53,7 +53,8 @@ def gpu(
         ),
     ] = None,
     nodes: Annotated[
-        str, typer.Option(help="Numbers of nodes of the sweep, separated by commas; each is compiled. Default: seven.")
+        str,
+        typer.Option(help="Numbers of nodes of the sweep, separated by commas; each is compiled (without it: seven)."),
     ] = "",
 ) -> None:
     """What the card gives, what decoding takes of it, and what drafting gains.
