@@ -11,6 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -313,18 +314,16 @@ def test_what_is_ruled_out_comes_after_what_is_not() -> None:
     assert all(0 <= place < 1500 for place in (*some, *none))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed, so nothing compiles the kernel")
-def test_the_kernel_compiles_for_a_card() -> None:
-    """Down to PTX for a Hopper card, with tensor-core products and asynchronous copies; no card is needed for that."""
+def kernel_for(card: int, size: int, dtype: str, rows: int, slots: int, stages: int) -> Any:
+    """The kernel with 64 nodes in a group of 4 heads, compiled for a card of that capability; none is needed for it."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
     from mmspec.engine import kernel
 
-    constants = {"NODES": 32, "GROUP": 4, "WORDS": 1, "SIZE": 128, "WIDE": 128, "ROWS": 64, "SLOTS": 64}
+    constants = {"NODES": 64, "GROUP": 4, "WORDS": 1, "SIZE": size, "WIDE": size, "ROWS": rows, "SLOTS": slots}
     constants |= {"WINDOWED": True, "CAPPED": True}
-    kinds = dict.fromkeys(("query", "key", "value"), "*bf16") | dict.fromkeys(("words", "depth", "lengths"), "*i64")
+    kinds = dict.fromkeys(("query", "key", "value"), f"*{dtype}") | dict.fromkeys(("words", "depth", "lengths"), "*i64")
     kinds |= dict.fromkeys(("tops", "totals", "mixes"), "*fp32") | dict.fromkeys(("scale", "cap"), "fp32")
     names = kernel._parts.arg_names
     signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in names}
@@ -335,10 +334,40 @@ def test_the_kernel_compiles_for_a_card() -> None:
         constexprs=constants,
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in even},
     )
-    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 3})
+    return compile(source, target=GPUTarget("cuda", card, 32), options={"num_warps": 4, "num_stages": stages})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed, so nothing compiles the kernel")
+def test_the_kernel_compiles_for_a_card() -> None:
+    """Down to PTX for a Hopper card, with tensor-core products and asynchronous copies."""
+    made = kernel_for(90, 128, "bf16", 64, 64, 3)
     assert "wgmma.mma_async" in made.asm["ptx"]
     assert "cp.async" in made.asm["ptx"]
-    assert made.metadata.shared < 227 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed, so nothing compiles the kernel")
+@pytest.mark.parametrize(
+    ("card", "memory"), [(80, 166_912), (86, 101_376), (90, 232_448), (120, 101_376)], ids=["A100", "A10", "H100", "50"]
+)
+@pytest.mark.parametrize(("size", "dtype", "bytes_each"), [(128, "bf16", 2), (256, "bf16", 2), (128, "fp32", 4)])
+def test_tiles_fit_into_the_shared_memory_of_a_card(
+    card: int, memory: int, size: int, dtype: str, bytes_each: int
+) -> None:
+    from mmspec.engine import kernel
+
+    made = kernel_for(card, size, dtype, *kernel.tiling(size * bytes_each, memory))
+    assert made.metadata.shared <= memory
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed, so nothing compiles the kernel")
+def test_wide_heads_of_float32_get_small_tiles_on_a_small_card() -> None:
+    from mmspec.engine import kernel
+
+    assert kernel.tiling(1024, 232_448) == (64, 32, 2)
+    assert kernel_for(86, 256, "fp32", *kernel.tiling(1024, 101_376)).metadata.shared <= 101_376
 
 
 @pytest.mark.slow

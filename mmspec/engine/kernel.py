@@ -19,6 +19,7 @@ padded to a power of two, and products of float32 are taken in float32. Everythi
 
 import math
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -26,8 +27,14 @@ import triton.language as tl
 from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MOST_ROWS = 64
-"""Query rows of a program: the height of the matrix unit's tile."""
+TILES = {
+    256: ((0, 64, 64, 3),),
+    512: ((164_352, 64, 32, 3), (90_624, 64, 32, 2), (0, 32, 16, 2)),
+    1024: ((156_160, 64, 32, 2), (0, 16, 16, 2)),
+}
+"""By the bytes of a head, at most: the shared memory that it takes, in bytes, to have so many query rows in a program,
+so many slots in a tile of keys, and so many tiles on their way at once. A consumer card has 99 KiB, a data centre's 163
+and more."""
 MOST_PARTS = 16
 WAVES, SHARED_WAVES = 2, 1
 """Programs per multiprocessor that splitting aims at; where heads share keys, parts read little beside what they leave.
@@ -215,8 +222,8 @@ def tree_attention(
     words, depth, lengths = words.contiguous(), depth.contiguous(), lengths.contiguous()
     pairs, items = batch * kv_heads, heads // kv_heads * nodes
     wide = max(16, triton.next_power_of_2(size))
-    rows = min(MOST_ROWS, max(16, triton.next_power_of_2(items)))
-    tile = 64 if wide * query.element_size() <= 256 else 32
+    most, tile, stages = tiling(wide * query.element_size(), _shared_memory(query.device))
+    rows = min(most, max(16, triton.next_power_of_2(items)))
     tiles = triton.cdiv(items, rows)
     waves = WAVES if kv_heads == heads else SHARED_WAVES
     parts = 1 + part_count(pairs * tiles, triton.cdiv(slots - front, tile), waves, query.device)
@@ -252,7 +259,7 @@ def tree_attention(
             SLOTS=tile,
             WINDOWED=window > 0,
             CAPPED=softcap > 0,
-            num_stages=3 if wide * query.element_size() <= 512 else 2,  # as many tiles as shared memory holds
+            num_stages=stages,
         )
         _join[(pairs, items)](
             tops,
@@ -285,6 +292,15 @@ def _shape_of(
     return query.new_empty(batch, nodes, heads, size)
 
 
+def tiling(width: int, memory: int) -> tuple[int, int, int]:
+    """The first of `TILES` that fits: query rows, slots and stages.
+
+    Args: width: bytes of a padded head. memory: bytes of shared memory that a program may have.
+    """
+    choices = next(TILES[most] for most in TILES if width <= most)
+    return next((rows, slots, stages) for needed, rows, slots, stages in choices if needed <= memory)
+
+
 def part_count(programs: int, blocks: int, waves: int, device: torch.device) -> int:
     """Into how many parts the prefix is cut, so that `waves` programs run per multiprocessor; at most one per block."""
     return max(1, min(MOST_PARTS, blocks, waves * _multiprocessors(device) // programs))
@@ -294,3 +310,12 @@ def part_count(programs: int, blocks: int, waves: int, device: torch.device) -> 
 def _multiprocessors(device: torch.device) -> int:
     """Of the device; a few where the interpreter runs the kernel on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program on the device may have; no limit where the interpreter runs the kernel on a CPU."""
+    if device.type != "cuda":
+        return 1 << 30
+    properties: Any = torch.cuda.get_device_properties(device)  # its stubs leave this one out
+    return int(properties.shared_memory_per_block_optin)
