@@ -6,13 +6,17 @@ import torch
 from torch import Tensor
 
 
-def ancestors(parents: Tensor) -> Tensor:
-    """[B, N] parents -> [B, N, N] bool, [b, i, j] True if j is i or above i (parents stand before children)."""
+def ancestors(parents: Tensor, levels: int | None = None) -> Tensor:
+    """[B, N] parents -> [B, N, N] bool, [b, i, j] True if j is i or above i (parents stand before children).
+
+    Args: levels: a number of levels below node 0 that no row exceeds, where it is known.
+    """
     size = parents.shape[1]
+    most = size - 1 if levels is None else min(levels, size - 1)
     node = torch.arange(size, device=parents.device)
     above = ((parents[..., None] == node) | (node[:, None] == node)).float()
     reach = 1
-    while reach < size - 1:  # every squaring doubles how far up a node sees
+    while reach < most:  # every squaring doubles how far up a node sees
         above, reach = ((above @ above) > 0).float(), 2 * reach
     return above > 0
 

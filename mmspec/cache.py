@@ -74,7 +74,7 @@ class RowCache:
         """
         new, nodes = ancestors.shape[1:]
         slots = torch.arange(self.width + new - nodes, device=self.device)
-        return additive(torch.cat(visible(slots, self.positions(), ancestors, depth, window), -1), dtype)
+        return additive(torch.cat(visible(slots, self.positions(), ancestors, depth, window), -1), dtype)[:, None]
 
     def first(self, count: int) -> RowCache:
         """The same tokens, as the first `count` layers have read them: a view, for a model of these layers alone."""
@@ -138,6 +138,5 @@ def visible(
 
 
 def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, 1, N, S] from [B, N, S] bool: 0 where something is seen, else the lowest finite number."""
-    zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    return zeros.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
+    """What attention adds, in the shape of `seen`: 0 where something is seen (True), else the lowest finite number."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)

@@ -149,7 +149,7 @@ class Draft:
         if self._ancestors is None:
             from mmspec.ancestry import ancestors
 
-            self._ancestors = ancestors(self.parents)
+            self._ancestors = ancestors(self.parents, self._levels)
         return self._ancestors
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import test_equality
 import torch
 import toys
+from test_engine_parts import Line
 from torch import Tensor
 
 from mmspec.acceptance.exact import Exact
 from mmspec.cache import RowCache
 from mmspec.decode import decode
 from mmspec.drafters.none import NoDrafter
-from mmspec.engine.cache import FRONT, Form, Slab, Slabs, StaticRows, rounded
+from mmspec.engine.cache import FEW, FRONT, Form, Slab, Slabs, StaticRows, rounded
 from mmspec.engine.engine import Engine
 from mmspec.errors import UnsupportedError
 from mmspec.sampling import Sampler, Sampling
@@ -83,6 +85,29 @@ def test_any_commits_leave_what_the_dynamic_cache_holds(room: int) -> None:
     assert (len(sizes) > 1) == (room == 40)
     assert fixed.shift.flatten().tolist() == [0, -3, 2]
     assert torch.equal(fixed.positions(), dynamic.positions())
+
+
+def test_a_compiled_commit_asks_for_layers_and_not_for_the_buffer_of_all() -> None:
+    """What is asked for beside its own views is compiled to copies. The same numbers as by a plain call."""
+    form = Form(FEW + 1, 2, 1, 3, torch.float64, CPU)
+    plain, made = Slab(form, 8, 24), Slab(form, 8, 24)
+    for slab in (plain, made):
+        slab.kv.copy_(torch.arange(slab.kv.numel()).reshape(slab.kv.shape))
+        slab.lengths.copy_(torch.tensor([5, 2]))
+    path, count = torch.tensor([[0, 2, 5], [0, 3, 7]]), torch.tensor([3, 2])
+    asked: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        asked.extend(each.dim() for each in inputs if isinstance(each, Tensor))
+        return graph.forward
+
+    torch.compile(made.keep, fullgraph=True, dynamic=False, backend=backend)(path, count)
+    before = plain.kv.clone()
+    plain.keep(path, count)
+    assert max(asked) == 4 < plain.kv.dim()
+    assert torch.equal(made.kv, plain.kv)
+    assert not torch.equal(plain.kv, before)
+    assert made.lengths.tolist() == plain.lengths.tolist() == [8, 4]
 
 
 def test_the_mask_shows_committed_tokens_and_ancestors_and_nothing_else() -> None:
@@ -172,6 +197,44 @@ def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:
     slabs.give(wanted)
     assert slabs.take(Interrupting(*form), 8, 200) is wanted
     assert wanted not in slabs.free
+
+
+def test_a_buffer_goes_from_stream_to_stream_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes it waits for the last request; when it goes, the streams before wait, to which its memory goes back."""
+    slabs, form = Slabs(), Form(1, 1, 1, 1, torch.float32, CPU)
+    first, second = Line(), Line()
+    slab = slabs.take(form, 8, 200)
+    slab.place.cuda = True
+    for here in (first, first, second):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, here=here: here)
+        slabs.give(slab)
+        assert slabs.take(form, 8, 200) is slab
+    assert (first.waited, second.waited) == ([], [first])
+    slab.drop()
+    assert (first.waited, second.waited) == ([second], [first])
+
+
+def test_idle_buffers_make_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds one buffer, whoever uses it."""
+    alive: weakref.WeakSet[Slab] = weakref.WeakSet()
+
+    class Large(Slab):
+        def __init__(self, *sizes: Any) -> None:
+            if alive:
+                raise torch.OutOfMemoryError("one buffer is all that fits")
+            super().__init__(*sizes)
+            alive.add(self)
+
+    monkeypatch.setattr("mmspec.engine.cache.Slab", Large)
+    form = Form.of(prefilled([3], torch.Generator().manual_seed(0)))
+    slabs = Slabs()
+    used = slabs.take(form, FRONT, 20)
+    with pytest.raises(torch.OutOfMemoryError):  # it is in use
+        slabs.take(form, FRONT, 2000)
+    slabs.give(used)
+    del used
+    assert slabs.take(form, FRONT, 2000).room >= 2000
+    assert not slabs.free
 
 
 def test_a_buffer_that_is_not_kept_is_gone_at_once() -> None:

@@ -1,7 +1,12 @@
 """The parts of the engine by themselves: shared products, attention that is chosen by device, recorded functions."""
 
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,17 +14,23 @@ import tiny_families
 import torch
 import toys
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from mmspec.ancestry import ancestors
+from mmspec.benchmarks.gpu.models import build, spec_of
+from mmspec.contract import Draft
 from mmspec.decoder import Decoder
 from mmspec.drafters.children import MANY, PART, best_of_many
 from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
+from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import Part, fuse
-from mmspec.engine.graphs import Graph, Place, Recorded
+from mmspec.engine.graphs import CAPTURING, Graph, Place, Recorded
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 5]])
+CPU = torch.device("cpu")
 
 
 # Shared products ---------------------------------------------------------------------------------------------------
@@ -165,6 +176,17 @@ def test_attention_is_chosen_where_the_device_has_the_kernel(monkeypatch: pytest
     assert {module.config._attn_implementation for module in net.modules() if hasattr(module, "config")} == {MASKED}
 
 
+def test_models_of_one_configuration_each_keep_their_own() -> None:
+    """Attention that is chosen for one may not reach the stock model that it is measured against."""
+    spec = spec_of("llava-7b", small=True)
+    own, stock = (build(spec, CPU, torch.float32) for _ in range(2))
+    own.set_attn_implementation(NAME)
+    assert own.config._attn_implementation == NAME
+    assert stock.config._attn_implementation == "sdpa"
+    assert {module.config._attn_implementation for module in stock.modules() if hasattr(module, "config")} == {"sdpa"}
+    assert spec.config._attn_implementation != NAME
+
+
 @pytest.mark.parametrize("scaling", [None, 0.7])
 def test_masked_attention_is_sdpa(scaling: float | None) -> None:
     module = nn.Module()
@@ -199,6 +221,160 @@ def test_a_recorded_function_reads_what_it_is_given() -> None:
     assert seen[-1].tolist() == [[1, 6, 7], [2, 9, 5]]
 
 
+class Line:
+    """What stands for a stream where there is no card."""
+
+    def __init__(self, *given: Any) -> None:
+        self.waited: list[Line] = []
+
+    def wait_stream(self, other: "Line") -> None:
+        self.waited.append(other)
+
+
+def test_who_comes_later_waits_for_another_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, place = Line(), Line(), Place(CPU)
+    place.take_turn()
+    assert not place.used  # without a card there is nothing to wait for
+    place.cuda = True
+    for here in (first, first, second, second, first):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, here=here: here)
+        place.take_turn()
+    assert (first.waited, second.waited) == ([second], [first])
+    place.hand_back()
+    assert (first.waited, second.waited) == ([second], [first, first])
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stands for a card on which no capture can be ended: as torch does then, it leaves the thread on the stream.
+
+    here: the current stream. ended, released: pools. collecting: whether garbage was collected during each call.
+    """
+    card = SimpleNamespace(here=Line(), ended=[], released=[], collecting=[], pools=0)
+
+    @contextmanager
+    def stream(other: Line) -> Iterator[None]:
+        before, card.here = card.here, other
+        try:
+            yield
+        finally:
+            card.here = before
+
+    @contextmanager
+    def capture(graph: Any, pool: Any, stream: Line, capture_error_mode: str) -> Iterator[None]:
+        card.here = stream
+        yield
+        raise RuntimeError("the capture cannot be ended")
+
+    def new_pool() -> tuple[int, int]:
+        card.pools += 1
+        return 0, card.pools
+
+    # the first, since it imports what may look at the others
+    monkeypatch.setattr("torch._inductor.cudagraph_trees.clear_cublas_manager", nullcontext)
+    for name, value in {
+        "stream": stream,
+        "graph": capture,
+        "current_stream": lambda *_: card.here,
+        "current_device": lambda: 0,
+        "device": lambda _: nullcontext(),
+        "graph_pool_handle": new_pool,
+        "Stream": Line,
+        "CUDAGraph": SimpleNamespace,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    for name, pools in ("_cuda_endAllocateToPool", card.ended), ("_cuda_releasePool", card.released):
+        monkeypatch.setattr(torch._C, name, lambda index, pool, pools=pools: pools.append(pool), raising=False)
+    return card
+
+
+def test_a_capture_that_fails_leaves_the_thread_where_it_was(ending: SimpleNamespace) -> None:
+    """And the place with another pool and stream, garbage collected as before."""
+    place, here = Place(torch.device("cuda")), ending.here
+    pool, stream = place.pool, place.stream
+    with pytest.raises(RuntimeError, match="cannot be ended"):
+        Graph(lambda: ending.collecting.append(gc.isenabled()), place)
+    assert ending.here is here
+    assert ending.collecting == [True, True, True, False]
+    assert gc.isenabled()
+    assert ending.ended == ending.released == [pool]
+    assert place.pool != pool
+    assert place.stream is not stream
+    assert CAPTURING.acquire(blocking=False)
+    CAPTURING.release()
+    assert not place.lock.locked()
+
+
+def test_who_may_compile_keeps_others_from_capturing() -> None:
+    """A compiler that measures kernels waits for the card; and how often it may compile is a setting of the process."""
+    taken: list[bool] = []
+
+    def held() -> bool:
+        free = CAPTURING.acquire(blocking=False)
+        if free:
+            CAPTURING.release()
+        return not free
+
+    def note() -> None:
+        with ThreadPoolExecutor(1) as other:
+            taken.append(other.submit(held).result())
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        note()
+        return graph.forward
+
+    limit = torch._dynamo.config.recompile_limit
+    made = Compiled(lambda x: x + 1, backend, "a sum")  # type: ignore[arg-type]
+    for size in range(1, 4):
+        assert torch.equal(made(torch.ones(size)), torch.full((size,), 2.0))
+    Compiled(note, None, "a plain call")()
+    assert taken == [True, True, True, False]
+    assert torch._dynamo.config.recompile_limit == limit
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_after_a_capture_that_failed_others_go_on() -> None:
+    """What asks the device for a number cannot be captured. The same place serves again, and so do its graphs."""
+    numbers = torch.arange(4.0, device="cuda")
+    place, here = Place(numbers.device), torch.cuda.current_stream()
+    before = Graph(lambda: numbers + 1, place)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            Graph(lambda: numbers.sum().item(), place)
+        assert torch.cuda.current_stream() == here
+        assert gc.isenabled()
+        after = Graph(lambda: numbers * 2 + 1, place)
+        for _ in range(3):
+            assert before().tolist() == [1, 2, 3, 4]
+            assert after().tolist() == [1, 3, 5, 7]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_of_one_place_never_overlap_on_any_streams() -> None:
+    """What one of them holds in between lies where the other one's does."""
+    ones = torch.ones(1 << 20, device="cuda")
+    place = Place(ones.device)
+
+    def slowly(factor: int) -> Graph:
+        def run() -> Tensor:
+            between = ones * factor
+            torch.cuda._sleep(50_000_000)
+            return between + 1
+
+        return Graph(run, place)
+
+    graphs, streams = [slowly(2), slowly(5)], [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found = []
+    for graph, stream in zip(graphs, streams, strict=True):
+        with torch.cuda.stream(stream):
+            found.append(graph())
+    torch.cuda.synchronize()
+    assert [each.unique().tolist() for each in found] == [[3], [6]]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_graph_keeps_what_cublas_works_in() -> None:
@@ -212,6 +388,61 @@ def test_a_graph_keeps_what_cublas_works_in() -> None:
     torch.cuda.empty_cache()
     for _ in range(3):
         assert torch.allclose(graph().float(), want.float(), atol=1.0)
+
+
+# Trees -------------------------------------------------------------------------------------------------------------
+
+
+def walked(parents: Tensor) -> Tensor:
+    """The long way: up from every node, one parent after the other."""
+    above = torch.zeros(*parents.shape, parents.shape[1], dtype=torch.bool)
+    for row, nodes in enumerate(parents.tolist()):
+        for node in range(len(nodes)):
+            place = node
+            while place >= 0:
+                above[row, node, place] = True
+                place = nodes[place]
+    return above
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 17, 40])
+@pytest.mark.parametrize("back", [1, 2, 5, 40])
+def test_ancestors_are_found_however_much_is_known_of_the_levels(size: int, back: int) -> None:
+    """Chains and bushes of random shape, the deepest path known, or a number above it, or nothing; padded rows, too."""
+    draw = torch.Generator().manual_seed(100 * size + back)
+    for _ in range(5):
+        rows = [
+            [-1, *(int(torch.randint(max(0, node - back), node, (), generator=draw)) for node in range(1, size))]
+            for _ in range(3)
+        ]
+        rows[1][size // 2 + 1 :] = [0] * (size - size // 2 - 1)  # nodes that are not valid hang from node 0
+        parents = torch.tensor(rows)
+        want = walked(parents)
+        levels = int(want.sum(-1).max()) - 1
+        for known in (None, levels, levels + 1, 2 * size):
+            assert torch.equal(ancestors(parents, known), want)
+
+
+def test_ancestors_take_no_more_products_than_the_draft_has_levels() -> None:
+    """Each doubles how far up a node sees: two of them where no path is longer than four, five where nothing is known
+    of 32 nodes."""
+
+    class Products(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func.overloadpacket.__name__ == "bmm"
+            return func(*args, **kwargs or {})
+
+    parents = ((torch.arange(32) - 1) // 2)[None].expand(2, -1).contiguous()
+    depth = walked(parents).sum(-1) - 1
+    for levels, count in (None, 5), (5, 3), (4, 2):
+        kept = parents[:, : 31 if levels == 4 else 32]  # the last one stands on a level of its own
+        draft = Draft(kept, kept, depth[:, : kept.shape[1]], _levels=levels)
+        with Products() as products:
+            found = draft.ancestors
+        assert torch.equal(found, walked(kept))
+        assert products.count == count
 
 
 # The best of a large vocabulary ------------------------------------------------------------------------------------

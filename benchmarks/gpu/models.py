@@ -7,6 +7,7 @@ of zeros run faster.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -85,7 +86,7 @@ def build(spec: Spec, device: torch.device, dtype: torch.dtype, layers: int | No
 
     Args: layers: a cut of its first layers instead of all.
     """
-    config = spec.config
+    config = deepcopy(spec.config)  # a model holds on to what it is given, and changes it
     if layers is not None:
         values = {**config.to_dict(), "num_hidden_layers": layers}
         if values.get("layer_types"):

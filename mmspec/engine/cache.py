@@ -35,8 +35,8 @@ OVER = 32
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
 FEW = 4
-"""Up to so many layers a commit goes layer by layer, as a compiled draft does: where it also saw the whole buffer, of
-which its layers are views, it would be compiled to copies of all of it."""
+"""Up to so many layers a commit goes layer by layer, and any number of them where it is compiled: beside its layers,
+which are views of it, the whole buffer would be compiled to copies of all of it."""
 KEPT = (1, 8, 16)
 """Lengths of paths for which a commit is recorded; others follow as powers of two."""
 
@@ -118,7 +118,7 @@ class Slab:
 
     kv: [L, 2, B, Hkv, front + room, D]. lengths: [B] int64 committed tokens. shift: see `RowCache`.
     lanes: what an engine keeps beside it, by number of nodes; steps of a drafter by their name, too.
-    recorded: functions of tensors that read or write here. place: where they are captured.
+    recorded: functions of tensors that read or write here. place: where they are captured, and whose turn it is.
     """
 
     beside = None
@@ -157,19 +157,25 @@ class Slab:
         slots = torch.arange(self.room, device=self.kv.device)
         past, tree = visible(slots, self.positions(), ancestors, depth, window)
         gap = tree.new_zeros(()).expand(*tree.shape[:2], self.front - nodes)
-        return additive(torch.cat([tree, gap, past], -1), dtype)
+        return additive(torch.cat([tree, gap, past], -1), dtype)[:, None]
 
     def keep(self, path: Tensor, count: Tensor) -> None:
         """Commit the first count [B] of the nodes path [B, A] of each row: on the device alone.
 
         What stands behind the count is not read, and a row that keeps nothing stays as it is.
         """
+        self.move(*self.moves(path, count), count)
+
+    def moves(self, path: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The slots [B, A] from which and to which `keep` copies."""
         place = torch.arange(path.shape[1], device=path.device)
         kept = place < count[:, None]
-        goal = (self.front + self.positions() + place) * kept  # the others: node 0 onto itself
-        source = path * kept
-        rows = torch.arange(len(path), device=path.device)[:, None]
-        if len(self.kv) > FEW:
+        return path * kept, (self.front + self.positions() + place) * kept  # the others: node 0 onto itself
+
+    def move(self, source: Tensor, goal: Tensor, count: Tensor) -> None:
+        """Copy these slots in all layers; rows are count [B] tokens longer then. source, goal: see `moves`."""
+        rows = torch.arange(len(source), device=source.device)[:, None]
+        if not torch.compiler.is_compiling() and len(self.kv) > FEW:  # compiled, not even asked: see `FEW`
             self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]
         else:
             for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
@@ -193,6 +199,7 @@ class Slab:
 
     def drop(self) -> None:
         """Let go of what points back here, so that the memory is free at once and not when Python looks for cycles."""
+        self.place.hand_back()
         self.lanes.clear()
         self.recorded.clear()
         self.hf = Cache(layers=[])
@@ -204,8 +211,8 @@ class Slab:
 
 class Slabs:
     """Buffers between requests. A request takes one and gives it back when it ends, so that addresses stay the same and
-    what was compiled or captured for them serves again. All requests use one stream, since a round in vain of the last
-    one may be under way."""
+    what was compiled or captured for them serves again. One on another stream waits for the last one, whose round in
+    vain may be under way."""
 
     kept = 2
     """How many are kept at most while nobody uses them."""
@@ -221,10 +228,29 @@ class Slabs:
             fits = (slab for slab in self.free if (slab.form, slab.front, slab.room) == (form, front, room))
             found = next(fits, None)
             self.free = [slab for slab in self.free if slab is not found]
-        if found is None:
+        slab = self._made(form, front, room) if found is None else found
+        slab.place.take_turn()
+        if found is not None:
+            found.clear()
+        return slab
+
+    def _made(self, form: Form, front: int, room: int) -> Slab:
+        """A new one. Where memory is short, those that nobody uses make room for it: torch cannot know that they are
+        idle."""
+        try:
             return Slab(form, front, room)
-        found.clear()
-        return found
+        except torch.OutOfMemoryError:
+            if not self.free:
+                raise
+        self._forget()
+        return Slab(form, front, room)
+
+    def _forget(self) -> None:
+        with self._lock:
+            idle, self.free = self.free, []
+        while idle:
+            idle.pop().drop()
+        torch.cuda.empty_cache()
 
     def give(self, slab: Slab) -> None:
         """Take one back."""

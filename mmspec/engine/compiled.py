@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mmspec.engine.graphs import Graph, Place
+from mmspec.engine.graphs import CAPTURING, Graph, Place
 from mmspec.errors import UnsupportedError, one_line
 
 
@@ -43,8 +43,9 @@ class Compiled:
         """
         if self.backend is None:
             return self.function(*arguments)
+        limits = torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20)
         try:
-            with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
+            with CAPTURING, limits:  # limits hold for the process, so one thread changes them at a time
                 return self.function(*arguments)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise UnsupportedError(

@@ -25,7 +25,7 @@ from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRow
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
 from mmspec.engine.graphs import Graph, make_room
-from mmspec.engine.judging import judge
+from mmspec.engine.judging import judge_round
 from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
 from mmspec.engine.slots import TreeSlots
@@ -64,7 +64,7 @@ class Engine:
         if backend is not None:
             fuse(decoder.language())
         self.compiled = Compiled(self._step, backend, type(decoder.model).__name__)
-        self.judging = Compiled(judge, backend, "an acceptance rule")
+        self.judging = Compiled(judge_round, backend, "an acceptance rule")
 
     def steps(
         self, net: nn.Module, forward: Callable[..., Tensor], name: str, widths: tuple[int, ...] = WIDTHS
@@ -149,15 +149,15 @@ class Engine:
         key = longest, taps, id(rule), replace(sampler.sampling, seed=0), often
         if key not in lane.rounds:
             sampler = copy(sampler)
-            judged: Any = self.judging if often else judge
+            judged: Any = self.judging if often else judge_round
             inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps
             told, running = lane.told, lane.running  # no part of a lane holds the lane: see `Slab.drop`
 
             def run() -> Any:
                 """Keeps what is accepted in rows that are running. Nobody asks for logits: they are large."""
                 logits, states = self.compiled(*inputs)
-                path, count, *more = judged(logits, *told, rule, sampler, longest)
-                slab.keep(path, count * running)
+                source, goal, kept, path, count, *more = judged(slab, running, logits, *told, rule, sampler, longest)
+                slab.move(source, goal, kept)
                 return logits.new_empty(len(logits), 0, logits.shape[-1]), states, path, count, *more
 
             running.zero_()  # while it is recorded

@@ -5,7 +5,9 @@ Without CUDA it is called as it is, so that everything around it is the same eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Lock, RLock
 from typing import Any
 
@@ -15,22 +17,56 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 WARM = 3
 """Calls before the capture: kernels are compiled and chosen, workspaces allocated."""
-_CAPTURING = RLock()
-"""Held by who captures: torch takes one capture at a time in a process. Taken before the lock of a `Place`."""
+CAPTURING = RLock()
+"""Held by who captures, and by who may compile: torch takes one capture at a time in a process, and a compiler that
+measures kernels waits for the whole card, which breaks a capture. Taken before the lock of a `Place`."""
+_FAILED: list[Any] = []
+"""Graphs whose capture could not be ended: the allocator of host memory goes on asking them, so they may not go."""
 
 
 class Place:
     """Where graphs are captured that share the memory of their results, since they never run at the same time.
 
     lock: held while one of them is captured, or runs until its results are copied. pool, stream: of all captures;
-    memory is shared only by those of one stream.
+    memory is shared only by those of one stream. used: streams on which work was done here, the last one at the end.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.lock = device, Lock()
         self.cuda = device.type == "cuda"
-        self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
-        self.stream: Any = torch.cuda.Stream(device) if self.cuda else None
+        self.used: list[Any] = []
+        self.pool: Any = None
+        self.stream: Any = None
+        self._renew()
+
+    def _renew(self) -> None:
+        if self.cuda:
+            self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.device)
+
+    def take_turn(self) -> None:
+        """Let the current stream wait for the last one that worked here: what shares memory may not overlap."""
+        if not self.cuda:
+            return
+        here = torch.cuda.current_stream(self.device)
+        if self.used and self.used[-1] == here:
+            return
+        if self.used:
+            here.wait_stream(self.used[-1])
+        self.used = [*(other for other in self.used if other != here), here]
+
+    def hand_back(self) -> None:
+        """Let all streams that worked here wait for the last one: memory goes back to the one it was made on."""
+        for other in self.used[:-1]:
+            other.wait_stream(self.used[-1])
+
+    def abandon(self, failed: torch.cuda.CUDAGraph) -> None:
+        """Go on with another pool and stream: the capture of a graph failed, and may have left these unusable."""
+        index = torch.cuda.current_device()
+        with suppress(RuntimeError):  # where torch could end the capture, it has ended this, too
+            torch._C._cuda_endAllocateToPool(index, self.pool)
+            _FAILED.append(failed)
+            torch._C._cuda_releasePool(index, self.pool)
+        self._renew()
 
 
 class Graph:
@@ -44,13 +80,14 @@ class Graph:
         self.captured: torch.cuda.CUDAGraph | None = None
         if place.cuda:
             # streams and captures are those of the current device
-            with _CAPTURING, place.lock, torch.cuda.device(place.device):
+            with CAPTURING, place.lock, torch.cuda.device(place.device):
                 self._capture()
 
     def _capture(self) -> None:
         from torch._inductor.cudagraph_trees import clear_cublas_manager
 
         place, here = self.place, torch.cuda.current_stream()
+        place.take_turn()
         place.stream.wait_stream(here)
         try:
             with torch.cuda.stream(place.stream):
@@ -58,20 +95,25 @@ class Graph:
                     self.run()
         finally:  # what failed may still be at work on memory that is given back now
             here.wait_stream(place.stream)
-        self.captured = torch.cuda.CUDAGraph()
+        captured = torch.cuda.CUDAGraph()
         # What cuBLAS works in comes from the pool, whose graphs never overlap: what it keeps by stream is freed when a
         # graph of the stream goes, or torch records one (pytorch issue 193402). Other threads may allocate meanwhile.
-        capture = torch.cuda.graph(
-            self.captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"
-        )
-        with clear_cublas_manager(), capture:
-            self.results = self.run()
+        capture = torch.cuda.graph(captured, pool=place.pool, stream=place.stream, capture_error_mode="thread_local")
+        try:
+            # On its stream already: where a capture cannot be ended, torch would leave the thread there.
+            with torch.cuda.stream(place.stream), _uncollected(), clear_cublas_manager(), capture:
+                self.results = self.run()
+        except BaseException:
+            place.abandon(captured)
+            raise
+        self.captured = captured
 
     def __call__(self) -> Any:
         """What `run()` gives. It is the caller's own: the next replay does not change it."""
         if self.captured is None:
             return self.run()
         with self.place.lock:
+            self.place.take_turn()
             self.captured.replay()
             return copied(self.results)
 
@@ -95,6 +137,18 @@ class Recorded:
         held = zip(self.inputs, given, strict=True)
         copy_all([static if new.shape == static.shape else static[:, : new.shape[1]] for static, new in held], given)
         return self.graph()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: it may destroy other graphs, which CUDA allows no thread that captures one."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def copied(results: Any) -> Any:
