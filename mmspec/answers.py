@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
-from mmspec.contract import Round
+from mmspec.contract import Round, Rule
 from mmspec.stats import Stats
 from mmspec.stopping import TextStop
 from mmspec.text import TextStream, decode_text
@@ -102,11 +102,8 @@ class Stream:
     block it lets go of the request, and of its memory, at the block's end, however that comes. Threads that ask the
     same one take turns.
 
-    Args: rounds: the decode loop. stop: the loop's own. tokenizer: None gives no text. prompt_tokens: per row.
-        single: yield the only prompt's piece itself. product: what a row's ids make beside text, see
-        `mmspec.targets.CausalTarget.product_of`; it is given the row and its ids.
-        verifies: whether the rule looks at the target's law. sounding: makes the chunks of a row, see
-        `mmspec.targets.CausalTarget.sounding`. n: rows per prompt. draws: whether pieces have pictures.
+    Args: rounds: the decode loop. stop, target, rule: the loop's own. inputs: what the target was given. prompt_tokens:
+        per row. single: yield the only prompt's piece itself. n: rows per prompt.
 
     first_audio_seconds: from the first step to the first chunk of sound; None until there is one.
     """
@@ -115,22 +112,20 @@ class Stream:
         self,
         rounds: Generator[Round],
         stop: TextStop,
-        tokenizer: Any,
+        target: Any,
+        rule: Rule,
+        inputs: dict[str, Any],
         prompt_tokens: list[int],
-        lossless: bool,
         single: bool,
-        product: Callable[[int, list[int]], dict[str, Any]],
-        verifies: bool = True,
-        sounding: Callable[[int], Any] = lambda row: None,
-        n: int = 1,
-        draws: bool = False,
+        n: int,
     ) -> None:
-        self._rounds, self._stop, self._tokenizer, self._single = Lasting(rounds), stop, tokenizer, single
-        self._n, self._draws = n, draws
-        self._prompt_tokens, self._product = prompt_tokens, product
-        self._texts = [TextStream(tokenizer) for _ in prompt_tokens]
-        self.stats = [Stats(lossless, verifies=verifies) for _ in prompt_tokens]
-        self._sounds = [sounding(row) for row in range(len(prompt_tokens))]
+        self._rounds, self._stop, self._single, self._n = Lasting(rounds), stop, single, n
+        self._prompt_tokens, self._tokenizer = prompt_tokens, target.tokenizer
+        self._product, self._draws = partial(target.product_of, inputs), target.makes == "picture"
+        self._texts = [TextStream(self._tokenizer) for _ in prompt_tokens]
+        verifies = getattr(rule, "verifies", True)
+        self.stats = [Stats(rule.lossless, verifies=verifies) for _ in prompt_tokens]
+        self._sounds = [target.sounding(inputs, row) for row in range(len(prompt_tokens))]
         self._turn = Lock()
         self._started: float | None = None
         self.first_audio_seconds: float | None = None

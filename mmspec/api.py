@@ -6,6 +6,7 @@ print(pipe("chart.png", "Which bar is the tallest?").text)
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,7 +25,7 @@ from mmspec.contract import Drafter, Rule, Shape, forget
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
-from mmspec.errors import InputError, shorten, unknown_name
+from mmspec.errors import InputError, OutOfMemoryError, shorten, unknown_name
 from mmspec.loading import adopt_target, check_names, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
     Options,
@@ -158,8 +160,8 @@ def generate(
     drafter_dtype: Any = None,
     **options: Unpack[Options],
 ) -> Any:
-    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them; a folder
-    whose files were written anew is read anew.
+    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them, or none
+    where another finds too little memory beside them; a folder whose files were written anew is read anew.
 
     Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape, compile, drafter_dtype:
     as for `load`.
@@ -176,9 +178,13 @@ def generate(
     own, drafters = _written(model), (_written(model, "drafters/*/"), _written(drafter))
     if named:
         _checked(*parts, own, drafters)
-    pipelines: Any = _pipelines(parts[0], compile, own)
-    make = pipelines if named else pipelines.__wrapped__
-    return make(drafters, drafter, shape, acceptance, numbers)(image, prompt, **options)
+
+    def ready() -> Pipeline:
+        pipelines: Any = _pipelines(parts[0], compile, own)
+        make = pipelines if named else pipelines.__wrapped__
+        return make(drafters, drafter, shape, acceptance, numbers)
+
+    return _with_room(ready)(image, prompt, **options)
 
 
 class Pipeline:
@@ -295,13 +301,7 @@ class Pipeline:
         rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
         rounds = within_memory(rounds, self.target, inputs)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
-        product = partial(self.target.product_of, inputs)
-        verifies = getattr(self.rule, "verifies", True)
-        sounding = partial(self.target.sounding, inputs)
-        draws = self.target.makes == "picture"
-        return Stream(
-            rounds, stop, tokenizer, lengths, self.rule.lossless, single, product, verifies, sounding, n, draws
-        )
+        return Stream(rounds, stop, self.target, self.rule, inputs, lengths, single, n)
 
     def _check_inputs(self, inputs: dict[str, Any]) -> None:
         known = inspect.signature(self.target.model.forward).parameters.keys()
@@ -366,3 +366,20 @@ def _pipelines(model: str | os.PathLike[str], compile: bool | None, written: Any
     stay, as they learn what pays."""
     pipe = load(model, "none", compile=compile)
     return lru_cache(maxsize=2)(lambda written, *given: pipe.with_drafter(*given))
+
+
+def _with_room(make: Callable[[], T]) -> T:
+    """What is made; where memory is too short, after letting go of the models that stay for `generate`.
+
+    Raises: OutOfMemoryError: it is too short without them, too.
+    """
+    try:
+        return make()
+    except OutOfMemoryError:
+        if not _pipelines.cache_info().currsize:
+            raise
+    # Out here, for in there the error would keep what was made so far.
+    _pipelines.cache_clear()
+    gc.collect()  # models and what is recorded of them refer to each other
+    torch.cuda.empty_cache()  # nothing happens where CUDA is not in use
+    return make()

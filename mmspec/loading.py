@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule
@@ -289,8 +289,14 @@ def find_rule(rule: Any, target: CausalTarget) -> Rule:
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:
-    kind = read_json(folder / "config.json").get("model_type")
-    own = modalities("configs")
+    settings = read_json(folder / "config.json")
+    kind, own = str(settings.get("model_type")), modalities("configs")
+    if "auto_map" in settings and kind not in own and kind not in CONFIG_MAPPING:
+        # Said here, for transformers would advise trust_remote_code=True.
+        raise UnsupportedError(
+            f"the model in {folder} needs code of its own (auto_map), which mmspec does not run: look for a copy for "
+            "transformers, often called ...-hf"
+        )
     try:
         if kind in own:
             found: Any = resolve("configs", kind, own[kind][0])

@@ -33,7 +33,7 @@ from mmspec.drafters.eagle import Eagle, EagleHead
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
-from mmspec.errors import Error, InputError, MismatchError, UnknownNameError, UnsupportedError
+from mmspec.errors import Error, InputError, MismatchError, OutOfMemoryError, UnknownNameError, UnsupportedError
 from mmspec.named import made
 from mmspec.text import TextStream
 
@@ -255,17 +255,18 @@ def test_generate_takes_the_tensors_that_hf_generate_takes(pipe: mmspec.Pipeline
     assert [len(answer.token_ids) for answer in batch] == [7, 7]
 
 
+class Made:
+    """Stands in for a pipeline: answers nothing."""
+
+    def with_drafter(self, *given: Any) -> "Made":
+        return self
+
+    def __call__(self, *given: Any) -> None:
+        """Answers nothing."""
+
+
 def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if one was asked for again in between."""
-    from mmspec import api
-
-    class Made:
-        def with_drafter(self, *given: Any) -> "Made":
-            return self
-
-        def __call__(self, *given: Any) -> None:
-            """Answers nothing."""
-
     read: list[str] = []
     monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
     monkeypatch.setattr(api, "_checked", lambda *given: None)
@@ -277,6 +278,31 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
     assert read == ["a", "b", "c", "b"]
     api.generate(None, "one", model="b", drafter=PromptLookup())
     assert read == ["a", "b", "c", "b"]  # a drafter of one's own is no reason to read a model anew
+
+
+def test_models_that_stay_loaded_make_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that holds one model, and none that is too large."""
+    read: list[str] = []
+    held: list[weakref.ref[Made]] = []
+
+    def load(model: str, *given: Any, **more: Any) -> Made:
+        read.append(model)
+        if model == "large" or any(one() for one in held):
+            raise OutOfMemoryError("the device has too little free memory")
+        pipe = Made()
+        held.append(weakref.ref(pipe))
+        return pipe
+
+    monkeypatch.setattr(api, "load", load)
+    monkeypatch.setattr(api, "_checked", lambda *given: None)
+    monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
+    for model in ("a", "b", "b"):
+        api.generate(None, "one", model=model)
+    assert read == ["a", "b", "b"]  # b in vain, then alone; then it stays
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError, match="too little free memory"):
+            api.generate(None, "one", model="large")
+    assert read[3:] == ["large"] * 3  # once more only where there was something to let go of
 
 
 def test_generate_knows_a_folder_by_its_place_and_by_when_it_was_written(

@@ -1,5 +1,6 @@
 """A user's mistake ends in one clear error, through the API and through the command line."""
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -49,12 +50,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = (folder / "drafter.json").read_text()
     (folder / "drafter.json").write_text(text.replace(fingerprint(good.target)["tokenizer"], "0" * 64))
 
-    for name in ("no-weights", "pickled", "no-config", "odd-config", "no-processor", "cut", "lacking", "nan"):
+    wrong = "no-weights", "pickled", "no-config", "odd-config", "own-code", "no-processor", "cut", "lacking", "nan"
+    for name in wrong:
         shutil.copytree(model, root / name)
     (root / "no-weights" / "model.safetensors").unlink()
     (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
     (root / "no-config" / "config.json").unlink()
     (root / "odd-config" / "config.json").write_text('{"model_type": "nothing-known"}')
+    own = {"model_type": "internvl_chat", "auto_map": {"AutoConfig": "configuration_internvl_chat.InternVLChatConfig"}}
+    (root / "own-code" / "config.json").write_text(json.dumps(own))
     (root / "no-processor" / "tokenizer.json").unlink()
     weights = root / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
@@ -106,6 +110,7 @@ CASES: list[tuple[str, list[str], type[Error], str]] = [
     ("pickled", ["@red.png", "why", "--model", "@pickled"], CheckpointError, "only pickled weights .*refused"),
     ("no config", ["@red.png", "why", "--model", "@no-config"], CheckpointError, "holds no config.json"),
     ("odd config", ["@red.png", "why", "--model", "@odd-config"], UnsupportedError, "cannot be used"),
+    ("own code", ["@red.png", "why", "--model", "@own-code"], UnsupportedError, r"of its own \(auto_map\), which mm"),
     ("no processor", ["@red.png", "why", "--model", "@no-processor"], CheckpointError, "tokenizer or processor"),
     ("cut weights", ["@red.png", "why", "--model", "@cut"], CheckpointError, "cannot be loaded"),
     ("lacking weights", ["@red.png", "why", "--model", "@lacking"], CheckpointError, "lacks 1 of the model's weights"),

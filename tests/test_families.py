@@ -384,12 +384,23 @@ def test_videos_are_refused() -> None:
         pipe.generate(**pipe.prepare(RED, "why"), pixel_values_videos=torch.zeros(4, 96))
 
 
+def test_a_batch_needs_no_token_of_its_own_for_padding() -> None:
+    """Pixtral's tokenizer names none."""
+    model, processor = families.MAKERS["pixtral"](0)
+    pipe = mmspec.load(model, "none", processor=processor)
+    asked = [(RED, "why"), (None, TEXTS[0])]
+    alone = [pipe(image, text, max_new_tokens=4).token_ids for image, text in asked]
+    processor.tokenizer.pad_token = None
+    images, texts = zip(*asked, strict=True)
+    assert [answer.token_ids for answer in pipe(images, texts, max_new_tokens=4)] == alone
+
+
 def test_a_processor_that_cannot_write_the_prompt_is_refused() -> None:
     model, processor = families.MAKERS["llava"](0)
-    processor.tokenizer.pad_token = None
+    processor.tokenizer.pad_token = processor.tokenizer.eos_token = None
     pipe = mmspec.load(model, "none", processor=processor)
     assert pipe(RED, "why", max_new_tokens=2).token_ids
-    with pytest.raises(InputError, match="the tokenizer has no pad_token"):
+    with pytest.raises(InputError, match="the tokenizer has neither pad_token nor eos_token"):
         pipe([RED, None], ["why", "what"], max_new_tokens=2)
     processor.chat_template = None
     with pytest.raises(InputError, match="LlavaProcessor has no chat template"):

@@ -1,6 +1,8 @@
 """Long and odd prompts: thousands of tokens, dozens of pictures, extreme shapes, prefill in pieces, full contexts."""
 
+import copy
 from functools import cache
+from typing import Any
 
 import pytest
 import tiny_families as families
@@ -26,13 +28,16 @@ SAGA = " ".join(f"the {index} bar is {index * 7 % 93} and the red one is taller 
     st.integers(1, 14),
 )
 def test_pieces_follow_each_other_and_split_no_run_of_slots(rows: list[list[bool]], size: int) -> None:
+    """The first takes along a run that is longer than a piece and would be the next one."""
     slots = torch.tensor(rows)
     free = [cut for cut in range(1, 12) if not (slots[:, cut - 1] & slots[:, cut]).any()] + [12]
     pieces = spans(slots, size)
     assert [start for start, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
     for start, end in pieces:
         near = [cut for cut in free if start < cut <= start + size]
-        assert end == (max(near) if near else min(cut for cut in free if cut > start))
+        cut = max(near) if near else min(cut for cut in free if cut > start)
+        behind = min((later for later in free if later > cut), default=cut)
+        assert end == (behind if start == 0 and behind - cut > size else cut)
     assert pieces[-1][1] == 12
 
 
@@ -59,6 +64,25 @@ def test_a_prompt_read_in_pieces_leaves_the_same_behind(family: str, attention: 
                     assert torch.allclose(parts.taps[tap][row, :length], heard.taps[tap][row, :length], atol=1e-5)
                 for mine, other in zip(cache_.hf.layers, whole.hf.layers, strict=True):
                     assert torch.allclose(mine.keys[row, :, :length], other.keys[row, :, :length], atol=1e-5)
+
+
+def test_one_large_picture_is_read_without_a_mask_of_its_slots() -> None:
+    """Such a mask grows with the square of their number."""
+    pipe = plain("pixtral")
+    target = copy.copy(pipe.target)
+    target.piece_size = 16
+    inputs = pipe.prepare(RED.resize((64, 64)), "why")  # 72 slots
+    masks: list[Any] = []
+
+    def note(module: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        masks.append(named["attention_mask"])
+
+    attention = target.decoder.language().layers[0].self_attn
+    with attention.register_forward_pre_hook(note, with_kwargs=True), torch.inference_mode():
+        target.read(inputs, unpad(inputs))
+    assert len(masks) > 1
+    assert masks[0] is None
+    assert all(mask is None or mask.shape[-2] <= 16 for mask in masks)
 
 
 @cache

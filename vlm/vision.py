@@ -98,17 +98,21 @@ class VisionTarget(CausalTarget):
         """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.
 
         Returns: what the processor makes: `input_ids`, `attention_mask` [B, T], and the family's picture inputs.
-        Raises: InputError: a text with control tokens; a processor without a chat template, or without padding for a
-            batch; a picture that the processor refuses.
+        Raises: InputError: a text with control tokens; a processor without a chat template, or without a token to
+            pad a batch with; a picture that the processor refuses.
         """
         slots = (getattr(processor, name, None) for name in ("image_token", "video_token"))
-        check_plain(texts, processor.tokenizer, [slot for slot in slots if slot])
+        tokenizer = processor.tokenizer
+        check_plain(texts, tokenizer, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
-        if len(texts) > 1 and processor.tokenizer.pad_token is None:
-            raise InputError(
-                "a batch needs padding, and the tokenizer has no pad_token: set processor.tokenizer.pad_token"
-            )
+        if len(texts) > 1 and tokenizer.pad_token is None:
+            if tokenizer.eos_token is None:
+                raise InputError(
+                    "a batch needs padding, and the tokenizer has neither pad_token nor eos_token: set "
+                    "processor.tokenizer.pad_token"
+                )
+            tokenizer.pad_token = tokenizer.eos_token  # any will do: `unpad` drops it by the mask
         chats = [
             [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
             for text, pictures in zip(texts, images, strict=True)
