@@ -32,7 +32,7 @@ from mmspec.decode import decode, within_memory
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
-from mmspec.training.answers import written_answer
+from mmspec.training.written import written_answer
 from mmspec.tree import follow
 
 

@@ -20,7 +20,8 @@ from mmspec.image_ar.eagle_window import EagleSharing
 from mmspec.image_ar.pretrain.captions import draw_groups, tell
 from mmspec.image_ar.target import guide
 from mmspec.sampling import Sampler, Sampling
-from mmspec.training.answers import Answered, prepare
+from mmspec.training.answers import Answered
+from mmspec.training.asking import prepare
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features
 from mmspec.training.questions import Question
@@ -67,8 +68,7 @@ class GuidedFeatures(Features):
         codes = torch.tensor([row.answer + [0] * (length - len(row.answer)) for row in rows], device=device)
         sampler = Sampler(Sampling(), len(rows), device)
         state = target.prefill({**inputs, "max_new_tokens": length}, Needs(taps=(tap,)), sampler)
-        verified = target.verify(state, chain(codes))
-        states = torch.cat([state.lasts[tap], verified.rows[tap]], 1)
+        states = torch.cat([state.lasts[tap], target.states(state, chain(codes))[tap]], 1)
         beside = torch.cat(states.chunk(state.pairs), -1)  # [B, 1 + L, P * H]
         return [one[: 1 + len(row.answer), None].clone() for one, row in zip(beside, rows, strict=True)]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
-from mmspec.cache import Past
+from mmspec.cache import Past, RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Draft, Needs, State, Verified
 from mmspec.decoder import Decoder, Heard
@@ -46,6 +46,15 @@ class CodeDecoder(Decoder):
     def inputs(self, tokens: Tensor) -> dict[str, Any]:
         """Embedded codes."""
         return {"inputs_embeds": self.embed(tokens)}
+
+    def states(
+        self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...]
+    ) -> dict[int, Tensor]:
+        """The taps of `extend` without its logits, which of a whole picture fill gigabytes."""
+        if self.engine is not None:  # its forwards are whole ones
+            return self.engine.extend(cache, tokens, depth, ancestors, taps).taps
+        last = slice(-1, None)
+        return self._forward(self.placed(cache, tokens, depth, ancestors), cache, taps, logits_to_keep=last).taps
 
     def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         keep = extra.pop("logits_to_keep", slice(None))
@@ -111,6 +120,8 @@ class ImageTarget(CausalTarget):
     """Whether the request decides the size of its picture."""
     unit_codes = False
     """Whether the picture tokenizer takes its vectors at unit length."""
+    codes_alone = False
+    """See `CausalTarget`."""
 
     def __init__(self, model: PreTrainedModel, embed: nn.Module, head: nn.Module, layout: Layout) -> None:
         self.decoder: CodeDecoder = CodeDecoder(model, embed, head)
@@ -178,8 +189,8 @@ class ImageTarget(CausalTarget):
         return self.layout
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """The picture; what is not yet known of it is grey."""
-        return {"image": self.picture(ids, self.layout_of(inputs))}
+        """The picture, if there is a decoder; what is not yet known of it is grey."""
+        return {} if self.codes_alone else {"image": self.picture(ids, self.layout_of(inputs))}
 
     @torch.inference_mode()
     def picture(self, ids: list[int], layout: Layout) -> Image.Image:
@@ -242,16 +253,24 @@ class ImageTarget(CausalTarget):
     def verify(self, state: State, draft: Draft) -> Verified:
         """One forward over the tree, in both rows of each picture."""
         assert isinstance(state, GuidedState)
-        batch, pairs = len(draft.tokens), state.pairs
-        tokens, depth, ancestors = draft.tokens.repeat(pairs, 1), draft.depth.repeat(pairs, 1), draft.ancestors
-        heard = self.decoder.extend(state.cache, tokens, depth, ancestors.repeat(pairs, 1, 1), state.taps)
+        batch = len(draft.tokens)
+        heard = self.decoder.extend(state.cache, *in_pairs(draft, state.pairs), state.taps)
         logits = state.guided(heard.logits, draft.depth)
         state.finite = finite(logits)
         return GuidedVerified(logits, {tap: states[:batch] for tap, states in heard.taps.items()}, heard.taps)
 
+    def states(self, state: GuidedState, draft: Draft) -> dict[int, Tensor]:
+        """What `verify` finds of both rows, tap -> [P * B, N, H], and no logits."""
+        return self.decoder.states(state.cache, *in_pairs(draft, state.pairs), state.taps)
+
     def guidance(self, asked: Any = None) -> float:
         """The scale of a request, or the checkpoint's usual one. Raises InputError for one that is none."""
         return guidance_scale(asked, self.model.generation_config, self.usual_guidance)
+
+
+def in_pairs(draft: Draft, pairs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens and depths [P * B, N] and ancestors [P * B, N, N] of a draft, for all rows of each picture."""
+    return draft.tokens.repeat(pairs, 1), draft.depth.repeat(pairs, 1), draft.ancestors.repeat(pairs, 1, 1)
 
 
 def guide(logits: Tensor, batch: int, scale: float) -> Tensor:

@@ -401,6 +401,17 @@ def test_features_are_those_of_whole_forwards_of_both_rows() -> None:
         assert torch.allclose(states, want.float(), atol=1e-5)
 
 
+@pytest.mark.dynamic("compiled forwards end in logits")
+def test_features_are_made_without_the_logits_of_whole_pictures() -> None:
+    """Those of large pictures over a large codebook fill gigabytes."""
+    rows, features = lesson()
+    read: list[int] = []
+    watch = target().head.register_forward_hook(lambda head, given, out: read.append(out.shape[1]))
+    features(rows)
+    watch.remove()
+    assert 0 < max(read) < LENGTH
+
+
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_what_is_said_of_the_room_that_features_take_is_what_they_take(
     scale: float, monkeypatch: pytest.MonkeyPatch

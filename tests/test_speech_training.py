@@ -26,7 +26,9 @@ from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.recipes import Sentences
-from mmspec.training.answers import Answered, prepare
+from mmspec.training import chunks
+from mmspec.training.answers import Answered
+from mmspec.training.asking import prepare
 from mmspec.training.cli import app as train
 from mmspec.training.data import Lines, Voiced, open_data
 from mmspec.training.drafter import check_together, find_recipe
@@ -196,7 +198,8 @@ def test_the_old_target_is_never_written_to(folder: Path, texts: Path, tmp_path:
     assert "trained for speech models" in str(other.exception)
 
 
-def test_the_joint_loss_holds_the_target_where_it_was_until_heads_count(folder: Path) -> None:
+def joint_lesson(folder: Path) -> tuple[Any, Any, Any, list[Answered]]:
+    """A target, a copy of it that learns with heads, their loss, and two answers to learn from."""
     target = mmspec.load(folder, "none").target
     codes = target.code_ids()
     rows = [Answered(i, [1, 5, 6, 2, codes[3], 3], codes[i : i + 9], 1.0) for i in range(2)]
@@ -208,7 +211,11 @@ def test_the_joint_loss_holds_the_target_where_it_was_until_heads_count(folder: 
         .detach()
         for row in rows
     }
-    loss = recipe.loss(net, target, Given(states, (target.num_layers,)))
+    return target, net, recipe.loss(net, target, Given(states, (target.num_layers,))), rows
+
+
+def test_the_joint_loss_holds_the_target_where_it_was_until_heads_count(folder: Path) -> None:
+    target, net, loss, rows = joint_lesson(folder)
 
     def gradients(position: int) -> tuple[float, float, float]:
         net.zero_grad()
@@ -234,13 +241,31 @@ def test_the_joint_loss_holds_the_target_where_it_was_until_heads_count(folder: 
         JointRecipe(trunk_pace=0.0)
 
 
+def test_the_joint_loss_is_judged_in_chunks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss and its gradients are those of all at once, and no chunk is larger than it may be."""
+    target, net, loss, rows = joint_lesson(folder)
+
+    def judged() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        value = loss(position=torch.tensor([10, 11]), rows=rows)
+        return value.detach(), list(torch.autograd.grad(value, [*net.parameters()], allow_unused=True))
+
+    whole = judged()
+    sizes: list[int] = []
+    for head in (target.head, net.speaker.lm_head):
+        head.register_forward_hook(lambda _, given, made: sizes.append(len(made)))
+    monkeypatch.setattr(chunks, "LOGITS", 3 * target.vocab_size)
+    parts = judged()
+    assert max(sizes) == 3
+    torch.testing.assert_close(parts, whole)
+
+
 def test_a_module_learns_at_its_pace() -> None:
     net = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ("slow", "usual")})
     net["slow"].pace = 0.25
-    groups = build_optimizer(net, 0.04, small_rate=0.01).param_groups
+    groups = build_optimizer(net, 0.04).param_groups
     rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
-    assert [rates[id(weight)] for weight in net["usual"].parameters()] == [0.04, 0.01]
-    assert [rates[id(weight)] for weight in net["slow"].parameters()] == [0.01, 0.0025]
+    assert [rates[id(weight)] for weight in net["usual"].parameters()] == pytest.approx([0.04, 0.006])
+    assert [rates[id(weight)] for weight in net["slow"].parameters()] == pytest.approx([0.01, 0.0015])
 
 
 def test_questions_take_turns_in_the_voices_unless_they_name_one(tmp_path: Path) -> None:
@@ -303,7 +328,7 @@ def test_mistakes_are_told(folder: Path, texts: Path, tmp_path: Path) -> None:
     together = trained(folder, texts, "ssd,vadusa", tmp_path / "out", run)
     assert isinstance(together.exception, InputError)
     assert "ssd does not learn" in str(together.exception)
-    (texts / "more.jsonl").write_text('{"prompt": "\\u6f22"}\n')
+    (texts / "more.jsonl").write_text('{"prompt": "\\u6f22"}\n' * 6)  # more than may be left out
     strange = trained(folder, texts, "vadusa", tmp_path / "out", run)
     assert isinstance(strange.exception, InputError)
     assert "cannot pronounce" in str(strange.exception)

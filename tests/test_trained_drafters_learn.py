@@ -290,6 +290,37 @@ def test_medusa_s_loss_weighs_its_heads(pipe: Any) -> None:
     torch.testing.assert_close(value, sum(steps) / 1.75)
 
 
+@pytest.mark.parametrize("prompts", [(9, 14), (2, 7), (1, 5)])
+def test_medusa_s_heads_run_on_answers_alone(prompts: tuple[int, ...], pipe: Any) -> None:
+    """The loss and its gradients are those of heads that run on the whole text."""
+    made = [made_up(prompt, 6, index) for index, prompt in enumerate(prompts)]
+    rows = [row for row, _ in made]
+    recipe = MedusaRecipe(levels=4)
+    net = recipe.build(pipe.target)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    loss: Any = recipe.loss(net, pipe.target, Given({index: states[:, None] for index, (_, states) in enumerate(made)}))
+
+    def judged() -> tuple[Tensor, list[Tensor]]:
+        value = loss(position=torch.zeros(1), rows=rows)
+        return value.detach(), list(torch.autograd.grad(value, [*net.parameters()]))
+
+    def everywhere(batch: Batch) -> list[Tensor]:
+        heads = net(batch.features[:, : batch.slots]).unbind(2)
+        return [batch.shifted(states, step) for step, states in enumerate(heads)]
+
+    widths: list[int] = []
+    hook = net.register_forward_hook(lambda _, given, out: widths.append(out.shape[1]))
+    found = judged()
+    loss.estimates = everywhere
+    whole = judged()
+    hook.remove()
+    torch.testing.assert_close(found, whole)
+    slots = max(prompts) + 6 - 2
+    assert widths == [slots - max(0, min(prompts) - 2), slots]
+
+
 def test_hass_counts_the_likeliest_tokens_once_more_and_stops_gradients(pipe: Any) -> None:
     rows, states = zip(*(made_up(6, 8, index) for index in range(2)), strict=True)
     given = Given({index: one[:, None] for index, one in enumerate(states)})

@@ -26,9 +26,10 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training import answers
-from mmspec.training.answers import Answered, AnswerOptions, collect, prepare_fitting
+from mmspec.training.answers import Answered, AnswerOptions, collect
+from mmspec.training.asking import held_out_batches
 from mmspec.training.course import Course
-from mmspec.training.data import Lines, Miniworld, open_data
+from mmspec.training.data import Lines, Miniworld, as_many_as_read, has_answers, open_data
 from mmspec.training.dflash import DFlashRecipe
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.features import Features, head_law
@@ -247,11 +248,11 @@ def test_questions_that_do_not_fit_are_left_out(author: str, text_pipe: Any, tmp
     assert [record.getMessage() for record in caplog.records] == [
         f"2 of 4 prompts fill the model's context of {context} tokens: left out"
     ]
-    assert prepare_fitting(text_pipe, [mixed[0], mixed[1]])["input_ids"].shape[0] == 1
+    assert [len(batch["input_ids"]) for batch in held_out_batches(text_pipe, mixed, 2)] == [1, 1]
     with pytest.raises(InputError, match=rf"no prompt of written fits: .* the model's context is {context}"):
         collect(text_pipe, Written(mixed[0], mixed[3]), options, tmp_path / "long", "it")
     with pytest.raises(InputError, match="no held-out prompt fits"):
-        prepare_fitting(text_pipe, [mixed[0]])
+        held_out_batches(text_pipe, Written(mixed[0]), 2)
 
 
 def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Path) -> None:
@@ -267,6 +268,29 @@ def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Pat
     greedy = pipe.target.head(first[0])[rows[0].start - 1 : len(rows[0].ids) - 1].argmax(-1)
     assert rows[0].temperature == 0
     assert greedy.tolist() == rows[0].answer
+
+
+def test_kept_states_lie_in_the_computer_s_memory_and_go_where_they_are_used(pipe: Any, tmp_path: Path) -> None:
+    questions = Miniworld("test", 4)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    features = Features(pipe, questions)
+    first = features(rows)
+    kept, last = ({states.data_ptr() for states in some.values()} for some in (features.kept, features.last))
+    assert kept == last  # on a CPU nothing is copied
+    features.last, features.device = {}, torch.device("meta")  # in place of a GPU
+    assert features(rows).device.type == "meta"
+    assert features(rows).shape == first.shape
+    assert {states.device.type for states in features.kept.values()} == {"cpu"}
+
+    class Elsewhere(Features):
+        def _compute(self, rows: list[Answered]) -> list[Tensor]:
+            return [states.to("meta") for states in super()._compute(rows)]
+
+    keeping, forgetting = Elsewhere(pipe, questions), Elsewhere(pipe, questions, memory=0)
+    keeping.device = forgetting.device = torch.device("meta")
+    assert forgetting(rows).device.type == "meta"
+    with pytest.raises(NotImplementedError, match="meta"):  # it wants them on the CPU, where these cannot go
+        keeping(rows)
 
 
 def test_the_target_keeps_its_precision_while_the_drafter_s_is_mixed(pipe: Any, tmp_path: Path) -> None:
@@ -447,6 +471,33 @@ def test_tau_without_drafts_is_one(pipe: Any) -> None:
     assert measure(pipe, NoDrafter(), inputs, 12, 0) == {"tau_t0": 1.0, "tau_t1": 1.0}
 
 
+class Drawn:
+    """A pipeline whose answers are made up, and that notes the seed of every row. input_ids: tokens and rounds."""
+
+    target = SimpleNamespace(makes="text")
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def with_drafter(self, drafter: Any) -> "Drawn":
+        return self
+
+    def generate(self, input_ids: list[tuple[int, int]], seed: int, **how: Any) -> Any:
+        self.seeds += range(seed, seed + len(input_ids))
+        stats = [SimpleNamespace(new_tokens=1 + tokens, accept_lengths=[1] * rounds) for tokens, rounds in input_ids]
+        made = [SimpleNamespace(stats=one) for one in stats]
+        return made if len(made) > 1 else made[0]
+
+
+def test_tau_of_several_batches_is_that_of_one() -> None:
+    rows = [(6, 2), (9, 9), (4, 1)]
+    whole, parts = Drawn(), Drawn()
+    want = {"tau_t0": 19 / 12, "tau_t1": 19 / 12}
+    assert measure(whole, NoDrafter(), {"input_ids": rows}, 12, 5) == want
+    assert measure(parts, NoDrafter(), [{"input_ids": rows[:2]}, {"input_ids": rows[2:]}], 12, 5) == want
+    assert whole.seeds == parts.seeds == [5, 6, 7] * 2
+
+
 def checkpoint_of(run: Path, method: str) -> Path:
     (folder,) = run.glob(f"{method}-*")
     checkpoint = last_checkpoint(folder)
@@ -606,10 +657,10 @@ def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pip
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(
     pipe: Any, tmp_path: Path
 ) -> None:
-    short = EagleRecipe(steps=2, batch=4)
+    short = EagleRecipe(steps=2, batch=6)
     train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     shards = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
-    train_drafter(pipe, EagleRecipe(steps=3, batch=4), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    train_drafter(pipe, EagleRecipe(steps=3, batch=6), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert len(list(tmp_path.glob("run/eagle2-*"))) == 2
     assert shards == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
     other = mmspec.load(tiny.smolvlm_model(seed=1), drafter="none", processor=pipe.processor)
@@ -703,15 +754,122 @@ def test_a_folder_must_hold_enough_lines(tmp_path: Path) -> None:
         open_data(str(write(tmp_path, {"prompt": "a"}, {"prompt": "b"})), None, 2, 0)
 
 
-def test_a_line_that_cannot_be_asked_is_named(pipe: Any, tmp_path: Path) -> None:
-    """It is found when its turn comes, among others of its batch."""
+def warned(caplog: Any) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name in ("mmspec.training.answers", "mmspec.training.asking")
+    ]
+
+
+def test_lines_that_cannot_be_asked_are_named_and_left_out(
+    pipe: Any, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found when their turn comes. The others of their batches get the answers that they would have got."""
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    slot = {"image": "a.png", "prompt": "<image>\nWhich?"}
-    turn = {"prompt": f"What {pipe.processor.tokenizer.eos_token} then?"}
-    lines = Lines(write(tmp_path, slot, {"prompt": "What?"}, turn))
-    assert lines[0].prompt == "Which?"
-    with pytest.raises(InputError, match=r"^data.jsonl, line 3: the prompt holds the control token"):
-        collect(pipe, lines, SHORT, tmp_path / "answers", "target")
+    (tmp_path / "damaged.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    good = {"image": "a.png", "prompt": "<image>\nWhich?"}
+    damaged, control = {**good, "image": "damaged.png"}, {"prompt": f"What {pipe.processor.tokenizer.eos_token} then?"}
+    options = AnswerOptions(max_new_tokens=8, batch=2)  # greedy, then at temperature 1
+    want = collect(pipe, Lines(write(tmp_path, *[good] * 4)), options, tmp_path / "want", "it")
+    assert not warned(caplog)
+    lines = Lines(write(tmp_path, damaged, good, control, good))
+    assert lines[1].prompt == "Which?"
+    found = collect(pipe, lines, options, tmp_path / "found", "it")
+    assert found == [row for row in want if row.index in (1, 3)]
+    assert found
+    picture, token, all_told = warned(caplog)
+    assert picture.startswith("question 0 is left out: data.jsonl, line 1: image ")
+    assert token.startswith("question 2 is left out: data.jsonl, line 3: the prompt holds the control token")
+    assert all_told == "2 of 4 questions cannot be asked: left out"
+    caplog.clear()
+    assert [len(batch["input_ids"]) for batch in held_out_batches(pipe, lines, 3)] == [1, 1]
+    assert warned(caplog) == [f"held-out {picture}", f"held-out {token}"]
+    caplog.clear()
+    monkeypatch.setattr(pipe, "generate", None)
+    assert collect(pipe, lines, options, tmp_path / "found", "it") == found
+    assert warned(caplog) == [all_told]
+
+
+class Away(Written):
+    """Questions, some of whose pictures lie on a disk that is away."""
+
+    away = range(4, 12)
+
+    def __getitem__(self, index: int) -> Question:
+        if index in self.away:
+            raise InputError(f"picture {index} is away")
+        return super().__getitem__(index)
+
+
+def test_data_too_much_of_which_cannot_be_asked_is_refused(
+    text_pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the cause is mended, what failed is asked again, and nothing else."""
+    questions = Away(*(Question(None, f"Which {n}?") for n in range(12)))
+    options = AnswerOptions(max_new_tokens=8, batch=2)
+    generate, calls = text_pipe.generate, []
+    monkeypatch.setattr(text_pipe, "generate", lambda **inputs: calls.append(1) or generate(**inputs))
+    with pytest.raises(InputError, match="6 of 12 questions of written cannot be asked; the first: picture 4 is away$"):
+        collect(text_pipe, questions, options, tmp_path / "run", "it")
+    assert sorted(file.name for file in (tmp_path / "run").glob("*.jsonl")) == ["00000.jsonl", "00001.jsonl"]
+    with pytest.raises(InputError, match="8 of 12 questions of written cannot be asked"):
+        held_out_batches(text_pipe, questions, 5)
+    questions.away = range(0)
+    assert len(calls) == 2
+    rows = collect(text_pipe, questions, options, tmp_path / "run", "it")
+    assert len(calls) == 6
+    assert rows == collect(text_pipe, questions, options, tmp_path / "fresh", "it")
+
+
+def test_of_more_data_than_a_run_reads_some_from_all_over_it_is_answered() -> None:
+    lines = Written(*(Question(None, str(n)) for n in range(100)))
+
+    def numbers(found: Any) -> list[int]:
+        return [int(found[index].prompt) for index in range(len(found))]
+
+    few, more = as_many_as_read(lines, 20, 0), as_many_as_read(lines, 50, 0)
+    assert len(set(numbers(few))) == 20
+    assert min(numbers(few)) < 50 < max(numbers(few))
+    assert numbers(more)[:20] == numbers(few)  # a longer run goes on with the answers of a shorter one
+    every = as_many_as_read(lines, 200, 0, few.name)
+    assert numbers(every)[:50] == numbers(more)
+    assert few.name == more.name == every.name != lines.name
+    with pytest.raises(IndexError):
+        few[20]
+    whole = as_many_as_read(lines, 100, 0)
+    assert (numbers(whole), whole.name) == (list(range(100)), lines.name)
+    for first in (as_many_as_read(lines, 20, 0, lines.name), as_many_as_read(lines, 20, None)):
+        assert (numbers(first), first.name) == (list(range(20)), lines.name)  # begun so, and of the synthetic world
+
+
+def test_whether_data_has_answers_is_told_by_what_can_be_read() -> None:
+    with_answers, without = (Away(*[Question(None, "Which?", said)] * 3) for said in ("This.", None))
+    for away in (range(0), range(2)):
+        with_answers.away = without.away = away
+        assert has_answers(with_answers)
+        assert not has_answers(without)
+
+
+def test_a_run_answers_no_more_than_it_reads(pipe: Any, tmp_path: Path, caplog: Any) -> None:
+    data = write(tmp_path / "data", *({"prompt": f"what is the value of bar {number}?"} for number in range(14)))
+    course = Course(str(data), held_out=2, validate_every=9, accumulate=2, answers=AnswerOptions(max_new_tokens=8))
+    with caplog.at_level("INFO", "mmspec"):
+        train_drafter(pipe, EagleRecipe(steps=1, batch=2), course, tmp_path / "out", tmp_path / "run", "tiny")
+    assert "of 12 questions the run reads 4, from all over them: no others are answered" in caplog.messages
+    rows = [json.loads(line) for file in tmp_path.glob("run/answers-target/*.jsonl") for line in file.open()]
+    assert len(rows) == 4
+    used = [row for row in rows if len(row["answer"]) > 2 and not {*row["answer"]} & {*pipe.target.placeholders}]
+    assert f"\n{len(used)} questions of `" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_equal_ids_of_a_shard_are_one_object(tmp_path: Path) -> None:
+    """A prompt may have thousands, and every process holds all of them; shards of earlier versions are read, too."""
+    file = tmp_path / "00000.jsonl"
+    file.write_text('{"index": 0, "prompt": [1000, 1000], "answer": [1000, 2000], "temperature": null}\n')
+    (row,) = answers._read(file) or []
+    assert row == Answered(0, [1000, 1000], [1000, 2000], None)
+    assert row.prompt[0] is row.prompt[1] is row.answer[0]
 
 
 def test_a_folder_that_will_not_be_written_is_told_before_anything_is_done(pipe: Any, tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ import json
 import logging
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,18 +34,20 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MissingExtraError, UnknownNameError
 from mmspec.registry import modalities, names, resolve
 from mmspec.targets import CausalTarget
+from mmspec.training import acceptance, hub, processes, updates
 from mmspec.training import drafter as training
-from mmspec.training import hub, processes, updates
-from mmspec.training.answers import own_answer
+from mmspec.training.answers import AnswerOptions, collect
+from mmspec.training.card import Trained, model_card
 from mmspec.training.command import parsed, target_parser
-from mmspec.training.data import Lines, open_data, warm_up_data, written_data
+from mmspec.training.data import Lines, Miniworld, open_data, warm_up_data, written_data
 from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
 from mmspec.training.processes import check_device
 from mmspec.training.questions import Question
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.validation import best_step, exhausted
+from mmspec.training.validation import best_step, exhausted, measure
+from mmspec.training.written import own_answer
 
 COURSE = test_training.COURSE
 
@@ -395,6 +401,50 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     assert same == (answers / "00003.jsonl").read_text()
 
 
+def process(rank: int, count: int) -> SimpleNamespace:
+    """One of several processes, which waits for nobody."""
+    return SimpleNamespace(
+        num_processes=count,
+        process_index=rank,
+        is_main_process=rank == 0,
+        main_process_first=nullcontext,
+        wait_for_everyone=lambda: None,
+    )
+
+
+def test_every_process_answers_greedily_and_by_chance(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes neighbours of the shards that are missing, and together they take all of them."""
+    questions, options = Miniworld("test", 10), AnswerOptions(max_new_tokens=4, batch=2)
+    made: list[str] = []
+    for rank in range(2):
+        monkeypatch.setattr(processes, "group", partial(process, rank, 2))
+        collect(pipe, questions, options, tmp_path / str(rank), "it")
+        files = sorted((tmp_path / str(rank)).glob("*.jsonl"))
+        made += [file.name for file in files]
+        assert {json.loads(line)["temperature"] for file in files for line in file.open()} == {0.0, 1.0}
+    assert made == [f"{shard:05d}.jsonl" for shard in range(5)]
+
+
+@pytest.mark.parametrize("length", [0, 2, 7, 9])
+def test_a_list_is_shared_out_by_neighbours(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr(processes, "group", partial(process, rank, 3))
+        parts.append(list(processes.own_part(range(length))))
+    assert sum(parts, []) == list(range(length))
+    assert max(map(len, parts)) - min(map(len, parts)) < 2
+
+
+def test_processes_wait_for_each_other_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some answer longer than others; after ten minutes, the usual time, the run would end."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("accelerate.PartialState", lambda **told: given.update(told))
+    processes.group()
+    assert given["timeout"] >= timedelta(hours=12)
+
+
 def test_the_loss_goes_through_the_module_that_was_wrapped(tmp_path: Path) -> None:
     calls = []
 
@@ -502,6 +552,36 @@ def test_the_card_says_what_the_run_cost(pipe: Any, tmp_path: Path, caplog: pyte
     seconds = [one["seconds"] for one in costs]
     assert seconds == sorted(seconds)
     assert all(one["peak_bytes"] > 2**26 for one in costs)
+
+
+def test_the_card_tells_of_what_was_read_and_measured() -> None:
+    """A run that stops early has not read all answers, and some held-out questions may have been left out."""
+    rows = [test_training.made_up(5, 8, index)[0] for index in range(10)]
+    history = [{"step": 3, "seconds": 60.0, "peak_bytes": 2**30, "device": "a CPU"}]
+    recipe = taught.recipe_of("eagle2", steps=9, batch=2)
+    card = model_card(Trained("tiny", "vlm", recipe, COURSE, ["eagle2"], rows, history, 7, measured=1))
+    assert "\n6 questions of `miniworld`; the answers (48 tokens) are the target's, 6 of them greedy" in card
+    assert "on 1 held-out questions" in card
+    whole = model_card(Trained("tiny", "vlm", recipe, COURSE, ["eagle2"], rows, [], 7))
+    assert "\n10 questions of `miniworld`" in whole
+    assert f"on {COURSE.held_out} held-out questions" in whole
+
+
+def test_held_out_questions_are_measured_in_batches_of_the_answers_size(
+    pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[list[int]] = []
+
+    def noted(pipe: Any, drafter: Any, inputs: Any, *more: Any) -> dict[str, float]:
+        sizes.append([len(batch["input_ids"]) for batch in inputs])
+        return measure(pipe, drafter, inputs, *more)
+
+    for place in (training, acceptance):
+        monkeypatch.setattr(place, "measure", noted)
+    recipe = taught.recipe_of("medusa", steps=2, batch=4, levels=2)
+    train_drafter(pipe, recipe, replace(COURSE, held_out=5), tmp_path / "out", tmp_path / "run", "tiny")
+    assert sizes == [[4, 1], [4, 1]]  # tau, and the shape of the tree
+    assert "on 5 held-out questions" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("name", "warnings"), [("mine", 1), ("owner/smolvlm-mini", 1), ("smolvlm-mini", 0)])

@@ -16,6 +16,7 @@ from test_training import COURSE
 from torch import Tensor
 
 import mmspec
+from mmspec.focus import watching
 from mmspec.training import chunks
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
@@ -82,7 +83,7 @@ def test_insights_are_what_eager_attention_says(pipe: Any, rows: list[Answered])
     """The focus of the prompt alone, and the early layer of least entropy over the whole text."""
     questions = Miniworld("test", 3)
     features = Features(pipe, questions)
-    insights = Insights(features)
+    insights = Insights(features, sharpest=True)
     found = insights(rows)
     eager = tiny.smolvlm_model(layers=5)
     eager.set_attn_implementation("eager")
@@ -108,9 +109,9 @@ def test_insights_are_what_eager_attention_says(pipe: Any, rows: list[Answered])
 def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered], monkeypatch: Any) -> None:
     read, calls = pipe.target.read, []
     monkeypatch.setattr(pipe.target, "read", lambda *given: calls.append(len(given[1])) or read(*given))
-    one = len(rows[0].ids) * pipe.target.hidden_size * 4
+    one = len(rows[0].ids) * (1 + pipe.target.hidden_size) * 4
     features = Features(pipe, Miniworld("test", 3), memory=one)
-    insights = Insights(features)
+    insights = Insights(features, sharpest=True)
     for _ in range(2):  # within an update
         assert len(insights(rows)) == len(rows)
     assert calls == [len(rows)]
@@ -118,6 +119,36 @@ def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered]
     assert len(insights(rows)) == len(rows)
     assert calls == [len(rows), len(rows) - 1]
     assert features.free == 0
+
+
+@pytest.mark.parametrize(("method", "layers"), [("dream", [0, 1, 4]), ("specvlm", [4])])
+def test_a_loss_watches_the_layers_that_it_asks_about(
+    method: str, layers: list[int], pipe: Any, rows: list[Answered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every layer that is watched is forwarded once more; the focus is the same in any case."""
+    features = Features(pipe, Miniworld("test", 3))
+    whole = Insights(features, sharpest=True)(rows)
+    watched: list[list[int]] = []
+    tapped: list[tuple[int, ...]] = []
+    read = pipe.target.read
+
+    def noted(model: Any, layers: Any, note: Any) -> Any:
+        watched.append(list(layers))
+        return watching(model, layers, note)
+
+    def told(inputs: Any, texts: Any, taps: tuple[int, ...] = ()) -> Any:
+        tapped.append(taps)
+        return read(inputs, texts, taps)
+
+    monkeypatch.setattr("mmspec.vlm.drafters.insights.watching", noted)
+    monkeypatch.setattr(pipe.target, "read", told)
+    recipe = sights.recipe_of(method, **SMALL)
+    found = recipe.loss(recipe.build(pipe.target), pipe.target, features).insights(rows)
+    assert watched == [layers]
+    assert tapped == [tuple(layer + 1 for layer in layers[:-1])]
+    for one, other in zip(found, whole, strict=True):
+        torch.testing.assert_close(one.focus, other.focus)
+        assert bool(one.middle.numel()) is (method == "dream")
 
 
 def test_sharpness_weighs_every_position_of_a_row_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,12 +66,14 @@ class Counted:
         self.inner.observe(state, draft, verified, accepted)
 
 
-def measured_shares(pipe: Any, drafter: Any, inputs: dict[str, Any], max_new_tokens: int, seed: int) -> Shares:
+def measured_shares(
+    pipe: Any, drafter: Any, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]], max_new_tokens: int, seed: int
+) -> Shares:
     """The shares of a drafter's ranks by level, greedy and sampled together (of what is always sampled, sampled alone),
     with its own draft size.
 
-    Args: inputs: model inputs of held-out questions, one batch. Where little was seen, what the drafter assumed so far
-        weighs in.
+    Args: inputs: model inputs of held-out questions, one batch or several. Where little was seen, what the drafter
+        assumed so far weighs in.
     """
     levels, ranks = min(drafter.depth, drafter.most), len(drafter.shares[0])
     counting = Counting(drafter, levels, ranks)

@@ -3,7 +3,7 @@
 Regeneration is the expensive part of training a drafter, so it is kept in shards: one file per batch of questions,
 written whole or not at all. A run that was killed goes on with the first shard that is missing; other drafters for the
 same target reuse the shards. Row i is drawn with the seed `seed + i`; which rows are sampled depends on the size of a
-shard.
+shard. A question that cannot be asked, of a damaged picture, say, is an empty answer with a fault: a few end no run.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import InputError, shorten
+from mmspec.errors import InputError
 from mmspec.options import sampling_for
 from mmspec.progress import progress
 from mmspec.safe_files import write_whole
 from mmspec.sampling import Sampling
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
-from mmspec.training.folders import claim
-from mmspec.training.processes import group, leader_first, wait
+from mmspec.training.asking import check_faults, prepare, prepare_askable, readable, room_behind
+from mmspec.training.folders import SETTINGS, claim
+from mmspec.training.processes import group, leader_first, own_part, wait
 from mmspec.training.questions import Question, Questions
+from mmspec.training.written import own_answer
 
 logger = logging.getLogger(__name__)
 
 AUTHORS = ("target", "data")
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 """The target's own law, whatever sampling defaults its checkpoint has."""
+_number = cache(int)
+"""One object for the same digits: the ids of all answers lie in memory, where each int of its own takes 28 bytes."""
 
 
 def served(target: Any) -> bool:
@@ -67,13 +71,14 @@ class Answered:
 
     index: of the question in its source. prompt, answer: token ids; the prompt's image slots are in place.
     temperature: with which the target spoke, 1 also where it was sampled as its checkpoint says; None if the answer is
-        the data's own.
+        the data's own. fault: why the question could not be asked or answered; then `answer` is empty.
     """
 
     index: int
     prompt: list[int]
     answer: list[int]
     temperature: float | None
+    fault: str = ""
 
     @property
     def ids(self) -> list[int]:
@@ -110,6 +115,18 @@ class AnswerOptions:
             raise InputError("answers need max_new_tokens >= 4 and a batch of at least 1")
 
 
+def begun_with(folder: Path) -> str:
+    """The name of the questions that the shards of a folder answer, "" if there are none."""
+    if not any(folder.glob("*.jsonl")):
+        return ""
+    try:
+        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    name = found.get("questions") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""
+
+
 def collect(
     pipe: Any,
     questions: Questions,
@@ -122,44 +139,69 @@ def collect(
 
     Args: pipe: a `mmspec.Pipeline` of the target without a drafter. fingerprint: what identifies the target.
         spread: where the missing shards are made, by default here; its replicas are such pipelines.
-    Several processes share the shards that are missing; all of them get all answers. A question that fills the target's
-    context is left out.
+    Several processes share the shards that are missing; all of them get all answers. Questions that cannot be asked and
+    those that fill the target's context are left out.
     Raises: MismatchError: the folder holds answers to other questions, by another target or made otherwise.
-        InputError: no question leaves room for an answer.
+        InputError: too many questions cannot be asked, or none leaves room for an answer.
     """
     with leader_first():
         # an earlier call that made nothing binds nobody to its data
         if group().is_main_process and not any(folder.glob("*.jsonl")):
-            (folder / "settings.json").unlink(missing_ok=True)
+            (folder / SETTINGS).unlink(missing_ok=True)
         law = law_of(pipe.target, options)
         claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options), **law})
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
-    mine = range(group().process_index, shards, group().num_processes)
-    missing = [shard for shard in mine if not _whole(files[shard], _indices(shard, options, questions))]
-    batches = (_batch(shard, options, questions) for shard in missing)
+    missing = [shard for shard in range(shards) if not _whole(files[shard], _indices(shard, options, questions))]
+    wait()  # all have looked before the first of them writes, so all share out the same list
+    mine = own_part(missing)
+    batches = (_batch(shard, options, questions) for shard in mine)
     made = (spread or Here(pipe)).map(partial(_answering, options), batches)
-    told = f"answers by the {options.author}"
-    bar = progress(made, desc=told, unit="batch", total=len(mine), initial=len(mine) - len(missing))
-    for place, rows in bar:
-        write_whole(files[missing[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    told, before = f"answers by the {options.author}", shards - len(missing)
+    failed: list[Answered] = []
+    for place, rows in progress(made, desc=told, unit="batch", total=before + len(mine), initial=before):
+        for row in rows:
+            if row.fault:
+                logger.warning("question %d is left out: %s", row.index, row.fault)
+                failed.append(row)
+        _check_failed(failed, questions, files, options)
+        write_whole(files[mine[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
     wait()
     answered = [row for file in files for row in _read(file) or ()]
-    context = pipe.target.decoder.max_length
-    long = sum(len(row.prompt) >= context for row in answered)
-    if long and long == len(answered):
+    wait()  # all have read what the next line may remove
+    _check_failed([row for row in answered if row.fault], questions, files, options)
+    return _usable(answered, questions, pipe.target)
+
+
+def _check_failed(failed: list[Answered], questions: Questions, files: list[Path], options: AnswerOptions) -> None:
+    """`check_faults`, which where it refuses takes away the shards with faults: once their cause is mended (a disk that
+    was not there), the same command asks these questions again."""
+    try:
+        check_faults([row.fault for row in failed], len(questions), questions.name)
+    except InputError:
+        for row in failed:
+            files[row.index // options.batch].unlink(missing_ok=True)
+        raise
+
+
+def _usable(answered: list[Answered], questions: Questions, target: Any) -> list[Answered]:
+    """The answers with something to draft, and without an image slot that has no image (a model in trouble may emit
+    one). Says what was left out. Raises: InputError: no prompt fits."""
+    asked = [row for row in answered if not row.fault]
+    context = target.decoder.max_length
+    long = sum(len(row.prompt) >= context for row in asked)
+    if long and long == len(asked):
         raise InputError(
-            f"no prompt of {questions.name} fits: the shortest has {min(len(row.prompt) for row in answered)} tokens, "
+            f"no prompt of {questions.name} fits: the shortest has {min(len(row.prompt) for row in asked)} tokens, "
             f"the model's context is {context}"
         )
-    if long and group().is_main_process:
-        logger.warning("%d of %d prompts fill the model's context of %d tokens: left out", long, len(answered), context)
-    return [row for row in answered if _usable(row, pipe.target.placeholders)]
-
-
-def _usable(row: Answered, placeholders: tuple[int, ...]) -> bool:
-    """Whether there is something to draft, and no image slot without an image (a model in trouble may emit one)."""
-    return len(row.answer) > 2 and not set(row.answer) & set(placeholders)
+    if group().is_main_process:
+        failed, count = len(answered) - len(asked), len(answered)
+        if failed:
+            logger.warning("%d of %d questions cannot be asked: left out", failed, count)
+        if long:
+            logger.warning("%d of %d prompts fill the model's context of %d tokens: left out", long, count, context)
+    return [row for row in asked if len(row.answer) > 2 and not set(row.answer) & set(target.placeholders)]
 
 
 def _temperature(shard: int, options: AnswerOptions) -> float | None:
@@ -182,121 +224,61 @@ def _whole(file: Path, indices: range) -> bool:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Questions of a shard, by their numbers, and how they are answered."""
+    """Questions of a shard by their numbers, why the others of it cannot be read, and how it is answered."""
 
     asked: dict[int, Question]
+    faults: dict[int, str]
     temperature: float | None
 
 
 def _batch(shard: int, options: AnswerOptions, questions: Questions) -> _Batch:
-    asked = {index: questions[index] for index in _indices(shard, options, questions)}
-    return _Batch(asked, _temperature(shard, options))
+    asked, faults = readable(questions, _indices(shard, options, questions))
+    return _Batch(asked, faults, _temperature(shard, options))
 
 
 def _answering(options: AnswerOptions, pipe: Any) -> Callable[[_Batch], list[Answered]]:
     """The function that answers a batch, on this pipeline."""
-    return lambda batch: list(_answer(pipe, batch, options))
+    return lambda batch: _answer(pipe, batch, options)
 
 
-def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> Iterator[Answered]:
-    indices, asked, temperature = list(batch.asked), list(batch.asked.values()), batch.temperature
-    inputs = prepare(pipe, asked)
-    prompts = unpad(inputs)
-    room = _room(pipe, prompts)
-    if temperature is None:
-        most = [min(options.max_new_tokens, left) for left in room]
-        spoken = [own_answer(pipe, question)[:length] for question, length in zip(asked, most, strict=True)]
-    elif not any(room):
-        spoken = [[] for _ in asked]
-    else:
-        if not all(room):  # another question keeps the place of one that does not fit, for the seeds of those behind it
-            fitting = next(question for question, left in zip(asked, room, strict=True) if left)
-            inputs = prepare(pipe, [question if left else fitting for question, left in zip(asked, room, strict=True)])
+def _answer(pipe: Any, batch: _Batch, options: AnswerOptions) -> list[Answered]:
+    inputs, unasked = prepare_askable(pipe, batch.asked)
+    faults = {**batch.faults, **unasked}
+    indices = sorted({*batch.asked, *batch.faults})
+    asked = {index: question for index, question in batch.asked.items() if index not in unasked}
+    prompts = dict(zip(asked, unpad(inputs) if asked else [], strict=True))
+    room = dict(zip(asked, room_behind(pipe, list(prompts.values())), strict=True))
+    spoken: dict[int, list[int]] = {}
+    if batch.temperature is None:
+        for index, question in asked.items():
+            try:
+                spoken[index] = own_answer(pipe, question)[: min(options.max_new_tokens, room[index])]
+            except InputError as error:
+                faults[index] = str(error)
+    elif any(room.values()):
+        fitting = {index: question for index, question in asked.items() if room[index]}
+        if len(fitting) < len(indices):
+            # another question keeps the place of one that is not answered, for the seeds of those behind it
+            other = next(iter(fitting.values()))
+            inputs = prepare(pipe, [fitting.get(index, other) for index in indices])
         said = pipe.generate(
             **inputs,
             max_new_tokens=options.max_new_tokens,
-            **manner(pipe.target, temperature),
+            **manner(pipe.target, batch.temperature),
             seed=options.seed + indices[0],
         )
         made = said if isinstance(said, list) else [said]
-        spoken = [one.token_ids if left else [] for one, left in zip(made, room, strict=True)]
-    for index, prompt, answer in zip(indices, prompts, spoken, strict=True):
-        yield Answered(index, prompt, answer, temperature)
-
-
-def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
-    """Model inputs of a batch of questions. Raises: InputError: one of them, named, cannot be asked."""
-    voices = [question.voice for question in asked]
-    told = {"voice": voices} if any(voices) else {}
-    try:
-        return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
-    except InputError as error:
-        if len(asked) == 1 and asked[0].where:
-            raise InputError(f"{asked[0].where}: {error}") from error
-        if len(asked) > 1:
-            for one in asked:  # which of them it is
-                prepare(pipe, [one])
-        raise
-
-
-def prepare_fitting(pipe: Any, asked: list[Question]) -> dict[str, Any]:
-    """The same of those whose prompts leave room for an answer. Raises: InputError: none does."""
-    inputs = prepare(pipe, asked)
-    room = _room(pipe, unpad(inputs))
-    if not any(room):
-        raise InputError(f"no held-out prompt fits the model's context of {pipe.target.decoder.max_length} tokens")
-    return inputs if all(room) else prepare(pipe, [one for one, left in zip(asked, room, strict=True) if left])
-
-
-def _room(pipe: Any, prompts: list[list[int]]) -> list[int]:
-    """How many tokens fit behind each prompt."""
-    return [max(0, pipe.target.decoder.max_length - len(prompt)) for prompt in prompts]
-
-
-def own_answer(pipe: Any, question: Question) -> list[int]:
-    """The ids of the data's own answer, as the target would have to write it, end token included.
-
-    With a chat template that is what the template puts between the prompt and the end of the assistant's turn.
-    """
-    if question.answer is None:
-        raise InputError(
-            f"the question {shorten(question.prompt)} has no answer in the data: use the target's, "
-            "and no warm-up (--answers target --warm-steps 0)"
-        )
-    tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
-    text = written_answer(pipe, question.image, question.prompt, question.answer)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids[: ids.index(tokenizer.eos_token_id) + 1] if tokenizer.eos_token_id in ids else ids
-
-
-def written_answer(pipe: Any, image: Any, prompt: str, answer: str) -> str:
-    """An answer as the target would have to write it behind its prompt, with what ends its turn.
-
-    Args: image: a picture, a list of them, or None.
-    Raises: InputError: the chat template writes the prompt otherwise when an answer follows.
-    """
-    tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
-    if not getattr(pipe.processor, "chat_template", None):
-        return answer + (tokenizer.eos_token or "")
-    given = image if isinstance(image, list | tuple) else [image]
-    pictures = [{"type": "image"} for one in given if one is not None]
-    turns = [_turn(pipe, "user", prompt, pictures)]
-    before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    whole: str = pipe.processor.apply_chat_template([*turns, _turn(pipe, "assistant", answer, [])], tokenize=False)
-    if not whole.startswith(before):
-        raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
-    return whole[len(before) :]
-
-
-def _turn(pipe: Any, role: str, text: str, before: list[dict[str, str]]) -> dict[str, Any]:
-    """A chat message: parts for a processor, a plain text for a tokenizer."""
-    parts = [*before, {"type": "text", "text": text}]
-    return {"role": role, "content": parts if hasattr(pipe.processor, "tokenizer") else text}
+        spoken = {index: one.token_ids for index, one in zip(indices, made, strict=True) if index in fitting}
+    return [
+        Answered(index, prompts.get(index, []), spoken.get(index, []), batch.temperature, faults.get(index, ""))
+        for index in indices
+    ]
 
 
 def _read(file: Path) -> list[Answered] | None:
     """The rows of a shard; None if it does not exist or is damaged."""
     try:
-        return [Answered(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [Answered(**json.loads(line, parse_int=_number)) for line in lines]
     except (OSError, ValueError, TypeError):
         return None

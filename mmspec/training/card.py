@@ -15,6 +15,7 @@ from mmspec.training.cost import last_cost
 from mmspec.training.course import Course
 from mmspec.training.loop import Epochs
 from mmspec.training.recipe import Recipe
+from mmspec.training.updates import answers_read
 from mmspec.training.validation import best_step
 
 ASKED = {
@@ -36,8 +37,9 @@ class Trained:
     """What a card tells of.
 
     target, modality: the target's name, and what it does. together: the methods that the run trained, this one
-    included. rows: what was trained on. history: the Trainer's: losses, cost, and this method's figures of validation.
-    served: see `mmspec.training.answers.served`.
+    included. rows: what was there to train on. history: the Trainer's: losses, cost, and this method's figures of
+    validation. served: see `mmspec.training.answers.served`. measured: how many held-out questions tau was measured on;
+    None: all of them.
     """
 
     target: str
@@ -49,6 +51,7 @@ class Trained:
     history: Sequence[dict[str, Any]]
     parameters: int
     served: bool = False
+    measured: int | None = None
 
 
 def model_card(trained: Trained) -> str:
@@ -75,7 +78,7 @@ def model_card(trained: Trained) -> str:
         "",
         "## Data",
         "",
-        *_data(course, trained.rows, trained.served),
+        *_data(trained),
         "",
         "## Recipe",
         "",
@@ -91,7 +94,7 @@ def model_card(trained: Trained) -> str:
         *_cost(recipe, course, trained.rows, history),
         "## Validation",
         "",
-        *_validation(history, course, trained.served),
+        *_validation(trained),
         "",
         "## Limits",
         "",
@@ -118,12 +121,15 @@ def figure_list(figures: Mapping[str, float], digits: int = 3) -> str:
     return "\n".join(f"- {name.replace('_', ' ')}: {value:.{digits}f}" for name, value in figures.items())
 
 
-def _data(course: Course, rows: Sequence[Answered], served: bool) -> list[str]:
+def _data(trained: Trained) -> list[str]:
+    course = trained.course
+    steps = last_cost(trained.history).get("step", trained.recipe.steps)
+    rows = trained.rows[: answers_read(trained.recipe, course, steps)]  # their order is that of the first epoch
     tokens = sum(len(row.answer) for row in rows)
     by = "the data's own"
     if course.answers.author == "target":
         greedy = sum(row.temperature == 0 for row in rows)
-        how = "as its checkpoint says" if served else "at temperature 1"
+        how = "as its checkpoint says" if trained.served else "at temperature 1"
         by = f"the target's, {greedy:,} of them greedy and {len(rows) - greedy:,} sampled {how}"
     return [f"{len(rows):,} questions of `{shown_place(course.data)}`; the answers ({tokens:,} tokens) are {by}."]
 
@@ -146,8 +152,7 @@ def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Seq
     spent = last_cost(history)
     if not spent:
         return []
-    size = recipe.batch * course.accumulate
-    seen = Epochs(rows, spent["step"] * size, recipe.seed)
+    seen = Epochs(rows, answers_read(recipe, course, spent["step"]), recipe.seed)
     tokens = sum(len(seen[place][1].answer) for place in range(len(seen)))
     return [
         "## Cost",
@@ -159,11 +164,13 @@ def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Seq
     ]
 
 
-def _validation(history: Sequence[dict[str, Any]], course: Course, served: bool) -> list[str]:
+def _validation(trained: Trained) -> list[str]:
+    history, course, served = trained.history, trained.course, trained.served
+    count = course.held_out if trained.measured is None else trained.measured
     taus = {"tau_t1": "as its checkpoint samples"} if served else {"tau_t0": "greedy", "tau_t1": "temperature 1"}
     measured = [one for one in history if taus.keys() <= one.keys()]
     return [
-        f"tau, tokens per target verification (bonus included, prefill excluded), on {course.held_out} held-out "
+        f"tau, tokens per target verification (bonus included, prefill excluded), on {count} held-out "
         "questions, with the exact rule and the default draft:",
         *([f"The weights are those of step {best_step(history)}, the best."] if course.patience else []),
         "",

@@ -60,7 +60,12 @@ def drafter(
         ),
     ] = "miniworld",
     questions: Annotated[
-        int | None, typer.Option(help="How many of them. [default: 3000 of miniworld, else all]")
+        int | None,
+        typer.Option(
+            help="How many of them, from the first one on. No more are answered than the updates read (steps x batch x "
+            "accumulate); of other data than miniworld these come from all over it. [default: 3000 of miniworld, else "
+            "all]"
+        ),
     ] = None,
     held_out: Annotated[
         int, typer.Option(help="Questions kept apart, on which the drafter is measured; with others a run begins anew.")
@@ -108,7 +113,12 @@ def drafter(
     ] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... [default: a CUDA device if there is one]")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed precision.")] = False,
-    memory: Annotated[float, typer.Option(help="GB of the target's hidden states kept in memory.")] = 4.0,
+    memory: Annotated[
+        float,
+        typer.Option(
+            help="GB of the target's hidden states that each process keeps in the computer's memory, not the GPU's."
+        ),
+    ] = 4.0,
     disk: Annotated[float, typer.Option(help="GB of them kept on disk, in the run's folder.")] = 0.0,
     ray: Annotated[
         str | None,

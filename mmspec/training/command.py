@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -62,6 +63,11 @@ def parsed(
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # denormal numbers slow a CPU down, and are nothing to a gradient
     return options
+
+
+def run_settings(options: Namespace) -> dict[str, Any]:
+    """The options that tell a run from others: all but where it is, where it writes, and on how many threads."""
+    return {name: value for name, value in vars(options).items() if name not in ("out", "run", "threads")}
 
 
 def check_counts(options: Namespace, **least: int) -> None:

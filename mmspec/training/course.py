@@ -17,8 +17,8 @@ class Course:
     validate_every, save_every: updates. patience: validations in a row without a better tau before training stops and
     the best weights are taken; 0 is never. accumulate: batches per update. bf16: forwards of the drafter in
     mixed precision; its weights and their updates stay float32. memory, disk: gigabytes of the target's hidden states
-    that are kept for the next epochs. start: the drafter that training begins with, a folder or a hub id; of several
-    drafters a folder of their folders.
+    that are kept for the next epochs, in the computer's memory and on its disk. start: the drafter that training begins
+    with, a folder or a hub id; of several drafters a folder of their folders.
     """
 
     data: str = "miniworld"

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +19,8 @@ from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
 from mmspec.training.questions import Question, Questions, without_slots
+
+logger = logging.getLogger(__name__)
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
@@ -121,7 +126,10 @@ class Lines:
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
         files = self._files(record)
-        image = load_image(files["image"]) if "image" in files else None
+        try:
+            image = load_image(files["image"]) if "image" in files else None
+        except InputError as error:
+            raise InputError(f"{self.places[index]}: {error}") from error
         voice = str(files["voice"]) if "voice" in files else record.get("voice")
         return Question(image, record["prompt"], record.get("answer"), voice, self.places[index])
 
@@ -145,6 +153,21 @@ class Slice:
         if not 0 <= index < self.length:
             raise IndexError(index)
         return self.source[self.start + index]
+
+
+class Chosen:
+    """Questions of another source by their numbers there. name: see `Questions`; it leaves out how many they are."""
+
+    def __init__(self, source: Questions, numbers: Sequence[int], name: str) -> None:
+        self.source, self.numbers, self.name = source, numbers, name
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Question:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.source[self.numbers[index]]
 
 
 class Voiced:
@@ -209,6 +232,31 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
             f"validation (--held-out), so {max(most, 0)} are left to train on, and {count or 'at least 1'} are wanted"
         )
     return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
+
+
+def as_many_as_read(questions: Questions, count: int, seed: int | None, begun: str = "") -> Questions:
+    """No more questions than a run reads: to answer the others would be in vain.
+
+    Args: count: how many it reads. seed: takes them from all over the source, which may be sorted; None takes the first
+        ones. begun: the name of those that were answered before: such a run goes on in the order in which it began.
+    """
+    found, order, name = len(questions), list(range(len(questions))), questions.name
+    mixed = f"{name}, {found} mixed by {seed}"
+    if seed is not None and (begun == mixed or (count < found and begun != name)):
+        random.Random(f"{seed}/questions").shuffle(order)
+        name = mixed
+    if count < found:
+        chosen = "the first ones" if name != mixed else "from all over them"
+        logger.info("of %d questions the run reads %d, %s: no others are answered", found, count, chosen)
+    return Chosen(questions, order[:count], name)
+
+
+def has_answers(questions: Questions) -> bool:
+    """Whether the data has answers of its own, judged by the first question that can be read."""
+    for index in range(len(questions)):
+        with suppress(InputError):
+            return questions[index].answer is not None
+    return True  # nobody can say; whoever asks the first of them is told why
 
 
 def warm_up_data(data: str, count: int, held_out: int, seed: int) -> Questions:

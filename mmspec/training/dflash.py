@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from mmspec.cache import additive
 from mmspec.drafters.dflash import BlockNet, DFlash, spread_taps
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import block_config
@@ -99,8 +100,7 @@ def block_mask(anchors: Tensor, width: int, block: int, dtype: torch.dtype) -> T
     past = torch.arange(width, device=anchors.device) < anchors.repeat_interleave(block, 1)[..., None]
     number = torch.arange(count, device=anchors.device).repeat_interleave(block)
     own = (number[:, None] == number).expand(batch, -1, -1)
-    seen = torch.cat([past, own], -1)[:, None]
-    return torch.zeros(seen.shape, dtype=dtype, device=anchors.device).masked_fill_(~seen, torch.finfo(dtype).min)
+    return additive(torch.cat([past, own], -1)[:, None], dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

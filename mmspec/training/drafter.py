@@ -26,11 +26,12 @@ from mmspec.registry import ANY, modalities, resolve
 from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
 from mmspec.training.acceptance import measured_shares
-from mmspec.training.answers import Answered, AnswerOptions, collect, law_of, prepare_fitting, served
+from mmspec.training.answers import Answered, AnswerOptions, begun_with, collect, law_of, served
+from mmspec.training.asking import held_out_batches
 from mmspec.training.card import Trained, model_card
 from mmspec.training.cost import Cost
 from mmspec.training.course import Course
-from mmspec.training.data import MINIWORLD, open_data, warm_up_data
+from mmspec.training.data import MINIWORLD, as_many_as_read, has_answers, open_data, warm_up_data
 from mmspec.training.features import Features
 from mmspec.training.folders import run_folder
 from mmspec.training.learner import Learner
@@ -39,7 +40,7 @@ from mmspec.training.recipe import Recipe
 from mmspec.training.start import begin, take_over
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept
-from mmspec.training.updates import Best, frozen, share, train
+from mmspec.training.updates import Best, answers_read, frozen, share, train
 from mmspec.training.validation import Validation, best_step, measure
 
 logger = logging.getLogger(__name__)
@@ -86,11 +87,14 @@ def train_drafters(
         recipe.check_place(pipe, out)
     voices = list(getattr(pipe.processor, "voices", ()))
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
+    shards = run / f"answers-{course.answers.author}"
+    mixing = None if course.data == MINIWORLD else lead.seed
+    questions = as_many_as_read(questions, answers_read(lead, course, lead.steps), mixing, begun_with(shards))
     if course.data == MINIWORLD and name not in bundled() and group().is_main_process:
         logger.warning(
             "the questions are about a synthetic world: unless %s was trained on it, name your own with --data", name
         )
-    if lead.warm_steps and questions[0].answer is None:
+    if lead.warm_steps and not has_answers(questions):
         raise InputError(
             f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
         )
@@ -108,7 +112,7 @@ def train_drafters(
 
     starts = {} if course.start is None else begin(course.start, [recipe.method for recipe in recipes], target)
     with spread or Here(pipe) as workers:
-        rows = collect(pipe, questions, course.answers, run / f"answers-{course.answers.author}", marks, workers)
+        rows = collect(pipe, questions, course.answers, shards, marks, workers)
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
     nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
@@ -117,7 +121,8 @@ def train_drafters(
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
-    inputs = prepare_fitting(pipe, [held_out[index] for index in range(len(held_out))])
+    inputs = held_out_batches(pipe, held_out, course.answers.batch)
+    asked = sum(len(batch["input_ids"]) for batch in inputs)
     most = course.answers.max_new_tokens
 
     def drafting(recipe: Recipe) -> tuple[Any, Any]:
@@ -155,7 +160,7 @@ def train_drafters(
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
         trained = Trained(
-            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, served(target)
+            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, served(target), asked
         )
         write_whole(out / "README.md", model_card(trained))
     wait()

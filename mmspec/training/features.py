@@ -3,7 +3,8 @@
 The feature of a position is the hidden state that enters the target's head (`hidden_states[num_layers]`, after the last
 norm), so `target.head(feature)` is the target's law of the next token; drafters may tap further layers. Storing them
 for a large target takes terabytes; here they are computed online, once for all drafters that are trained together, and
-kept for the epochs that follow only as far as the limits of memory and of a store on disk allow.
+kept for the epochs that follow only as far as the limits of memory (the computer's, not the device's) and of a store on
+disk allow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.training.answers import Answered, prepare
+from mmspec.training.answers import Answered
+from mmspec.training.asking import prepare
 from mmspec.training.questions import Questions
 from mmspec.training.store import Store
 
@@ -44,10 +46,13 @@ class Features:
     """Hidden states of answers by one target.
 
     Args: pipe: a `mmspec.Pipeline`. questions: where the answers' questions come from. taps: `hidden_states` indices
-        that may be asked for, beside the last one. memory: bytes kept. store: for what is kept on disk.
+        that may be asked for, beside the last one. memory: bytes kept, of the computer's memory. store: for what is
+        kept on disk.
     """
 
     store: Store | None = None
+    device = torch.device("cpu")
+    """Where states are used, whatever keeps them."""
 
     def __init__(
         self,
@@ -58,23 +63,24 @@ class Features:
         store: Store | None = None,
     ) -> None:
         self.pipe, self.questions, self.free, self.store = pipe, questions, memory, store
+        self.device = pipe.target.model.device
         self.taps = tuple(sorted({*taps, pipe.target.num_layers}))
-        self.kept: dict[int, Tensor] = {}  # index -> [T, taps, H]
-        self.last: dict[int, Tensor] = {}  # of the batch that was asked for last, whatever the memory
+        self.kept: dict[int, Tensor] = {}  # index -> [T, taps, H], on the CPU
+        self.last: dict[int, Tensor] = {}  # of the batch that was asked for last, whatever the memory, on the device
 
     def __call__(self, rows: list[Answered], taps: Sequence[int] = ()) -> Tensor:
         """[B, T, H] float32 features of whole sequences, right-padded with zeros; T is the longest row's length.
 
         Args: taps: other hidden states instead, side by side: [B, T, len(taps) * H].
         """
-        known = {**self.last, **self.kept}
+        known = {**self.kept, **self.last}  # what is on the device is not moved there again
         fresh = self._read([row for row in rows if row.index not in known])
         known |= fresh
-        self.last = {row.index: known[row.index] for row in rows}
+        self.last = {row.index: known[row.index].to(self.device) for row in rows}
         for index, states in fresh.items():
             if self.free >= states.nbytes:
                 self.free -= states.nbytes
-                self.kept[index] = states
+                self.kept[index] = states.cpu()
         columns = [self.taps.index(tap) for tap in taps] or [len(self.taps) - 1]
         found = [self.last[row.index][:, columns].flatten(1) for row in rows]
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True).float()
@@ -89,8 +95,7 @@ class Features:
         """The states of rows, from the store where it has them; the others are computed, in one batch, and stored."""
         store = self.store
         stored = {row.index: store.get(row.index) for row in rows} if store else {}
-        device = self.pipe.target.model.device if rows and store else None
-        found = {index: states.to(device) for index, states in stored.items() if states is not None}
+        found = {index: states for index, states in stored.items() if states is not None}
         missing = [row for row in rows if row.index not in found]
         computed: dict[int, Tensor] = {}
         if missing:

@@ -7,7 +7,7 @@ from which the target drew them, which says more with every token.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -27,8 +27,17 @@ class MedusaLoss(StepLoss):
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:
         """See `StepLoss`: the head of step s sees the feature of its root, s slots before."""
+        batch = from_roots(batch)
         for step, heads in enumerate(self.net(batch.features[:, : batch.slots]).unbind(2)):
             yield batch.shifted(heads, step)
+
+
+def from_roots(batch: Batch) -> Batch:
+    """The same slots without those that are never a root: each head makes a state of every slot, and a prompt with
+    pictures has thousands. The first root is slot `first`, or the one before where a prompt is a single token."""
+    low = max(0, batch.first - 1)
+    features, embeddings = batch.features[:, low:], batch.embeddings[:, low:]
+    return replace(batch, features=features, embeddings=embeddings, first=batch.first - low)
 
 
 class HydraLoss(StepLoss):

@@ -2,6 +2,7 @@
 
 Sources: Keller Jordan, Muon (github KellerJordan/Muon, MIT), orthogonalised momentum; Loshchilov and Hutter, decoupled
 weight decay. Matrices of one shape are orthogonalised together, in float32, which is what a CPU without bfloat16 wants.
+`torch.optim.Muon` is not used because it orthogonalises in bfloat16, and one matrix at a time.
 """
 
 from collections import defaultdict
@@ -84,17 +85,17 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def build_optimizer(model: nn.Module, rate: float, small_rate: float | None = None, decay: float = 0.01) -> MuonAdamW:
+def build_optimizer(model: nn.Module, rate: float, decay: float = 0.01) -> MuonAdamW:
     """Muon for the weight matrices of linear layers; AdamW for embeddings, norms and biases.
 
     Args: model: what stands under a module with a number `pace` learns at that multiple of the rates. rate: of
-    matrices. small_rate: of everything else, 0.15 of `rate` if not given. decay: weight decay of matrices.
+    matrices; of everything else it is 0.15 of that. decay: weight decay of matrices.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     paced = [(module, getattr(module, "pace", None)) for module in model.modules()]
     pace = {id(one): factor for module, factor in paced if factor is not None for one in module.parameters()}
-    small = 0.15 * rate if small_rate is None else small_rate
+    small = 0.15 * rate
     groups: list[dict[str, Any]] = []
     for factor in sorted({1.0, *pace.values()}, reverse=True):
         own = [parameter for parameter in trained if pace.get(id(parameter), 1.0) == factor]

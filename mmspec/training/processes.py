@@ -5,12 +5,19 @@ What is made once for all, answers and folders, is shared through files; what on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 
 from mmspec.errors import InputError
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(days=1)
+"""How long a process waits for the others: some answer longer than others, and the first one validates alone."""
 
 
 def group() -> Any:
@@ -18,7 +25,8 @@ def group() -> Any:
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available())
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
+    return PartialState(cpu=cpu, timeout=PATIENCE)
 
 
 def check_device(device: str | None) -> None:
@@ -43,6 +51,13 @@ def leader_first() -> AbstractContextManager[None]:
 def wait() -> None:
     """Go on when all processes have come here."""
     group().wait_for_everyone()
+
+
+def own_part(items: Sequence[T]) -> Sequence[T]:
+    """What this process takes of a list that is the same in all of them: neighbours, so that what alternates along the
+    list is shared out evenly."""
+    here, count = group().process_index, group().num_processes
+    return items[len(items) * here // count : len(items) * (here + 1) // count]
 
 
 def told(value: Any) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from mmspec.cache import additive
 from mmspec.errors import InputError
 from mmspec.training.steps import HeadRecipe
 
@@ -74,5 +75,4 @@ def unrolled_mask(width: int, first: int, step: int, dtype: torch.dtype, device:
     slots = torch.arange(first, width, device=device)[:, None]
     true = torch.arange(width, device=device) <= slots - step
     own = [slots - (step - earlier) == slots.T for earlier in range(1, step + 1)]
-    seen = torch.cat([true, *own], -1)[None, None]
-    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
+    return additive(torch.cat([true, *own], -1)[None, None], dtype)

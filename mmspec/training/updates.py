@@ -31,6 +31,11 @@ def share(batch: int) -> int:
     return batch // processes
 
 
+def answers_read(recipe: Recipe, course: Course, steps: int) -> int:
+    """How many answers that many updates read, all processes together; an answer counts each time."""
+    return steps * recipe.batch * course.accumulate
+
+
 @dataclass
 class Best:
     """The best weights of a learner so far, in a file that is written whole or not at all."""
@@ -78,7 +83,7 @@ def train(
     trainer = LearnerTrainer(
         model=learner,
         args=arguments,
-        train_dataset=Epochs(rows, steps * recipe.batch * course.accumulate, recipe.seed),
+        train_dataset=Epochs(rows, answers_read(recipe, course, steps), recipe.seed),
         data_collator=collate,
         callbacks=callbacks,
     )

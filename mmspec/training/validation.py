@@ -3,7 +3,7 @@ what is always sampled, sampled alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -12,19 +12,32 @@ from mmspec.contract import Drafter
 from mmspec.training.answers import manner, served
 
 
-def measure(pipe: Any, drafter: Drafter, inputs: dict[str, Any], max_new_tokens: int, seed: int) -> dict[str, float]:
+def measure(
+    pipe: Any,
+    drafter: Drafter,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    max_new_tokens: int,
+    seed: int,
+) -> dict[str, float]:
     """{"tau_t0": ..., "tau_t1": ...}: tokens per verification over all rows, bonus included, prefill excluded; of
     targets that are always sampled the second alone.
 
-    Args: inputs: model inputs of the held-out questions, one batch.
+    Args: inputs: model inputs of the held-out questions, one batch or several, which change no figure: row i of them
+        all is drawn with `seed + i`.
     """
     drafting = pipe.with_drafter(drafter)
+    batches: Sequence[Mapping[str, Any]] = [inputs] if isinstance(inputs, Mapping) else inputs
     figures = {}
     for temperature in (1,) if served(pipe.target) else (0, 1):
-        said = drafting.generate(**inputs, max_new_tokens=max_new_tokens, **manner(pipe.target, temperature), seed=seed)
-        said = said if isinstance(said, list) else [said]
-        verifications = sum(len(one.stats.accept_lengths) for one in said)
-        figures[f"tau_t{temperature}"] = sum(one.stats.new_tokens - 1 for one in said) / max(verifications, 1)
+        rows = emitted = verifications = 0
+        for batch in batches:
+            how = manner(pipe.target, temperature)
+            said = drafting.generate(**batch, max_new_tokens=max_new_tokens, **how, seed=seed + rows)
+            made = said if isinstance(said, list) else [said]
+            rows += len(made)
+            emitted += sum(one.stats.new_tokens - 1 for one in made)
+            verifications += sum(len(one.stats.accept_lengths) for one in made)
+        figures[f"tau_t{temperature}"] = emitted / max(verifications, 1)
     return figures
 
 

@@ -32,6 +32,8 @@ from mmspec.vlm.drafters.sight import Seen, Sight
 class DreamLoss(InsightLoss):
     """The loss of an EAGLE head, with the distance to the middle layer's hidden states."""
 
+    sharpest: ClassVar[bool] = True
+
     def __init__(self, net: DreamNet, target: Any, features: Features, recipe: Any) -> None:
         super().__init__(net, target, features, recipe)
         self.middle: Tensor | None = None  # of the batch at hand

@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, State
 from mmspec.drafters.independent import Independent, Writing
-from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.vlm.drafters.eyes import Eyes, load_eyes
 from mmspec.vlm.drafters.sight import check_sees
@@ -70,10 +69,6 @@ class Massv(Independent):
     def absorb(self, texts: list[Tensor]) -> RowCache:
         """A cache of prompts [T, D] each, read in one forward."""
         lengths = [len(text) for text in texts]
-        if max(lengths) >= self.decoder.max_length:
-            raise InputError(
-                f"the prompt has {max(lengths)} tokens, the drafter's context is {self.decoder.max_length}: shorten "
-                "it, or use another drafter"
-            )
+        self.check_room(max(lengths))
         cache, _ = self.decoder.read([{"inputs_embeds": pad_sequence(texts, batch_first=True)}], lengths)
         return cache

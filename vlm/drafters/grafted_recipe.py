@@ -9,14 +9,14 @@ cross-entropy to the tokens comes that to the target's laws, which the project's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.drafters.independent import Independent
@@ -24,6 +24,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
 from mmspec.training.spd import SpdLoss, SpdRecipe
+from mmspec.training.updates import frozen
 from mmspec.vlm.drafters.branching import SpecLlava
 from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
 from mmspec.vlm.drafters.eyes import Grafted
@@ -44,7 +45,7 @@ class GraftedLoss(SpdLoss):
         assert self.features is not None
         true = self.features(rows)
         alone = self.alone(rows, int(position[0]))
-        with resting(self.net.speaker, alone):
+        with frozen(self.net.speaker) if alone else nullcontext():
             texts, starts = self.texts(rows, self.features(rows, (0,)), int(position[0]))
             hidden = self.model.model(inputs_embeds=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
             told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
@@ -54,7 +55,7 @@ class GraftedLoss(SpdLoss):
 
     def _judged_by(self, alone: bool, *judged: Tensor) -> Tensor:
         """The losses of a chunk, which may be computed again on the way back: what rests has to rest there, too."""
-        with resting(self.net.speaker, alone):
+        with frozen(self.net.speaker) if alone else nullcontext():
             return self._judged(*judged)
 
     def alone(self, rows: list[Answered], position: int) -> bool:
@@ -102,18 +103,6 @@ class EnsembleLoss(GraftedLoss):
                 seen = self.net.projector(embeddings[start:stop])
                 found.append(pooled(seen) if way else seen)
         return found
-
-
-@contextmanager
-def resting(model: nn.Module, rests: bool) -> Iterator[None]:
-    """Keeps gradients out of a model's weights where it `rests`."""
-    for weight in model.parameters():
-        weight.requires_grad_(not rests)
-    try:
-        yield
-    finally:
-        for weight in model.parameters():
-            weight.requires_grad_(True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,21 @@
-"""What the target looks at while it reads an answer: which image slots, and how sharply in its early layers.
+"""What the target looks at while it reads an answer: which image slots, and, for those who ask, how sharply in its
+early layers.
 
-To find out, each answer is read once more, with these layers watched.
+To find out, each answer is read once more, with the last layer watched, and these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from mmspec.focus import Focus, watching
-from mmspec.training.answers import Answered, prepare
+from mmspec.training.answers import Answered
+from mmspec.training.asking import prepare
 from mmspec.training.features import Features, as_in_use
 from mmspec.vlm.drafters.lessons import SightLoss
 
@@ -21,38 +23,50 @@ from mmspec.vlm.drafters.lessons import SightLoss
 @dataclass(frozen=True)
 class Insight:
     """What was seen while the target read an answer. focus: [T]. layer: whose attention was sharpest, counted from 1.
-    middle: [T, H] what left that layer."""
+    middle: [T, H] what left that layer. Where early layers were not watched they are 0 and [T, 0]."""
 
     focus: Tensor
     layer: int
     middle: Tensor
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.focus.nbytes + self.middle.nbytes
+
+    def to(self, device: torch.device) -> Insight:
+        """The same on a device."""
+        return Insight(self.focus.to(device), self.layer, self.middle.to(device))
+
 
 class Insights:
-    """Insights of answers, kept as far as the memory of `features` allows; else seen again in every epoch."""
+    """Insights of answers, kept on the CPU as far as the memory of `features` allows; else seen again in every epoch.
 
-    def __init__(self, features: Features) -> None:
-        self.features = features
+    Args: sharpest: whether early layers are watched, too, and the states of the sharpest one kept.
+    """
+
+    def __init__(self, features: Features, sharpest: bool) -> None:
+        self.features, self.sharpest = features, sharpest
         self.kept: dict[int, Insight] = {}
         self.last: dict[int, Insight] = {}  # of the batch that was asked for last, whatever the memory
 
     def __call__(self, rows: list[Answered]) -> list[Insight]:
         """Those of some answers; the missing ones are read in one batch."""
-        known = {**self.last, **self.kept}
+        known = {**self.kept, **self.last}
         missing = [row for row in rows if row.index not in known]
         fresh = dict(zip((row.index for row in missing), self._look(missing), strict=True)) if missing else {}
         known |= fresh
-        self.last = {row.index: known[row.index] for row in rows}
+        self.last = {row.index: known[row.index].to(self.features.device) for row in rows}
         for index, insight in fresh.items():
-            if self.features.free >= insight.middle.nbytes:
-                self.features.free -= insight.middle.nbytes
-                self.kept[index] = insight
+            if self.features.free >= insight.size:
+                self.features.free -= insight.size
+                self.kept[index] = insight.to(torch.device("cpu"))
         return [self.last[row.index] for row in rows]
 
     def _look(self, rows: list[Answered]) -> list[Insight]:
         pipe = self.features.pipe
         target, texts = pipe.target, [row.ids for row in rows]
-        layers = list(range(early(target.num_layers)))
+        layers = list(range(early(target.num_layers))) if self.sharpest else []
         focus, sharpness = Focus([row.start for row in rows]), Sharpness([len(text) for text in texts])
         inputs = prepare(pipe, [self.features.questions[row.index] for row in rows])
         last = target.num_layers - 1
@@ -65,9 +79,11 @@ class Insights:
 
         with as_in_use(target.model.device), watching(target.model, sorted({*layers, last}), note):
             _, heard = target.read(inputs, texts, tuple(layer + 1 for layer in layers))
+        looks = [one[: len(text)].clone() for one, text in zip(focus.mean(), texts, strict=True)]
+        if not self.sharpest:
+            return [Insight(look, 0, look.new_empty(len(look), 0)) for look in looks]
         chosen = sharpness.sharpest()
         middles = [heard.taps[layer + 1][row, : len(texts[row])].clone() for row, layer in enumerate(chosen)]
-        looks = [one[: len(text)] for one, text in zip(focus.mean(), texts, strict=True)]
         return [Insight(look, layer + 1, middle) for look, layer, middle in zip(looks, chosen, middles, strict=True)]
 
 
@@ -84,7 +100,8 @@ class Sharpness:
         start = self.read.get(layer, 0)
         place = start + torch.arange(weights.shape[2], device=weights.device)
         real = place < torch.tensor(self.lengths, device=weights.device)[:, None]
-        entropy = -torch.special.xlogy(weights.float(), weights.float()).sum(-1)  # [B, heads, N]
+        shares = weights.float()  # once: as large as attention itself
+        entropy = -torch.special.xlogy(shares, shares).sum(-1)  # [B, heads, N]
         self.entropy[layer] = self.entropy.get(layer, 0) + (entropy * real[:, None]).sum((1, 2))
         self.read[layer] = start + weights.shape[2]
 
@@ -101,11 +118,13 @@ def early(num_layers: int) -> int:
 
 
 class InsightLoss(SightLoss):
-    """The loss of an EAGLE head that reads the image slots that the target looks at."""
+    """The loss of an EAGLE head that reads the image slots that the target looks at. sharpest: see `Insights`."""
+
+    sharpest: ClassVar[bool] = False
 
     def __init__(self, net: Any, target: Any, features: Features, recipe: Any) -> None:
         super().__init__(net, target, features, recipe)
-        self.insights = Insights(features)
+        self.insights = Insights(features, self.sharpest)
 
     def focus(self, rows: list[Answered]) -> list[Tensor]:
         """See `SightLoss`."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mmspec.cache import additive
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.eagle import EagleLoss, EagleRecipe
@@ -74,9 +75,7 @@ class Reader:
             content = self.net.content(embeddings, features, self.seen.context, self.step)
         seen = see(self.seen.kept) if mask is None else (mask == 0) & shown(self.seen.kept, mask.shape[-1])
         self.step += 1
-        low = torch.finfo(content.dtype).min
-        hidden = torch.zeros(seen.shape, dtype=content.dtype, device=content.device).masked_fill_(~seen, low)
-        return self.forward(content, positions, hidden, cache)
+        return self.forward(content, positions, additive(seen, content.dtype), cache)
 
     def forward(self, content: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
         """The network's own."""

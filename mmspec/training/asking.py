@@ -1,0 +1,101 @@
+"""Questions made ready for a target, and those left out that cannot be asked: a damaged picture, say, or control tokens
+in a text. A few of them end no run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from mmspec.errors import InputError
+from mmspec.targets import unpad
+from mmspec.training.processes import group
+from mmspec.training.questions import Question, Questions
+
+logger = logging.getLogger(__name__)
+
+FEW, SHARE = 5, 20
+"""So many questions may fail, or one in so many, whichever is more; beyond that the data is to blame, and not a row."""
+
+
+def readable(questions: Questions, indices: range) -> tuple[dict[int, Question], dict[int, str]]:
+    """Questions by their numbers, and why each of the others cannot be read."""
+    asked: dict[int, Question] = {}
+    faults: dict[int, str] = {}
+    for index in indices:
+        try:
+            asked[index] = questions[index]
+        except InputError as error:
+            faults[index] = str(error)
+    return asked, faults
+
+
+def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
+    """Model inputs of a batch of questions. Raises: InputError: one of them, named, cannot be asked."""
+    voices = [question.voice for question in asked]
+    told = {"voice": voices} if any(voices) else {}
+    try:
+        return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+    except InputError as error:
+        if len(asked) == 1 and asked[0].where:
+            raise InputError(f"{asked[0].where}: {error}") from error
+        if len(asked) > 1:
+            for one in asked:  # which of them it is
+                prepare(pipe, [one])
+        raise
+
+
+def prepare_askable(pipe: Any, asked: dict[int, Question]) -> tuple[dict[str, Any], dict[int, str]]:
+    """Model inputs of those questions that can be asked (empty: none can), and why each of the others cannot."""
+    if not asked:
+        return {}, {}
+    faults: dict[int, str] = {}
+    try:
+        return prepare(pipe, list(asked.values())), faults
+    except InputError:
+        for index, question in asked.items():
+            try:
+                prepare(pipe, [question])
+            except InputError as error:
+                faults[index] = str(error)
+        if not faults:  # each of them can be asked alone, so none is at fault
+            raise
+    able = [question for index, question in asked.items() if index not in faults]
+    return prepare(pipe, able) if able else {}, faults
+
+
+def held_out_batches(pipe: Any, questions: Questions, size: int) -> list[dict[str, Any]]:
+    """Model inputs of held-out questions, at most `size` of them in a batch. Those that cannot be asked and those whose
+    prompts leave no room for an answer are left out.
+
+    Raises: InputError: too many cannot be asked, or none is left.
+    """
+    batches: list[dict[str, Any]] = []
+    faults: dict[int, str] = {}
+    for start in range(0, len(questions), size):
+        read, unread = readable(questions, range(start, min(start + size, len(questions))))
+        inputs, unasked = prepare_askable(pipe, read)
+        faults.update({**unread, **unasked})
+        asked = [question for index, question in read.items() if index not in unasked]
+        room = room_behind(pipe, unpad(inputs)) if asked else []
+        fitting = [question for question, left in zip(asked, room, strict=True) if left]
+        if fitting:
+            batches.append(inputs if all(room) else prepare(pipe, fitting))
+    if group().is_main_process:
+        for index, fault in faults.items():
+            logger.warning("held-out question %d is left out: %s", index, fault)
+    check_faults(list(faults.values()), len(questions), questions.name)
+    if not batches:
+        raise InputError(f"no held-out prompt fits the model's context of {pipe.target.decoder.max_length} tokens")
+    return batches
+
+
+def room_behind(pipe: Any, prompts: list[list[int]]) -> list[int]:
+    """How many tokens fit behind each prompt."""
+    return [max(0, pipe.target.decoder.max_length - len(prompt)) for prompt in prompts]
+
+
+def check_faults(faults: Sequence[str], asked: int, source: str) -> None:
+    """Raise InputError if all questions failed, or too many (see `FEW`). faults: why, each of those that failed."""
+    if len(faults) == asked or len(faults) > max(FEW, asked // SHARE):
+        raise InputError(f"{len(faults)} of {asked} questions of {source} cannot be asked; the first: {faults[0]}")
