@@ -33,7 +33,8 @@ def peaks(settings: SpeedSettings) -> dict[str, int]:
 
 def peak(settings: SpeedSettings, drafter: str) -> int:
     """Those of one method, in a fresh process."""
-    names = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile", "shape", "data")
+    same = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile", "shape")
+    names = (*same, "data", "questions")
     request = {"drafter": drafter, **{name: getattr(settings, name) for name in names}}
     command = [sys.executable, "-m", "mmspec.benchmarks.memory"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)  # noqa: S603
@@ -69,7 +70,7 @@ def answer_once(request: dict[str, Any]) -> int:
     drafter, dtype = in_dtype(request["drafter"])
     shape = read_shape(request["shape"]) if request["shape"] and drafter != OURS else None
     pipe = mmspec.load(drafter=drafter, drafter_dtype=dtype, shape=shape, **chosen)
-    inputs = model_inputs(pipe, warm_question(pipe, request["data"]))
+    inputs = model_inputs(pipe, warm_question(pipe, request["data"], request["questions"]))
     pipe.generate(**inputs, max_new_tokens=request["max_new_tokens"], temperature=0.0)
     device = pipe.target.model.device
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()

@@ -1,7 +1,8 @@
-"""Which questions are asked: held-out pictures of the miniworld, the same list on every machine.
+"""Which questions are asked: held-out pictures of the miniworld, the same list on every machine, or one's own.
 
 The seed below is used for no training data. Speed is measured on long answers, one question per picture; accuracy on
-every form of question that has a value to judge.
+every form of question that has a value to judge. Of one's own data the last questions are asked: training reads from
+the first one on, and holds out the last ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from PIL import Image
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA
+from mmspec.training.course import Course
+from mmspec.training.data import Slice, written_data
 
 SEED = "bench"
 LONG_FORMS = ("describe", "worked")
@@ -78,6 +81,24 @@ def judged_questions(number: int, seed: str = SEED) -> list[Question]:
                     yield picture, drawn.facts.family, drawn.image, qa
 
     return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
+
+
+def own_questions(data: str, number: int) -> Slice:
+    """The last `number` questions of a folder or data set (`mmspec.training.data`), or all where there are no more."""
+    own = written_data(data)
+    return Slice(own, max(0, len(own) - number), len(own))
+
+
+def told_of_own(number: int) -> str:
+    """What a report says of the last `number` questions of one's own data: how many a training may have read."""
+    kept = Course.held_out
+    told = f"The questions are the last {number} of the data. A training on it holds out the last {kept} by default"
+    if number <= kept:
+        return f"{told}, these among them."
+    return (
+        f"{told}, and may have read the other {number - kept}: to measure on questions that training has not read, "
+        f"train with --held-out {number} or more, or give bench other data."
+    )
 
 
 def closed_share(pictures: int = 100, seed: str = SEED) -> float:

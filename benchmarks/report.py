@@ -14,6 +14,7 @@ from mmspec.benchmarks.figures import OURS, Figures, figures, long_enough
 from mmspec.benchmarks.gauges import Gauges, gauges
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
+from mmspec.benchmarks.questions import told_of_own
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
@@ -60,6 +61,7 @@ class SpeedReport:
         sizes = ", ".join(f"{name} {size / 2**20:.2f} MB" for name, size in self.weights.items())
         notes = [f"own weights of the drafters: {sizes}"] if sizes else []
         notes += [SHARED] if self.shared else []
+        notes += [told_of_own(self.settings.questions)] if self.settings.data is not None else []
         return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges), *notes])
 
     def draw(self, path: Path) -> None:

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from mmspec import Pipeline
 from mmspec.benchmarks.methods import Method, forget, methods
-from mmspec.benchmarks.questions import long_questions
+from mmspec.benchmarks.questions import long_questions, own_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
 from mmspec.engine.cache import FRONT, rounded
 from mmspec.errors import InputError
 from mmspec.progress import progress
 from mmspec.spread import Here, Spread
-from mmspec.training.data import written_data
 
 WARM_UP_SEED = "bench-warm-up"
 
@@ -43,8 +42,8 @@ class SpeedSettings:
     first reply; each has one of its own, or all would meet the same noise. rows: prompts that are answered together, as
     a batch. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default auto: how many tokens
     a round drafts then follows the clock (the reply does not), while with any other one it is the same in every run.
-    compile: whether our loop runs compiled forwards; None: as `mmspec.load` chooses. data: whose questions are asked, a
-    folder or a data set of the hub (`mmspec.training.data`); None: the world's.
+    compile: whether our loop runs compiled forwards; None: as `mmspec.load` chooses. data: whose questions are asked,
+    the last ones of a folder or of a data set of the hub (`own_questions`); None: the world's.
     """
 
     model: str
@@ -87,6 +86,11 @@ def model_inputs(pipe: Pipeline, question: Prompt) -> dict[str, Any]:
     return pipe.prepare(question.image, question.prompt)
 
 
+def prompt_size(pipe: Pipeline, inputs: Any) -> int:
+    """How many tokens the prompt has, of what `model_inputs` gives."""
+    return inputs["input_ids"].shape[1]
+
+
 def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store, spread: Spread | None = None) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
@@ -98,7 +102,7 @@ def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store, spread: Spr
         store,
         lambda: asked(pipe, settings),
         partial(methods, drafters=settings.drafters, shape=settings.shape),
-        warm=lambda: warm_question(pipe, settings.data),
+        warm=lambda: warm_question(pipe, settings.data, settings.questions),
         spread=spread,
     )
 
@@ -107,16 +111,16 @@ def asked(pipe: Pipeline, settings: SpeedSettings) -> Sequence[Prompt]:
     """The questions of a run."""
     if settings.data is None:
         return long_questions(settings.questions, token_counter(pipe))
-    own = written_data(settings.data)
-    return [own[index] for index in range(settings.questions)]
+    own = own_questions(settings.data, settings.questions)
+    return [own[index] for index in range(len(own))]
 
 
-def warm_question(pipe: Pipeline, data: str | None) -> Prompt:
-    """One to warm up with: of the world one that is not measured, else the last one."""
+def warm_question(pipe: Pipeline, data: str | None, questions: int) -> Prompt:
+    """One to warm up with that is not among the `questions` that are measured; the first one where those are all of
+    one's own data."""
     if data is None:
         return long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
-    own = written_data(data)
-    return own[len(own) - 1]
+    return own_questions(data, questions + 1)[0]
 
 
 def run(
@@ -128,22 +132,24 @@ def run(
     warm: Callable[[], Prompt] | None = None,
     note: Callable[[Sample], dict[str, Any]] = lambda sample: {},
     prepare: Callable[[Pipeline, Any], Any] = model_inputs,
+    size: Callable[[Pipeline, Any], int] = prompt_size,
     spread: Spread | None = None,
 ) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
     Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
         default one of the miniworld. note: what else to write down about a sample. prepare: what the methods are given
-        of a question. spread: where questions are answered, by default here. Workers elsewhere call `make` and
-        `prepare` with pipelines of their own, so these must be picklable then.
+        of a question. size: how many tokens the prompt of that has; asked only where the target is compiled. spread:
+        where questions are answered, by default here. Workers elsewhere call `make`, `prepare` and `size` with
+        pipelines of their own, so these must be picklable then.
     """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = sorted((plan for plan in wanted if Sample(*plan, runs={}).key not in done), key=pass_of)
     if missing:
         questions = ask()
-        first = warm() if warm else warm_question(pipe, None)
-        begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first)
+        first = warm() if warm else warm_question(pipe, None, settings.questions)
+        begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first, size=size)
         answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped
         bar = progress(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done))
@@ -160,18 +166,19 @@ def answering(
     prepare: Callable[[Pipeline, Any], Any],
     settings: SpeedSettings,
     first: Prompt,
+    size: Callable[[Pipeline, Any], int] = prompt_size,
 ) -> Callable[[tuple[tuple[int, float, int], Prompt]], Sample]:
     """Warm methods, as a function from a sample's plan and its question to the sample."""
     ready, inputs = make(pipe), prepare(pipe, first)
     warm_up(ready, settings, inputs)
     current: tuple[int, float] | None = None
-    warm = {buffer_of(pipe, inputs, settings)}
+    warm = {buffer_of(pipe, inputs, settings, size)}
 
     def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
         nonlocal current
         plan, question = asked
         inputs = prepare(pipe, question)
-        if (buffer := buffer_of(pipe, inputs, settings)) not in warm:
+        if (buffer := buffer_of(pipe, inputs, settings, size)) not in warm:
             warm_up(ready, settings, inputs)
             warm.add(buffer)
             current = None  # what remembers replies has met this one
@@ -183,9 +190,9 @@ def answering(
     return answered
 
 
-def buffer_of(pipe: Pipeline, inputs: Any, settings: SpeedSettings) -> int:
+def buffer_of(pipe: Pipeline, inputs: Any, settings: SpeedSettings, size: Callable[[Pipeline, Any], int]) -> int:
     """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled."""
-    return rounded(FRONT + inputs["input_ids"].shape[1] + settings.max_new_tokens) if pipe.target.compiled else 0
+    return rounded(FRONT + size(pipe, inputs) + settings.max_new_tokens) if pipe.target.compiled else 0
 
 
 def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:

@@ -56,6 +56,7 @@ class Chameleon(ImageTarget):
         embed, head = ImageWords(model.get_input_embeddings(), words), ImageLogits(model.lm_head, words)
         super().__init__(model, embed, head, self.usual_layout(config.resolution >> len(config.channel_multiplier) - 1))
         self.painter = self._painter(config)
+        self.codes_alone = self.painter is None
 
     def _painter(self, config: Any) -> PictureDecoder | None:
         folder = Path(self.model.name_or_path or "nowhere")
@@ -110,10 +111,6 @@ class Chameleon(ImageTarget):
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
         """The start of an image, of nothing."""
         return [[self.filler, self.names[START]]] * len(rows)
-
-    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """The picture, if there is a decoder."""
-        return super().product_of(inputs, row, ids) if self.painter else {}
 
     def pixels(self, codes: Tensor) -> Tensor:
         """See `ImageTarget.pixels`."""

@@ -114,6 +114,7 @@ class GlmImage(ImageTarget):
     pictures = ("image_grid_thw", "images_per_sample")
     any_size = True
     unit_codes = True
+    codes_alone = True
     compiles = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -186,10 +187,6 @@ class GlmImage(ImageTarget):
         for text, ids in zip(texts, inputs["input_ids"].tolist(), strict=True):
             check_known(text, ids, processor.tokenizer)
         return inputs
-
-    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """Nothing but ids."""
-        return {}
 
     def prior(self, ids: list[int], layout: Layout | None = None) -> Tensor:
         """[1, 4 rows columns] the picture's codes, each four times, as the pipeline of diffusers takes them.

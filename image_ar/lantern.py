@@ -18,7 +18,7 @@ from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.relaxed import Relaxed
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
-from mmspec.tree import path_to
+from mmspec.tree import deepest, path_to
 
 
 class Lantern(Relaxed):
@@ -91,11 +91,7 @@ class Lantern(Relaxed):
         others = others.scatter_reduce(1, near[:, 0], torch.where(lends[:, 0], -1.0, 2.0), "amin")
         wins = (mass > 0) & (own + mass > others.amax(-1, keepdim=True))
         taken = (draft.tokens == choice[rows, above]) | wins.view(batch, size)
-        if draft.valid is not None:
-            taken &= draft.valid
-        taken[:, 0] = True
-        on_path = ~(draft.ancestors & ~taken[:, None, :]).any(-1)
-        last = torch.where(on_path, draft.depth, -1).argmax(-1)
+        last = deepest(draft, taken)
         return path_to(draft, last, choice[rows[:, 0], last])
 
 

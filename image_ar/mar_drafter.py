@@ -105,8 +105,10 @@ class MarDrafting:
         draft = state.proposal(groups + 1, self.kind)
         assert draft.valid is not None
         values = state.values
+        own = len(state.stages) - 2 - state.step[:, None]  # [B, 1] groups that a row drafts alone: all but its last
         for group in range(groups):
             columns, real = state.columns(draft, group)
+            real = real & (own > group)
             places = draft.places.gather(1, columns)
             walk = self._walk(state, values, places, group)
             n = normal(self.sampler.seeds, TARGET, places, walk.mean.shape[-1])

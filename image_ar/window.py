@@ -198,6 +198,7 @@ class Window:
         index = places - before[:, None]  # [B, W] in the old window
         known, index = index <= top, (index - 1).clamp(max=top - 1)
         tokens = again.tokens.gather(1, index)
+        self.past.note(places, tokens)  # first guesses copy what was drawn again, and nothing of what lies behind it
         first = self._first(places[:, start:], state, start, torch.where(known, tokens, UNKNOWN))
         known = known[:, start:]
         tokens[:, start:] = torch.where(known, tokens[:, start:], first.tokens)

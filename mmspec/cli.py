@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import mmspec
-from mmspec.errors import Error, InputError
+from mmspec.errors import Error, InputError, UnsupportedError
 from mmspec.registry import names, resolve
 
 if TYPE_CHECKING:
@@ -229,12 +229,16 @@ def generate(
         compile=compile,
         drafter_dtype=drafter_dtype,
     )
+    if out is not None:
+        _check_decoder(pipe.target)
     if compare:
         from mmspec.compare import compare as run
 
         result = run(pipe, pictures, text, **options)
-        _write(result.speculative, out)
+        written = _write(result.speculative, out)
         _show_comparison(result, as_json)
+        if not written:
+            raise typer.Exit(2)
         return
     answers = pipe.stream(pictures, text, **options)
     live = product == "text" and not as_json and n == 1 and (sys.stdout.isatty() if stream is None else stream)
@@ -244,13 +248,15 @@ def generate(
     several = [made] if n == 1 else made
     if product == "text" and not (live or as_json):
         typer.echo("\n\n".join(answer.text.strip() for answer in several))
-    for place, answer in enumerate(several, 1):
-        _write(answer, out if out is None or n == 1 else out.with_stem(f"{out.stem}-{place}"))
+    files = [out if out is None or n == 1 else out.with_stem(f"{out.stem}-{place}") for place in range(1, n + 1)]
+    written = all([_write(answer, file) for answer, file in zip(several, files, strict=True)])  # a list: every one
     if as_json:
         _print_json([answer.as_dict() for answer in several] if n > 1 else made.as_dict())
-        return
-    for answer in several:
-        typer.echo(_summary(answer, pipe), err=True)
+    else:
+        for answer in several:
+            typer.echo(_summary(answer, pipe), err=True)
+    if not written:
+        raise typer.Exit(2)
 
 
 def _without_prompt(words: list[str], file: str) -> str:
@@ -281,10 +287,19 @@ def _check_out(out: Path, product: str) -> None:
     (check_picture if product == "picture" else check_sound)(out)
 
 
-def _write(answer: Generation, out: Path | None) -> None:
-    """Write what was drawn or said."""
+def _check_decoder(target: Any) -> None:
+    """Raise UnsupportedError for a model of whose codes nothing is made here: who wants a file would wait in vain."""
+    if target.codes_alone:
+        raise UnsupportedError(
+            f"no {target.makes} is made here of the codes of this {type(target.model).__name__}: what decodes them is "
+            "missing, or belongs to another library. For the codes themselves put --json in the place of --out"
+        )
+
+
+def _write(answer: Generation, out: Path | None) -> bool:
+    """Write what was drawn or said. Returns: False, after a warning, where there is nothing to write."""
     if out is None:
-        return
+        return True
     if answer.image is not None:
         from mmspec.media import save_image
 
@@ -294,7 +309,9 @@ def _write(answer: Generation, out: Path | None) -> None:
         answer.audio.save(out)
         typer.echo(f"{out}: {answer.audio.seconds:.2f} s of sound", err=True)
     else:
-        raise InputError(f"the answer has no picture and no sound: nothing is written to {out}")
+        typer.echo(f"{out}: nothing is written, since the answer has no picture and no sound", err=True)
+        return False
+    return True
 
 
 def _show_pieces(answers: Stream) -> None:

@@ -177,14 +177,19 @@ class Choosing:
         return min(rivals, key=self.memory.costs.plays, default=fitting[place])
 
     def learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
-        """See `Plan`. A drafter that found nothing to propose took next to no time, and taught nothing about drafts."""
+        """See `Plan`. A drafter that found nothing to propose took next to no time, and taught nothing about drafts.
+
+        Nor does a round in which no draft could be of use tell what one without a draft costs: it may be of another
+        kind (CSM's backbone begins a frame in such a round), and what drafting gains is judged by that cost.
+        """
         with self.memory.lock:
             self._learn(draft, accepted, done)
 
     def _learn(self, draft: Draft, accepted: Accepted, done: Round) -> None:
         memory, (played, room, probe) = self.memory, self.played.popleft()
         if played == NO_DRAFT or draft.size == 1:
-            memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
+            if room >= 1:
+                memory.costs.learn(NO_DRAFT, done.verify_s + done.other_s)
             return
         kept = [len(path) - 1 for path, run in zip(accepted.paths, accepted.emitted, strict=True) if run]
         if played.depth <= room or draft.size == played.total:  # else the budget cut it short

@@ -70,11 +70,11 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
-def reason(error: BaseException, limit: int = 200) -> str:
+def reason(error: BaseException) -> str:
     """What an exception says, in one line; of the system's errors what was wrong alone, where the message names the
     file."""
     told = getattr(error, "strerror", None)
-    return told if isinstance(told, str) and told else one_line(error, limit)
+    return told if isinstance(told, str) and told else one_line(error, 200)
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") -> UnknownNameError:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmspec.cache import additive
 from mmspec.errors import UnsupportedError
 
 Note = Callable[[int, Tensor], None]
@@ -84,11 +85,7 @@ def _additive(mask: Tensor | None, size: int, width: int, like: Tensor) -> Tenso
     """What eager attention adds, from what the model used: None is causal, bool says what is seen."""
     if mask is None:
         mask = torch.ones(size, width, dtype=torch.bool, device=like.device).tril(width - size)[None, None]
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(
-        ~mask, torch.finfo(like.dtype).min
-    )
+    return additive(mask, like.dtype) if mask.dtype == torch.bool else mask
 
 
 class Focus:

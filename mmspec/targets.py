@@ -89,6 +89,12 @@ class CausalTarget:
         return getattr(transformers, cls.hf[1])
 
     @property
+    def codes_alone(self) -> bool:
+        """Whether codes are all that comes of an answer where a picture or a sound was asked for: what decodes them is
+        missing, or belongs to another library."""
+        return False
+
+    @property
     def embed(self) -> nn.Module:
         """Input embeddings: [..] ids -> [.., H]. A module, because some families scale inside it."""
         return self.model.get_input_embeddings()

@@ -7,8 +7,9 @@ from mmspec.contract import Accepted, Draft, Kind
 
 
 def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draft:
-    """A chain draft from tokens [B, N], pending token first; q [B, N, V] if the tokens were sampled."""
-    batch, size = tokens.shape
+    """A chain draft from tokens [B, N] or columns of codes [B, N, K], pending one first; q [B, N, .., V] if they were
+    sampled."""
+    batch, size = tokens.shape[:2]
     depth = torch.arange(size, device=tokens.device).expand(batch, size)
     above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
     return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above, _levels=size - 1)
@@ -26,12 +27,23 @@ def follow(draft: Draft, choice: Tensor) -> Accepted:
 
 def reached(draft: Draft, choice: Tensor) -> Tensor:
     """[B] the node at which such a walk ends."""
-    taken = draft.tokens == choice.gather(1, draft.parents.clamp(min=0))
-    taken[:, :1].fill_(True)
+    return deepest(draft, draft.tokens == choice.gather(1, draft.parents.clamp(min=0)))
+
+
+def deepest(draft: Draft, taken: Tensor) -> Tensor:
+    """[B] the deepest node whose whole path is taken. taken: see `wholly`."""
+    return ((draft.depth + 1) * wholly(draft, taken)).argmax(-1)  # the first of equals, so twins cannot matter
+
+
+def wholly(draft: Draft, taken: Tensor) -> Tensor:
+    """[B, N] bool: whether all of the path from node 0 to a node is taken.
+
+    Args: taken: [B, N] bool of the nodes by themselves, which is changed: node 0 always is, padding never.
+    """
     if draft.valid is not None:
         taken &= draft.valid
-    on_path = (draft.ancestors <= taken[:, None, :]).all(-1)
-    return ((draft.depth + 1) * on_path).argmax(-1)  # the first of equals, so twins cannot matter
+    taken[:, :1].fill_(True)
+    return (draft.ancestors <= taken[:, None, :]).all(-1)
 
 
 def path_to(draft: Draft, last: Tensor, following: Tensor) -> Accepted:

@@ -100,7 +100,7 @@ class MelCodec(PreTrainedModel):
         padded = F.pad(samples, (margin, config.n_fft - config.hop - margin))
         window = torch.hann_window(config.n_fft, device=samples.device, dtype=samples.dtype)
         spectrum = torch.stft(padded, config.n_fft, config.hop, window=window, center=False, return_complex=True)
-        mels = filters(config).to(samples) @ spectrum.abs()
+        mels = filters(config.rate, config.n_fft, config.mels).to(samples) @ spectrum.abs()
         return (mels.clamp(min=FLOOR).log() - config.mean) / config.spread
 
     def quantise(self, latent: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,8 @@ class MelCodec(PreTrainedModel):
         """Normalised log-mel frames [B, mels, T] -> samples [B, T * hop]. Phases by Griffin-Lim, from zero phase."""
         config = self.config
         magnitudes = (mel.float() * config.spread + config.mean).clamp(max=8.0).exp()
-        spectrum = (inverse_filters(config).to(magnitudes) @ magnitudes).clamp(min=0)
+        inverse = inverse_filters(config.rate, config.n_fft, config.mels).to(magnitudes)
+        spectrum = (inverse @ magnitudes).clamp(min=0)
         window = torch.hann_window(config.n_fft, device=mel.device)
         samples = torchaudio().functional.griffinlim(
             F.pad(spectrum, (0, config.n_fft // config.hop), mode="replicate"),
@@ -161,23 +162,15 @@ class MelCodec(PreTrainedModel):
         return centred[:, : mel.shape[-1] * config.hop].clamp(-1, 1)
 
 
-def filters(config: MelCodecConfig) -> Tensor:
-    """[mels, n_fft // 2 + 1] the mel filters."""
-    return _filters(config.rate, config.n_fft, config.mels)
-
-
-def inverse_filters(config: MelCodecConfig) -> Tensor:
-    """[n_fft // 2 + 1, mels] their pseudo-inverse."""
-    return _inverse(config.rate, config.n_fft, config.mels)
-
-
 @lru_cache(maxsize=4)
-def _filters(rate: int, n_fft: int, mels: int) -> Tensor:
+def filters(rate: int, n_fft: int, mels: int) -> Tensor:
+    """[mels, n_fft // 2 + 1] the mel filters."""
     return (
         torchaudio().functional.melscale_fbanks(n_fft // 2 + 1, 0.0, rate / 2, mels, rate, norm="slaney").T.contiguous()
     )
 
 
 @lru_cache(maxsize=4)
-def _inverse(rate: int, n_fft: int, mels: int) -> Tensor:
-    return torch.linalg.pinv(_filters(rate, n_fft, mels))
+def inverse_filters(rate: int, n_fft: int, mels: int) -> Tensor:
+    """[n_fft // 2 + 1, mels] their pseudo-inverse."""
+    return torch.linalg.pinv(filters(rate, n_fft, mels))

@@ -58,19 +58,17 @@ class ColumnSampler(Sampler):
         return (scores + self.column_noise(noise.TARGET, positions, *scores.shape[-2:])).argmax(-1)
 
 
-def column_chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draft:
-    """A chain of columns [B, N, K], pending column first; q [B, N, K, V] if they were sampled."""
-    batch, size, _ = tokens.shape
-    depth = torch.arange(size, device=tokens.device).expand(batch, size)
-    above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
-    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above)
-
-
 def kept_until(draft: Draft, kept: Tensor, following: Tensor) -> Accepted:
     """The first `kept` [B] drafted columns, and the column [B, K] that follows them."""
     path = torch.arange(draft.size, device=kept.device).expand(len(kept), -1)
     count = kept + 1
     return Accepted(torch.where(path < count[:, None], path, 0), count, following)
+
+
+def columns_ahead(draft: Draft) -> Tensor:
+    """[B] how many columns each row drafts: in a batch one that is nearly full drafts fewer than others."""
+    real = torch.ones_like(draft.depth, dtype=torch.bool) if draft.valid is None else draft.valid
+    return real[:, 1:].sum(1)
 
 
 def leading(keep: Tensor) -> Tensor:
@@ -109,7 +107,7 @@ class ColumnRule:
 
 def match(draft: Draft, choice: Tensor) -> Accepted:
     """Keep columns while they are the target's choice [B, N, K] after the column before."""
-    kept = leading((draft.tokens[:, 1:] == choice[:, :-1]).all(-1))
+    kept = torch.minimum(leading((draft.tokens[:, 1:] == choice[:, :-1]).all(-1)), columns_ahead(draft))
     return kept_until(draft, kept, _at(choice, kept))
 
 
@@ -134,11 +132,12 @@ class PerCode(ColumnRule):
         coins = noise.uniform(sampler.seeds, noise.ACCEPT, ends[:, :-1], codebooks)  # [B, N - 1, K]
         own, drafted = chances(draft, p)
         keep = (drafted > 0) & (coins * drafted < own)
-        kept = leading(keep.all(-1))
+        ahead = columns_ahead(draft)
+        kept = torch.minimum(leading(keep.all(-1)), ahead)
         law = _at(p, kept)
         if draft.q is None or draft.size == 1:
             return kept_until(draft, kept, sampler.draw(law.log()[:, None], _at(ends, kept)[:, None])[:, 0])
-        failed = (kept < draft.size - 1)[:, None]
+        failed = (kept < ahead)[:, None]
         place = kept.clamp(max=draft.size - 2)
         stays = failed & _at(keep, place)
         law = torch.where((failed & ~stays)[..., None], residual(law, _at(draft.q, kept)), law)
@@ -154,10 +153,11 @@ class Joint(ColumnRule):
         p, ends = scores.softmax(-1), emitted[:, None] + draft.depth
         coins = noise.uniform(sampler.seeds, noise.ACCEPT, ends[:, :-1], 1)[..., 0]  # [B, N - 1]
         own, drafted = (chance.double().prod(-1) for chance in chances(draft, p))
-        kept = leading((drafted > 0) & (coins * drafted < own))
+        ahead = columns_ahead(draft)
+        kept = torch.minimum(leading((drafted > 0) & (coins * drafted < own)), ahead)
         law, place = _at(p, kept), _at(ends, kept)
         drawn = sampler.draw(law.log()[:, None], place[:, None])[:, 0]
-        failed = kept < draft.size - 1
+        failed = kept < ahead
         if draft.q is not None:
             drawn[failed] = thin(law[failed], _at(draft.q, kept)[failed], sampler.seeds[failed], place[failed])
         return kept_until(draft, kept, drawn)

@@ -24,9 +24,10 @@ from mmspec.options import guidance_scale
 from mmspec.prompts import asking
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
-from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop, column_chain
+from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop
 from mmspec.speech.refusals import check_texts_alone
 from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
+from mmspec.tree import chain
 
 
 @dataclass
@@ -60,7 +61,7 @@ class ColumnState(State):
     def undrafted(self) -> Draft:
         """The pending column alone."""
         assert self.pending is not None
-        return column_chain(self.pending[:, None])
+        return chain(self.pending[:, None])
 
 
 class Delayed(CausalTarget):
@@ -169,7 +170,7 @@ class Delayed(CausalTarget):
         first = zeros[:, None, None].expand(-1, 1, self.codebooks) + self.padding
         logits = torch.stack([self.hear(track, first[row]) for row, track in enumerate(tracks)])
         check_finite(logits, "the prompt")
-        pending = sampler.draw(sampler.warp(column_chain(first), logits), zeros[:, None])[:, 0]
+        pending = sampler.draw(sampler.warp(chain(first), logits), zeros[:, None])[:, 0]
         return ColumnState(
             ids=rows,
             done=[False] * len(rows),

@@ -26,6 +26,7 @@ from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnStop
 from mmspec.speech.delayed import Delayed, Track
+from mmspec.speech.placing import place_codec
 from mmspec.speech.small_musicgen import SmallMusicgen
 from mmspec.speech.speaking import LONGEST_S
 
@@ -55,6 +56,21 @@ class Dia(Delayed):
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Dia."""
         return config.model_type == "dia"
+
+    def adopt(self, processor: Any) -> None:
+        """See `CausalTarget`."""
+        super().adopt(processor)
+        place_codec(self.codec, self.model)
+
+    @property
+    def codec(self) -> Any:
+        """What makes sound of codes; None where the processor has none."""
+        return getattr(self.processor, "audio_tokenizer", None)
+
+    @property
+    def codes_alone(self) -> bool:
+        """Whether codes are all that comes of an answer, since there is no codec."""
+        return self.codec is None
 
     @property
     def budget(self) -> int:
@@ -139,7 +155,7 @@ class Dia(Delayed):
     @torch.no_grad()
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[Any]) -> dict[str, Any]:
         """The sound of all whole frames, if there is a codec to make it."""
-        codec = getattr(self.processor, "audio_tokenizer", None)
+        codec = self.codec
         if codec is None:
             return {}
         ended = next((place for place, column in enumerate(ids) if column[0] == self.end), len(ids))

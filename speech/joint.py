@@ -30,6 +30,7 @@ from mmspec.errors import InputError
 from mmspec.speech.recipes import VadusaRecipe, check_speaks
 from mmspec.speech.vadusa import Vadusa
 from mmspec.training.answers import Answered
+from mmspec.training.chunks import in_chunks
 from mmspec.training.medusa import MedusaLoss
 from mmspec.training.steps import Batch
 
@@ -61,7 +62,8 @@ class JointLoss(MedusaLoss):
             for states in (old, self.heard)
         )
         grown = min(1.0, float(position[0]) / (self.recipe.steps * self.recipe.batch))
-        return self.judged(now, before).mean() + self.recipe.head_weight * grown * super().__call__(position, rows)
+        held = in_chunks(self.judged, self.target.vocab_size, now, before).mean()
+        return held + self.recipe.head_weight * grown * super().__call__(position, rows)
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:
         """The heads see the features of the target that learns."""

@@ -21,6 +21,7 @@ from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
+from mmspec.speech.placing import place_codec
 from mmspec.speech.speaking import LONGEST_S, Speaking
 from mmspec.speech.text import code_token
 
@@ -113,6 +114,7 @@ class Llasa(Speaking):
                 "LlasaProcessor(tokenizer, codec)) with an Xcodec2Model gives both)"
             )
         super().adopt(processor if speaks else None)
+        place_codec(getattr(processor, "codec", None), self.model)
 
     @property
     def budget(self) -> int:

@@ -23,7 +23,7 @@ from mmspec.acceptance.exact import choices
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.tree import follow, path_to
+from mmspec.tree import deepest, follow, path_to
 
 
 class Relaxed(ABC):
@@ -128,11 +128,9 @@ def descend(draft: Draft, rank: Tensor) -> Tensor:
     place = torch.arange(draft.size, device=rank.device)
     passes = rank.isfinite()
     if draft.valid is not None:
-        passes &= draft.valid
+        passes &= draft.valid  # padding is nobody's better sibling
     siblings = draft.parents[:, :, None] == draft.parents[:, None, :]
     mine, other = rank[:, :, None], rank[:, None, :]
     better = (other < mine) | ((other == mine) & (place[None, :] < place[:, None]))
     passes &= ~(siblings & better & passes[:, None, :]).any(-1)
-    passes[:, 0] = True
-    on_path = ~(draft.ancestors & ~passes[:, None, :]).any(-1)
-    return torch.where(on_path, draft.depth, -1).argmax(-1)
+    return deepest(draft, passes)

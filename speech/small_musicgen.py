@@ -18,9 +18,10 @@ from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
 from mmspec.control import CHAINS
 from mmspec.errors import InputError, MismatchError
 from mmspec.noise import DRAFT, TARGET
-from mmspec.speech.columns import ColumnSampler, column_chain
+from mmspec.speech.columns import ColumnSampler
 from mmspec.speech.delayed import ColumnState, Delayed, Track, forget
 from mmspec.speech.musicgen import Musicgen
+from mmspec.tree import chain
 
 
 class SmallMusicgen:
@@ -94,7 +95,11 @@ class Drafting:
             laws.append(scores.softmax(-1))
         self.fed = levels
         q = torch.stack([*laws, laws[-1]], 1) if self.kind == "sampled" else None  # the leaf's row is never read
-        return column_chain(torch.stack(tokens, 1), self.kind, q)
+        draft = chain(torch.stack(tokens, 1), self.kind, q)
+        if len(state.ids) > 1:  # a row that is nearly full drafts as it would alone
+            rooms = torch.tensor(state.limits, device=draft.depth.device) - state.emitted - 1
+            draft.valid = draft.depth <= rooms.clamp(min=0)[:, None]
+        return draft
 
     def _logits(self, state: State, newest: Tensor) -> Tensor:
         """[B, K, V] after the newest column [B, K]; rows that are done get anything."""

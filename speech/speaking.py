@@ -44,6 +44,11 @@ class Speaking(CausalTarget):
         return MAX_NEW_TOKENS if self.processor is None else int(LONGEST_S * self.processor.frames_per_second)
 
     @property
+    def codes_alone(self) -> bool:
+        """Whether codes are all that comes of an answer, since no codec came with the model."""
+        return self.processor is None
+
+    @property
     def speaker(self) -> LlamaForCausalLM:
         """The Llama that writes the codes."""
         raise NotImplementedError
@@ -66,7 +71,7 @@ class Speaking(CausalTarget):
 
     def sounding(self, inputs: dict[str, Any], row: int) -> Chunks | None:
         """See `CausalTarget.sounding`."""
-        if self.processor is None or any(name not in inputs for name in self.pictures):
+        if self.codes_alone or any(name not in inputs for name in self.pictures):
             return None
         return Chunks(self.codes, partial(self.complete, *_asked(inputs, row)), self.processor.audio)
 
@@ -92,7 +97,7 @@ class Speaking(CausalTarget):
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
         """The sound of a row, if there is a codec to make it; None if it emitted no code."""
-        if self.processor is None or any(name not in inputs for name in self.pictures):
+        if self.codes_alone or any(name not in inputs for name in self.pictures):
             return {}
         first = self.codes(ids)
         return {"audio": self.processor.audio(self.complete(*_asked(inputs, row), first)) if first else None}

@@ -98,7 +98,7 @@ def own_weights(model: LlamaForCausalLM) -> dict[str, Tensor]:
     return {name: weight for name, weight in model.state_dict().items() if name.startswith((*mine, "lm_head."))}
 
 
-def upper_layers(count: int, share: float = 0.25) -> list[int]:
-    """The layers of the target's upper `share`, at least one (the paper takes 6 of 24)."""
-    taken = max(1, round(count * share))
+def upper_layers(count: int) -> list[int]:
+    """The layers of the target's upper quarter, at least one (the paper takes 6 of 24)."""
+    taken = max(1, round(count / 4))
     return list(range(count - taken, count))

@@ -15,6 +15,7 @@ from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import InputError, described
 from mmspec.sampling import Sampler
+from mmspec.speech.placing import place_codec
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.text import START
@@ -52,6 +53,7 @@ class ValleTarget(Speaking):
             if not isinstance(processor, SpeechProcessor):
                 raise InputError(f"{type(processor).__name__} has no codec: pass a SpeechProcessor")
             processor.check(self.model.config.codebooks, self.model.config.codebook_size)
+            place_codec(processor.codec, self.model)
         super().adopt(processor)
 
     @property

@@ -154,7 +154,7 @@ class Searching(Guessing):
             pending = state.pending[:, None, None]  # what stands between is known only once the path is
             token, scores = choice.drawn(logits[:, level, None], state.emitted, level, own.candidates, pending, levels)
             law = scores[:, 0].log_softmax(-1)
-            if choice.kind == "coupled" and not choice.sampler.greedy:
+            if choice.races:
                 law = law + choice.sampler.noise_ahead(state.emitted, level + 1, law.shape[-1])[:, level]
             tokens.append(token[:, 0])
             confidence.append(law.gather(1, token[:, 0]))

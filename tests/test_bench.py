@@ -31,12 +31,15 @@ from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plot import plot, require_matplotlib, save_figure
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
+from mmspec.benchmarks.report import SpeedReport
 from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
 from mmspec.compare import compare
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
 from mmspec.targets import CausalTarget
+from mmspec.training.course import Course
+from mmspec.training.data import open_data
 
 SETTINGS = {"model": "m", "seed": 0}
 
@@ -603,6 +606,7 @@ def test_questions_of_one_s_own_are_measured(model: Path, speaker: Path, tmp_pat
     assert summary["gauges"][0]["image_share"] is summary["gauges"][0]["closed_share"] is None
     assert 0 < summary["gauges"][0]["top"] <= 1
     assert "suffix" in text
+    assert "The questions are the last 3 of the data. A training on it holds out the last 16" in text
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
     with pytest.raises(InputError, match="holds a run with asked="):
         succeeded(bench(*arguments, "--out", str(tmp_path / "out"), model=model))
@@ -610,6 +614,43 @@ def test_questions_of_one_s_own_are_measured(model: Path, speaker: Path, tmp_pat
     assert "suffix" in succeeded(bench(*arguments, model=speaker))
     with pytest.raises(InputError, match="reads text alone, .* name others by --data"):
         succeeded(bench(*arguments[:-2], model=speaker))
+
+
+def test_a_run_that_asked_other_rows_of_one_s_own_data_is_not_gone_on_with(model: Path, tmp_path: Path) -> None:
+    """As one does that was begun when the first rows were asked, and not the last."""
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps({"prompt": f"Say {word}."}) + "\n" for word in "abc"))
+    out = tmp_path / "out"
+    arguments = ("--drafters", "none", "--temperature", "0", "--no-plot", "--data", str(tmp_path), "--out", str(out))
+    succeeded(bench(*arguments, model=model))  # two of three
+    told = json.loads((out / "settings.json").read_text())
+    assert told["asked"].endswith("[1:]")
+    (out / "settings.json").write_text(json.dumps(told | {"asked": told["asked"].removesuffix("[1:]")}))
+    with pytest.raises(InputError, match="holds a run with asked="):
+        succeeded(bench(*arguments, model=model))
+
+
+def test_of_questions_of_one_s_own_those_are_asked_that_training_holds_out(tmp_path: Path) -> None:
+    lines = [json.dumps({"prompt": str(number)}) for number in range(8)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    data = str(tmp_path)
+    pipe: Any = None  # of one's own data no tokens are counted
+    _, held_out = open_data(data, None, 3, 0)
+    for number, asked, warm in ((3, [held_out[index].prompt for index in range(3)], "4"), (8, [*"01234567"], "0")):
+        settings = SpeedSettings("m", ("none",), questions=number, data=data)
+        assert [question.prompt for question in speed.asked(pipe, settings)] == asked
+        assert speed.warm_question(pipe, data, number).prompt == warm
+
+
+def test_a_report_says_how_many_questions_a_training_may_have_read(two_samples: list[Sample]) -> None:
+    settings = SpeedSettings("m", ("none",), questions=Course.held_out, data="mine")
+
+    def text(**changes: Any) -> str:
+        return SpeedReport(replace(settings, **changes), 2, 2, fig.figures(two_samples), [], {}).text()
+
+    assert text().endswith("by default, these among them.")
+    more = Course.held_out + 4
+    assert re.search(f"may have read the other 4: .* train with --held-out {more} or more", text(questions=more))
+    assert "training" not in text(data=None)
 
 
 def test_a_run_is_not_resumed_with_weights_trained_since(tmp_path: Path) -> None:
@@ -744,7 +785,7 @@ def test_memory_that_cannot_be_measured_is_told_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = {"model": str(tmp_path / "missing"), "drafter": "none", "acceptance": "exact", "threads": 0}
-    request |= {"dtype": None, "device": None, "compile": False, "shape": None, "data": None}
+    request |= {"dtype": None, "device": None, "compile": False, "shape": None, "data": None, "questions": 1}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
     with pytest.raises(SystemExit, match="there is no such folder"):
         memory.main()

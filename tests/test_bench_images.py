@@ -30,7 +30,17 @@ from mmspec.benchmarks.drawing import laws, measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, eyes, marks
-from mmspec.benchmarks.drawing.run import AGAIN, Drawing, ImageSettings, StockJanus, curve_rows, fitted, methods
+from mmspec.benchmarks.drawing.run import (
+    AGAIN,
+    Drawing,
+    ImageSettings,
+    StockJanus,
+    captions_size,
+    curve_rows,
+    fitted,
+    methods,
+    run_batch,
+)
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import bundled
@@ -415,6 +425,18 @@ def test_a_run_measures_and_goes_on_where_it_stopped(folder: Path, tmp_path: Pat
     other = bench(*asked[:-2], "--out", out, "--captions", 5)
     assert isinstance(other.exception, mmspec.Error)
     assert "choose another folder" in str(other.exception)
+
+
+def test_a_compiled_model_is_timed_with_captions(
+    pipe: mmspec.Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are no model inputs: what a batch's cache has to hold is asked of the processor."""
+    monkeypatch.setattr(type(pipe.target), "compiled", True)
+    speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=2, repeats=1)
+    samples = run_batch(pipe, fitted(pipe, ImageSettings(speed)), 2, tmp_path)
+    assert [len(sample.runs["none"].tokens) for sample in samples] == [2 * LENGTH] * 2
+    short, long = "a red circle", "two blue stars on gray"
+    assert captions_size(pipe, [short, long]) == captions_size(pipe, [long]) > captions_size(pipe, [short])
 
 
 def test_bench_of_an_image_model_is_that_of_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

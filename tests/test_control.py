@@ -246,6 +246,18 @@ def test_a_tree_that_is_cut_short_and_still_has_all_its_nodes_tells_its_cost_and
         assert memory.rates.known
 
 
+def test_rounds_without_room_for_a_draft_do_not_tell_what_one_without_costs() -> None:
+    """CSM begins a frame in such a round, by a pass of the backbone that no draft can save."""
+    control = Auto(CHAINS)
+    plan = control.begin(1, GREEDY, Exact())
+    for room, seconds in ((3, 1.0), (0, 9.0)) * 8:
+        plan.choose(room)
+        plan.learn(SimpleNamespace(size=1), path_of(0), Round([[0]], [0], verify_s=seconds))
+    (memory,) = control.memories.values()
+    assert memory.costs.plays(NO_DRAFT) == 8
+    assert memory.costs.predict([NO_DRAFT]) == pytest.approx([1.0])
+
+
 def test_drafts_fit_into_what_is_left_of_the_budget() -> None:
     world, plan = World(flat(0.9), step=0.01), plan_for(CHAINS)
     world.play(plan, 100)

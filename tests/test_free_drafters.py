@@ -759,7 +759,7 @@ def test_a_small_vlm_that_does_not_fit_is_refused() -> None:
         SmallVLM(toys.llama()).bind(target)
     small = seeing(7)
     small.config.text_config.max_position_embeddings = 8
-    with pytest.raises(InputError, match="the small VLM's context is 8"):
+    with pytest.raises(InputError, match="the drafter's context is 8"):
         toys.answer(target, SmallVLM(small), test_equality.inputs_for(target, 17))
 
 

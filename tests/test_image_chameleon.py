@@ -280,6 +280,7 @@ def test_without_a_picture_decoder_codes_are_drawn_and_a_warning_is_given(
     with caplog.at_level(logging.WARNING):
         pipe = mmspec.load(saved(tmp_path / "model", decoder=False), drafter="none")
     assert "no picture decoder" in caplog.text
+    assert pipe.target.codes_alone  # so `mmspec generate --out` and `mmspec bench images` refuse it
     out = pipe(prompt="a red circle")
     assert len(out.token_ids) == SIDE**2 + 1
     assert out.image is None

@@ -201,6 +201,30 @@ def test_a_window_survives_rounds_that_it_did_not_draft() -> None:
         assert p_value(got.rows, SAMPLINGS["plain"]) > FALSE_ALARM
 
 
+def test_a_first_guess_copies_what_its_neighbour_was_drawn_again_to() -> None:
+    """Not what stood there before, or nothing: places that were looked at are the neighbours of those that are new."""
+    copies: list[bool] = []
+
+    class Watched(SJD):
+        def begin(self, state: State, sampler: Sampler, kind: Any) -> Any:
+            window = super().begin(state, sampler, kind)
+            observe = window.observe
+
+            def observed(state: State, *done: Any) -> None:
+                observe(state, *done)
+                for ids, held, known in zip(state.ids, window.guesses.tokens, window.past.known.tolist(), strict=True):
+                    tokens = [*ids[2:], *held.tolist()]
+                    new = [place for place in range(known + 1, BUDGET) if place % 2]  # in the second of two columns
+                    copies.extend(tokens[place] == tokens[min(place - 1, known)] for place in new)
+
+            window.observe = observed  # type: ignore[method-assign]
+            return window
+
+    draw(Watched(3, "repeat-left"), Ratio(), SAMPLINGS["plain"], {"input_ids": PROMPTS["input_ids"][:500]})
+    assert len(copies) > 100
+    assert all(copies)
+
+
 def test_a_proactive_tree_has_siblings_on_its_first_levels_and_then_a_chain() -> None:
     parents, level, rank = pac.branches(2, 3, 4)
     assert parents == [-1, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 13]

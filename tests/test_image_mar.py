@@ -175,6 +175,18 @@ def test_a_budget_ends_a_picture_early_and_drafts_end_with_it(made: Mar) -> None
         assert (part.values != 0).any(-1).sum(-1).tolist() == [7, 7]
 
 
+def test_rows_of_a_batch_are_those_of_single_calls(made: Mar) -> None:
+    """Also where they are out of step: a row leaves its last group to the target, whatever room slower rows have."""
+    target, drafter, apart = MarTarget(made), MarDrafter(tiny_mar.near(made, 0.02), 3, alone=0.0), False
+    for seed in (4, 14, 24):
+        together, rounds = tiny_mar.draw(target, drafter, Conditioned(), 4, seed=seed)
+        apart |= any(len({len(places) for places in done.tokens}) > 1 for done in rounds)
+        for row in range(4):
+            alone, _ = tiny_mar.draw(target, drafter, Conditioned(), 1, seed=seed + row, first=row)
+            assert torch.allclose(alone.values[0], together.values[row], atol=1e-9)
+    assert apart
+
+
 def test_the_target_takes_the_first_steps_alone(made: Mar) -> None:
     rounds = tiny_mar.draw(MarTarget(made), MarDrafter(made, 2, alone=0.4), Conditioned(), 2)[1]
     assert [done.drafted[0] for done in rounds[1:4]] == [0, 0, 0]

@@ -28,7 +28,7 @@ from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
-from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech, script
+from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech, script, sentence_size
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
@@ -132,6 +132,16 @@ def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path, monkey
     assert 0 < report.certainty[1.0] < 1
     assert report.figures[0].speedup == 1
     assert "our AR loop alone" in report.text()
+
+
+def test_a_compiled_model_is_timed_with_sentences(pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are no model inputs: what a reply's cache has to hold is asked of the processor."""
+    monkeypatch.setattr(type(pipe.target), "compiled", True)
+    speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=1, max_new_tokens=7, min_tokens=2, repeats=1)
+    ((sample, _),) = run_speech(pipe, SpeechSettings(speed), tmp_path)
+    assert set(sample.runs) == {"none", "hf"}
+    (said,) = script(pipe, SpeechSettings(speed))
+    assert sentence_size(pipe, said) < sentence_size(pipe, replace(said, text=f"{said.text} {said.text}"))
 
 
 def test_without_a_listener_the_table_says_so(tmp_path: Path) -> None:

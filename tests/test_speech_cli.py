@@ -1,15 +1,19 @@
 """Speech on the command line: a sentence becomes a WAV file, mistakes end in one line."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import test_speech_llasa
 import tiny
 import tiny_speech
 from commands import generate
 
 import mmspec
-from mmspec.errors import InputError, UnknownNameError
+from mmspec.errors import InputError, UnknownNameError, UnsupportedError
 from mmspec.speech.audio import read_audio
+from mmspec.speech.valle_target import ValleTarget
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +73,38 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_said(
         done = generate("one", "--model", model, "--out", tmp_path / file)
         assert isinstance(done.exception, InputError)
         assert message in str(done.exception)
+
+
+def test_a_model_without_a_codec_is_told_before_anything_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"
+    test_speech_llasa.model().save_pretrained(bare)
+    test_speech_llasa.tokenizer().save_pretrained(bare)
+    told = ("two red circles", "--model", bare, "--max-new-tokens", 4)
+    assert len(json.loads(generate(*told, "--json").stdout)["token_ids"]) == 4
+    monkeypatch.setattr(mmspec.Pipeline, "stream", None)
+    done = generate(*told, "--out", tmp_path / "speech.wav")
+    assert isinstance(done.exception, UnsupportedError)
+    assert "no sound is made here of the codes of this LlamaForCausalLM" in str(done.exception)
+    assert "put --json in the place of --out" in str(done.exception)
+
+
+def test_an_answer_without_sound_costs_nothing_but_its_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product_of = ValleTarget.product_of
+
+    def silent(target: Any, inputs: Any, row: int, ids: list[int]) -> Any:
+        return {"audio": None} if row == 0 else product_of(target, inputs, row, ids)
+
+    monkeypatch.setattr(ValleTarget, "product_of", silent)
+    told = ("two red circles", "--model", folder, "--max-new-tokens", 12, "--out", tmp_path / "speech.wav", "--json")
+    several = generate(*told, "--n", 2)
+    assert several.exit_code == 2
+    assert len(json.loads(several.stdout)) == 2
+    assert "speech-1.wav: nothing is written, since the answer has no picture and no sound" in several.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["speech-2.wav"]
+    compared = generate(*told, "--compare")
+    assert compared.exit_code == 2
+    assert json.loads(compared.stdout)["agree"] is True

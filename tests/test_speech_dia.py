@@ -176,6 +176,17 @@ def test_a_folder_of_a_smaller_model_drafts(model: Any, processor: Processor, tm
     json.dumps(out.as_dict())
 
 
+def test_the_codec_goes_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no card here, so the model says that it lies on the meta device."""
+    made = dia()
+    monkeypatch.setattr(type(made), "device", torch.device("meta"))
+    target = Dia(made)
+    assert target.codes_alone
+    target.adopt(Processor())
+    assert target.codec.device.type == "meta"
+    assert not target.codes_alone
+
+
 def test_mistakes_are_told(model: Any, processor: Processor) -> None:
     pipe = pipeline(model, processor)
     with pytest.raises(InputError, match="too few for a delay pattern"):

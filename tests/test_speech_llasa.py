@@ -21,6 +21,7 @@ from mmspec.loading import find_family
 from mmspec.sampling import Sampling
 from mmspec.speech.llasa import SPEECH, SPEECH_END, TEXT, TEXT_END, VOCABULARY, Llasa, LlasaProcessor
 from mmspec.speech.pcg import PCG
+from mmspec.speech.placing import place_codec
 from mmspec.speech.ssd import SSD, shortened
 from mmspec.speech.text import code_token
 
@@ -152,6 +153,31 @@ def test_without_a_codec_there_are_codes_and_a_warning(caplog: pytest.LogCapture
     assert len(out.token_ids) == 8
     codec().save_pretrained(tmp_path / "codec")
     assert mmspec.load(tmp_path, drafter="none")(prompt="two red circles", max_new_tokens=8).audio is not None
+
+
+def test_the_codec_goes_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no card here, so the model says that it lies on the meta device."""
+    model().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    codec().save_pretrained(tmp_path / "codec")
+    made = LlamaForCausalLM.from_pretrained(str(tmp_path))
+    monkeypatch.setattr(LlamaForCausalLM, "device", torch.device("meta"))
+    assert mmspec.load(made, "none").processor.codec.device.type == "meta"
+
+
+def test_a_codec_that_does_not_fit_beside_its_model_stays_on_the_cpu_and_a_warning_is_given(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    places: list[str] = []
+
+    def move(place: Any) -> None:
+        places.append(str(place))
+        if len(places) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    place_codec(SimpleNamespace(to=move), SimpleNamespace(device=torch.device("cuda:0")))
+    assert places == ["cuda:0", "cpu"]
+    assert "cuda:0 has too little free memory for the codec" in caplog.text
 
 
 def test_without_a_codec_an_utterance_is_cut_after_as_many_seconds_as_with_one(pipe: Any) -> None:

@@ -155,6 +155,13 @@ def test_a_folder_gives_back_what_was_saved(folder: Path) -> None:
     assert torch.equal(saved(ids).logits, read.target.model(ids).logits)
 
 
+def test_the_codec_of_a_folder_goes_where_the_model_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no card here, so the model says that it lies on the meta device."""
+    model = Valle.from_pretrained(str(folder))
+    monkeypatch.setattr(Valle, "device", torch.device("meta"))
+    assert mmspec.load(model, "none").processor.codec.device.type == "meta"
+
+
 def test_generate_speaks_in_one_call(folder: Path, tmp_path: Path) -> None:
     out = mmspec.generate(prompt="two red circles", model=str(folder), voice="high", max_new_tokens=24)
     assert out.audio.seconds > 1

@@ -80,7 +80,7 @@ def without_vae(made: Mar) -> Mar:
 def draw(
     target: MarTarget, drafter: Any, rule: Any, rows: int = 2, budget: int = GRID * GRID, **options: Any
 ) -> tuple[Canvas, list[Round]]:
-    """Run the loop to its end on classes 0, 1, ...; returns the canvas and the rounds."""
+    """Run the loop to its end on classes `first` (0), `first` + 1, ...; returns the canvas and the rounds."""
     kept: list[Canvas] = []
 
     class Keeping(MarTarget):
@@ -91,8 +91,9 @@ def draw(
     keeping = Keeping(target.model)
     drafter.bind(keeping)
     guidance = options.pop("guidance", 1.0)
+    first = options.pop("first", 0)
     sampler = ContinuousSampler(Sampling(**{"temperature": 1.0, **options}), rows, torch.device("cpu"))
-    ids = torch.arange(rows)[:, None] % target.model.config.classes
+    ids = torch.arange(first, first + rows)[:, None] % target.model.config.classes
     inputs = {"input_ids": ids, "guidance": guidance, "max_new_tokens": budget}
     stop = CanvasStop(budget)
     rounds = list(decode(keeping, drafter, rule, inputs, sampler, stop))

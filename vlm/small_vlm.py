@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 from mmspec.contract import Kind, Needs, State
 from mmspec.drafters.independent import Independent, Writing
-from mmspec.errors import InputError, MismatchError, one_line
+from mmspec.errors import MismatchError, one_line
 from mmspec.loading import build_target, find_family
 from mmspec.sampling import Sampler
 
@@ -52,12 +52,7 @@ class SmallVLM(Independent):
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
         texts = [self.known(torch.tensor(ids[:-1])).tolist() for ids in state.ids]
-        width = max(map(len, texts))
-        if width >= self.decoder.max_length:
-            raise InputError(
-                f"the prompt has {width} tokens, the small VLM's context is {self.decoder.max_length}: shorten it, or "
-                "use another drafter"
-            )
+        self.check_room(max(map(len, texts)))
         inputs = dict(state.prompt_inputs)
         if self.shares_vision and state.prompt_features is not None:
             inputs["features"] = state.prompt_features

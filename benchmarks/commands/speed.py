@@ -101,12 +101,12 @@ def speed(
         raise InputError("--style belongs to a task: add --task chartqa")
     from mmspec.benchmarks.memory import draft_weights, peaks
     from mmspec.benchmarks.plot import require_matplotlib
+    from mmspec.benchmarks.questions import own_questions
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import keep, speed_report
     from mmspec.benchmarks.speed import SpeedSettings, run_speed
     from mmspec.benchmarks.weights import weights_of
     from mmspec.loading import modality_of
-    from mmspec.training.data import written_data
 
     settings = SpeedSettings(
         model=model,
@@ -133,8 +133,8 @@ def speed(
         return
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
     if settings.data is not None:
-        own = written_data(settings.data)
-        settings, told["asked"] = replace(settings, questions=min(questions, len(own))), own.name
+        own = own_questions(settings.data, questions)
+        settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
     elif modality != "vlm":
         raise InputError(f"{model} reads text alone, and the usual questions are about pictures: name others by --data")
     load = partial(loaded, settings, "none")

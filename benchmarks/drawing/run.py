@@ -24,7 +24,7 @@ from mmspec.benchmarks.lines import line_count
 from mmspec.benchmarks.methods import Method
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
-from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
@@ -200,12 +200,12 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     for text in settings.speed.drafters:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
-    length = pipe.target.layout.length
-    if not pipe.target.product_of({}, 0, [0] * length):
+    if pipe.target.codes_alone:
         raise UnsupportedError(
             f"no picture is made here of the codes of this {type(pipe.target.model).__name__}: its picture decoder is "
             "missing, or belongs to another library, and nothing can be judged without pictures"
         )
+    length = pipe.target.layout.length
     return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
 
 
@@ -240,7 +240,13 @@ def run_batch(
         lambda pipe: make(pipe, settings),
         warm=lambda: cast("Any", groups[0]),
         prepare=lambda _, asked: asked,
+        size=captions_size,
     )
+
+
+def captions_size(pipe: Pipeline, captions: list[str]) -> int:
+    """How many tokens the prompts of a batch have, those that fill up the shorter ones included."""
+    return prompt_size(pipe, pipe.prepare(None, captions))
 
 
 def clocked(settings: ImageSettings, count: int) -> list[str]:

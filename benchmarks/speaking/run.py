@@ -20,7 +20,7 @@ from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
-from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError
 from mmspec.registry import resolve
@@ -164,9 +164,15 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
         warm=lambda: cast("Any", Sentence(WARM_UP, said[0].voice, WARM_UP, None)),
         note=lambda sample: {"marks": marks(sounds, said[sample.question], sample, judge, voice)},
         prepare=lambda _, sentence: sentence,
+        size=sentence_size,
     )
     found = [(sample_of(record), record["marks"]) for record in store.load()]
     return sorted(found, key=lambda each: (each[0].question, each[0].temperature, each[0].repeat))
+
+
+def sentence_size(pipe: Pipeline, sentence: Sentence) -> int:
+    """How many tokens the prompt of a sentence has."""
+    return prompt_size(pipe, pipe.prepare(None, sentence.text, sentence.voice))
 
 
 def requests(said: list[Sentence], settings: SpeedSettings, temperature: float, most: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
 from mmspec.image_ar.pretrain.world import learnt_words
 from mmspec.safe_files import read_json
-from mmspec.training.command import check_counts, parsed, target_parser
+from mmspec.training.command import check_counts, parsed, run_settings, target_parser
 from mmspec.training.folders import claim, made_once
 from mmspec.training.loop import made_anew, stage_arguments
 
@@ -94,10 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=TARGET["layers"], help="of the target's encoder, and its decoder")
     least = partial(check_counts, critic_steps=1, picture_steps=1, steps=1, drafter_steps=1, batch=1, layers=1)
     options = parsed(parser, arguments, least)
-    kept = ("start", "critic_steps", "picture_steps", "steps", "drafter_steps", "batch", "layers", "seed")
     replaceable(options.out)
     start = None if options.start is None else read_start(options.start)
-    claim(options.run, {name: getattr(options, name) for name in kept})
+    claim(options.run, run_settings(options))
     set_seed(options.seed)
     target, drafter, tokenizer, noise = train(options.run, options, start)
     export(target, drafter, tokenizer, noise, options.out, options.run, options.start)

@@ -25,7 +25,7 @@ from mmspec.image_ar.pretrain.sharpen import Sharpener
 from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words
 from mmspec.image_ar.reader import Reader
 from mmspec.safe_files import read_json, whole, write_whole
-from mmspec.training.command import check_counts, parsed, target_parser
+from mmspec.training.command import check_counts, parsed, run_settings, target_parser
 from mmspec.training.folders import claim, made_once
 from mmspec.training.growth import deepened, quiet
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, made_anew, stage_arguments
@@ -172,13 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         width=32,
     )
     options = parsed(parser, arguments, least)
-    kept = (
-        "start", "picture_steps", "picture_batch", "critic_steps", "sharp_steps", "steps", "deep_steps", "even_steps",
-        "batch", "shallow", "layers", "width", "seed",
-    )  # fmt: skip
     replaceable(options.out)
     start = None if options.start is None else read_start(options.start)
-    claim(options.run, {name: getattr(options, name) for name in kept})
+    claim(options.run, run_settings(options))
     set_seed(options.seed)
     painter, processor = train(options.run, options, start)
     export(painter, processor, options.out, options.run, options.start)

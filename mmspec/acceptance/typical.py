@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec.contract import Accepted, Draft, Kind
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
-from mmspec.tree import follow, path_to
+from mmspec.tree import follow, path_to, wholly
 
 
 class Typical:
@@ -44,12 +44,8 @@ class Typical:
         rows = torch.arange(len(above), device=above.device)
         likely = p[rows[:, None], above, draft.tokens]  # [B, N], of every node under its parent's law
         passes = likely > enough.gather(1, above)
-        if draft.valid is not None:
-            passes &= draft.valid
-        passes[:, 0] = True
         likely[:, 0] = 1.0
-        kept = ~(draft.ancestors & ~passes[:, None, :]).any(-1)
-        depth = torch.where(kept, draft.depth, -1)
+        depth = torch.where(wholly(draft, passes), draft.depth, -1)
         logs = likely.clamp(min=torch.finfo(p.dtype).tiny).log()
         total = (draft.ancestors.to(logs.dtype) * logs[:, None, :]).sum(-1)
         last = torch.where(depth == depth.amax(-1, keepdim=True), total, -torch.inf).argmax(-1)

@@ -109,15 +109,19 @@ class Independent:
         """What it reads of a prompt."""
         return words(ids, self.placeholders)
 
+    def check_room(self, width: int, counted: str = "tokens") -> None:
+        """Raise InputError unless something can follow a prompt of that many tokens, which messages call `counted`."""
+        if width >= self.decoder.max_length:
+            raise InputError(
+                f"the prompt has {width} {counted}, the drafter's context is {self.decoder.max_length}: shorten it, or "
+                "use another drafter"
+            )
+
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts without their image slots; the pending tokens wait for the first proposal."""
         texts = [self.heard(ids[:-1]) or ids[-2:-1] for ids in state.ids]
         width = max(map(len, texts))
-        if width >= self.decoder.max_length:
-            raise InputError(
-                f"the prompt has {width} text tokens, the drafter's context is {self.decoder.max_length}: "
-                "shorten it, or use another drafter"
-            )
+        self.check_room(width, "text tokens")
         device = self.decoder.device
         ids = torch.tensor([text + text[-1:] * (width - len(text)) for text in texts], device=device)
         cache, _ = self.decoder.read([{"input_ids": self.known(ids)}], [len(text) for text in texts])

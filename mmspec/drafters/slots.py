@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmspec.cache import Past, RowCache
 from mmspec.contract import Accepted, Draft, State
+from mmspec.tree import chain
 
 if TYPE_CHECKING:
     from mmspec.drafters.growing import Above
@@ -123,11 +124,10 @@ def following(tokens: Tensor, path: Tensor, count: Tensor, pending: Tensor) -> T
 
 def causal(forward: Forward, past: Past, tokens: Tensor, features: Tensor) -> Tensor:
     """[B, M, H] the output at slots [B, M] that stand behind the true ones, one after the other."""
-    batch, width = tokens.shape
-    depth = torch.arange(width, device=tokens.device).expand(batch, width)
-    seen = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril().expand(batch, width, width)
-    positions = past.positions() + past.shift + depth
-    return forward(tokens, features, positions, past.mask(seen, depth, features.dtype), past.hf)
+    steps = chain(tokens)
+    positions = past.positions() + past.shift + steps.depth
+    mask = past.mask(steps.ancestors, steps.depth, features.dtype)
+    return forward(tokens, features, positions, mask, past.hf)
 
 
 def beyond(past: Past, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from mmspec.cache import additive
+
 NAME = "packed_bins"
 
 
@@ -90,7 +92,7 @@ def bin_mask(segments: Tensor, prefix: int, positions: Tensor | None = None, win
         asking = positions.flatten(0, 1)
         before = torch.arange(prefix, device=flat.device).expand(len(flat), -1)
         seen &= asking[:, :, None] - torch.cat([before, asking], 1)[:, None, :] < window
-    return torch.zeros_like(seen, dtype=torch.float32).masked_fill_(~seen, torch.finfo(torch.float32).min)[:, None]
+    return additive(seen, torch.float32)[:, None]
 
 
 AttentionInterface.register(NAME, packed_attention)
