@@ -1,8 +1,8 @@
 """Which questions are asked: held-out pictures of the miniworld, the same list on every machine, or one's own.
 
 The seed below is used for no training data. Speed is measured on long answers, one question per picture; accuracy on
-every form of question that has a value to judge. Of one's own data the last questions are asked: training reads from
-the first one on, and holds out the last ones.
+every form of question that has a value to judge. Of one's own data the last questions are asked: training holds out the
+last ones.
 """
 
 from __future__ import annotations
@@ -89,15 +89,18 @@ def own_questions(data: str, number: int) -> Slice:
     return Slice(own, max(0, len(own) - number), len(own))
 
 
-def told_of_own(number: int) -> str:
-    """What a report says of the last `number` questions of one's own data: how many a training may have read."""
+def told_of_own(number: int, length: int) -> str:
+    """What a report says of the last `number` of the `length` questions of one's own data: how many a training may have
+    read."""
     kept = Course.held_out
     told = f"The questions are the last {number} of the data. A training on it holds out the last {kept} by default"
     if number <= kept:
         return f"{told}, these among them."
+    # what holds out all of them has nothing to train on
+    apart = f"train with --held-out {number} or more, or " if number < length else ""
     return (
         f"{told}, and may have read the other {number - kept}: to measure on questions that training has not read, "
-        f"train with --held-out {number} or more, or give bench other data."
+        f"{apart}give bench other data."
     )
 
 

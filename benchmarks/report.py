@@ -19,6 +19,7 @@ from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.safe_files import write_whole
+from mmspec.training.data import written_data
 
 
 @dataclass
@@ -26,7 +27,7 @@ class SpeedReport:
     """What a speed run says. samples: how many were taken, kept: how many had a reply that is long enough.
 
     peaks: method -> peak bytes, see `mmspec.benchmarks.memory`. weights: method -> bytes of its drafter's own network.
-    shared: whether workers shared a machine, so that timings are no speeds.
+    shared: whether workers shared a machine, so that timings are no speeds. own: how many questions one's own data has.
     """
 
     settings: SpeedSettings
@@ -37,6 +38,7 @@ class SpeedReport:
     peaks: dict[str, int]
     shared: bool = False
     weights: dict[str, int] = field(default_factory=dict)
+    own: int = 0
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -61,7 +63,7 @@ class SpeedReport:
         sizes = ", ".join(f"{name} {size / 2**20:.2f} MB" for name, size in self.weights.items())
         notes = [f"own weights of the drafters: {sizes}"] if sizes else []
         notes += [SHARED] if self.shared else []
-        notes += [told_of_own(self.settings.questions)] if self.settings.data is not None else []
+        notes += [told_of_own(self.settings.questions, self.own)] if self.settings.data is not None else []
         return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges), *notes])
 
     def draw(self, path: Path) -> None:
@@ -90,6 +92,7 @@ def speed_report(
         peaks,
         shared,
         weights or {},
+        0 if settings.data is None else len(written_data(settings.data)),
     )
 
 

@@ -21,7 +21,6 @@ from mmspec.demos.knobs import Knob, check_rule
 from mmspec.demos.race import Race
 from mmspec.demos.studio import LONGEST_PROMPT, Studio, check
 from mmspec.demos.trace import Trace, follow
-from mmspec.errors import UnsupportedError
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
@@ -124,12 +123,6 @@ class Easel(Studio):
         """What reads pictures, if there is one for the model."""
         return cast("Any", resolve("judges", "reader", "image")).find(self.plain.folder)
 
-    @cached_property
-    def paints(self) -> bool:
-        """Whether there is a decoder that makes a picture of codes."""
-        target = self.plain.target
-        return bool(target.product_of({}, 0, [0] * target.layout.length))
-
     def kept(self, race: PictureRace) -> tuple[int, int, int] | None:
         """See `PictureRace`; only of the examples is it known what they state."""
         asked = next((one for one in self.asked if one.prompt == race.caption), None)
@@ -141,10 +134,7 @@ class Easel(Studio):
 
     def draw(self, wish: Wish) -> Iterator[PictureRace]:
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
-        if not self.paints:
-            raise UnsupportedError(
-                f"no picture is made here of the codes of {self.model}: its picture decoder is missing"
-            )
+        self.plain.target.check_decoder()
         slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width

@@ -20,7 +20,7 @@ from mmspec.errors import InputError
 from mmspec.image_ar.guesses import RANDOM, Places, check_init, layout_for
 from mmspec.image_ar.layout import UNKNOWN, Layout
 from mmspec.sampling import Sampler
-from mmspec.tree import chain
+from mmspec.tree import chain, within_room
 
 AGAIN, FIRST, REST, COINS, SIBLINGS = range(5)
 """What a drafter's noise is for; each use has counters of its own."""
@@ -140,9 +140,7 @@ class Window:
         if self.guesses.q is not None:
             q = torch.nn.functional.pad(self.guesses.q[:, :size], (0, 0, 0, 1))
         self.drafted = chain(tokens, self.kind, q)
-        if len(state.ids) > 1:  # a row that is nearly full drafts as it would alone
-            rooms = torch.tensor(state.limits, device=tokens.device) - state.emitted - 1
-            self.drafted.valid = self.drafted.depth <= rooms.clamp(min=0)[:, None]
+        self.drafted.valid = within_room(self.drafted, state)
         return self.drafted
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:

@@ -25,7 +25,7 @@ from mmspec.contract import Drafter, Rule, Shape, forget
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
-from mmspec.errors import InputError, OutOfMemoryError, shorten, unknown_name
+from mmspec.errors import InputError, out_of_memory, shorten, unknown_name
 from mmspec.loading import adopt_target, check_names, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
     Options,
@@ -371,12 +371,12 @@ def _pipelines(model: str | os.PathLike[str], compile: bool | None, written: Any
 def _with_room(make: Callable[[], T]) -> T:
     """What is made; where memory is too short, after letting go of the models that stay for `generate`.
 
-    Raises: OutOfMemoryError: it is too short without them, too.
+    Raises: OutOfMemoryError, ours or torch's: it is too short without them, too.
     """
     try:
         return make()
-    except OutOfMemoryError:
-        if not _pipelines.cache_info().currsize:
+    except RuntimeError as error:  # torch's own, too: of a drafter, or of what decodes codes
+        if not out_of_memory(error) or not _pipelines.cache_info().currsize:
             raise
     # Out here, for in there the error would keep what was made so far.
     _pipelines.cache_clear()

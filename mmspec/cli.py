@@ -288,12 +288,11 @@ def _check_out(out: Path, product: str) -> None:
 
 
 def _check_decoder(target: Any) -> None:
-    """Raise UnsupportedError for a model of whose codes nothing is made here: who wants a file would wait in vain."""
-    if target.codes_alone:
-        raise UnsupportedError(
-            f"no {target.makes} is made here of the codes of this {type(target.model).__name__}: what decodes them is "
-            "missing, or belongs to another library. For the codes themselves put --json in the place of --out"
-        )
+    """See `CausalTarget.check_decoder`: who wants a file would wait in vain."""
+    try:
+        target.check_decoder()
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}. For the codes themselves put --json in the place of --out") from error
 
 
 def _write(answer: Generation, out: Path | None) -> bool:

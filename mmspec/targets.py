@@ -94,6 +94,14 @@ class CausalTarget:
         missing, or belongs to another library."""
         return False
 
+    def check_decoder(self) -> None:
+        """Raise UnsupportedError for a model whose answers are codes alone."""
+        if self.codes_alone:
+            raise UnsupportedError(
+                f"no {self.makes} is made here of the codes of this {type(self.model).__name__}: what decodes them is "
+                "missing, or belongs to another library"
+            )
+
     @property
     def embed(self) -> nn.Module:
         """Input embeddings: [..] ids -> [.., H]. A module, because some families scale inside it."""

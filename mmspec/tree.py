@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, State
 
 
 def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draft:
@@ -13,6 +13,15 @@ def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draf
     depth = torch.arange(size, device=tokens.device).expand(batch, size)
     above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
     return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above, _levels=size - 1)
+
+
+def within_room(draft: Draft, state: State) -> Tensor | None:
+    """[B, N] bool, what is `valid` of a draft without padding: a row of a batch that is nearly full drafts as it would
+    alone. None, all of it, of a row that is alone: `State.levels` knows its room."""
+    if len(state.ids) == 1:
+        return None
+    rooms = torch.tensor(state.limits, device=draft.depth.device) - state.emitted - 1
+    return draft.depth <= rooms.clamp(min=0)[:, None]
 
 
 def follow(draft: Draft, choice: Tensor) -> Accepted:

@@ -21,7 +21,7 @@ from mmspec.noise import DRAFT, TARGET
 from mmspec.speech.columns import ColumnSampler
 from mmspec.speech.delayed import ColumnState, Delayed, Track, forget
 from mmspec.speech.musicgen import Musicgen
-from mmspec.tree import chain
+from mmspec.tree import chain, within_room
 
 
 class SmallMusicgen:
@@ -96,9 +96,7 @@ class Drafting:
         self.fed = levels
         q = torch.stack([*laws, laws[-1]], 1) if self.kind == "sampled" else None  # the leaf's row is never read
         draft = chain(torch.stack(tokens, 1), self.kind, q)
-        if len(state.ids) > 1:  # a row that is nearly full drafts as it would alone
-            rooms = torch.tensor(state.limits, device=draft.depth.device) - state.emitted - 1
-            draft.valid = draft.depth <= rooms.clamp(min=0)[:, None]
+        draft.valid = within_room(draft, state)
         return draft
 
     def _logits(self, state: State, newest: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ class Given(Features):
 
     def __init__(self, states: dict[int, Tensor], taps: tuple[int, ...] = (0,)) -> None:
         self.kept, self.last, self.free, self.taps = states, {}, 0, taps
+        self.device = torch.device("cpu")
 
 
 def recipe_of(method: str, **changes: Any) -> Any:

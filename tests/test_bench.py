@@ -645,11 +645,15 @@ def test_a_report_says_how_many_questions_a_training_may_have_read(two_samples: 
     settings = SpeedSettings("m", ("none",), questions=Course.held_out, data="mine")
 
     def text(**changes: Any) -> str:
-        return SpeedReport(replace(settings, **changes), 2, 2, fig.figures(two_samples), [], {}).text()
+        own = Course.held_out + 8
+        return SpeedReport(replace(settings, **changes), 2, 2, fig.figures(two_samples), [], {}, own=own).text()
 
     assert text().endswith("by default, these among them.")
     more = Course.held_out + 4
-    assert re.search(f"may have read the other 4: .* train with --held-out {more} or more", text(questions=more))
+    advice = f"train with --held-out {more} or more, or give bench other data"
+    assert re.search(f"may have read the other 4: .* {advice}", text(questions=more))
+    everything = text(questions=Course.held_out + 8)  # which no training can hold out
+    assert re.search("may have read the other 8: .* has not read, give bench other data.$", everything)
     assert "training" not in text(data=None)
 
 

@@ -16,7 +16,7 @@ from mmspec.demos.cells import CELL, COLOURS, MARKS, grid, legend
 from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, Sketches, Wish, shown
 from mmspec.demos.knobs import relaxed
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step
-from mmspec.errors import InputError, MismatchError, UnknownNameError
+from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
 from mmspec.image_ar.judge import Asked
 
 pytest.importorskip("gradio")
@@ -128,6 +128,12 @@ def test_the_drafter_that_the_model_would_take_comes_first(board: Easel) -> None
 def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> None:
     with pytest.raises(MismatchError, match="the drafter 'jacobi' makes point"):
         list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "lantern")))
+
+
+def test_a_model_of_codes_alone_is_told_before_anything_is_drawn(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board.plain.target, "codes_alone", True)
+    with pytest.raises(UnsupportedError, match="no picture is made here of the codes of this Janus"):
+        next(board.draw(Wish("a red circle", "sjd")))
 
 
 def test_lossy_rules_say_so(board: Easel) -> None:

@@ -393,6 +393,7 @@ def test_a_batch_needs_no_token_of_its_own_for_padding() -> None:
     processor.tokenizer.pad_token = None
     images, texts = zip(*asked, strict=True)
     assert [answer.token_ids for answer in pipe(images, texts, max_new_tokens=4)] == alone
+    assert processor.tokenizer.pad_token is None  # it is the caller's
 
 
 def test_a_processor_that_cannot_write_the_prompt_is_refused() -> None:

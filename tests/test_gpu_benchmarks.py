@@ -127,7 +127,7 @@ def test_a_cut_keeps_both_kinds_of_layers() -> None:
 # Synthetic acceptance
 
 
-@given(st.integers(1, 8), st.floats(0, 1))
+@given(st.integers(1, 8), st.floats(0, 1, allow_subnormal=False))
 def test_the_geometric_law_has_the_mean_that_was_asked(depth: int, share: float) -> None:
     tau = 1 + share * depth
     law = geometric(tau, depth)

@@ -69,6 +69,12 @@ def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(t
         app.studio_of(str(tmp_path / "whisper"))
 
 
+def test_a_model_without_a_codec_is_told_before_anything_is_said(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(booth.plain.target, "processor", None)
+    with pytest.raises(UnsupportedError, match="no sound is made here of the codes of this"):
+        next(booth.say(Line("one", "suffix")))
+
+
 def test_without_verification_there_is_no_tau(booth: Booth) -> None:
     race = list(booth.say(Line("one", "prompt-lookup", "unverified", temperature=0.0)))[-1]
     assert not race.invariant

@@ -498,12 +498,12 @@ def test_measured_shares_are_those_of_decoding(pipe: Any) -> None:
     """A drafter that knows nothing keeps next to none of its assumed shares."""
     inputs = pipe.prepare(None, ["what is the value?", "there are four bars"])
     made = MedusaRecipe(levels=3).drafter(MedusaRecipe(levels=3, seed=1).build(pipe.target))
-    shares = measured_shares(pipe, made, inputs, 16, 0)
+    shares = measured_shares(pipe, made, [inputs], 16, 0)
     assert len(shares) == 3
     assert all(len(row) == len(TYPICAL[0]) for row in shares)
     checked(shares)
     assert shares[0][0] < TYPICAL[0][0] / 2
-    assert shares == measured_shares(pipe, made, inputs, 16, 0)
+    assert shares == measured_shares(pipe, made, [inputs], 16, 0)
     unseen = [0.7 * PRIOR / PRIOR, *TYPICAL[0][1:]]
     assert shares[2][7] == pytest.approx(unseen[7])  # no tree of this size has such a node
 
@@ -688,7 +688,7 @@ def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monk
 
 def test_every_method_has_a_card_with_its_settings() -> None:
     for method, kind in RECIPE_OF.items():
-        card = model_card(Trained("target", "vlm", kind(), COURSE, [method], [], [], 7))
+        card = model_card(Trained("target", "vlm", kind(), COURSE, [method], [], [], 7, 2))
         assert "together" not in card
         assert "    mmspec generate picture.png QUESTION --model target --drafter FOLDER\n" in card
         assert kind.drafter_class.source.split("arXiv ")[1] in card
@@ -699,7 +699,7 @@ def test_every_method_has_a_card_with_its_settings() -> None:
 
 def test_a_card_tells_how_models_of_its_kind_are_asked() -> None:
     def card(modality: str) -> str:
-        return model_card(Trained("target", modality, RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
+        return model_card(Trained("target", modality, RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7, 2))
 
     assert "mmspec generate SENTENCE --out speech.wav --model target --drafter FOLDER" in card("speech")
     assert "mmspec generate QUESTION --model target --drafter FOLDER" in card("text")
@@ -711,7 +711,7 @@ def test_a_card_names_a_model_of_the_hub_with_its_owner(tmp_path: Path, monkeypa
     assert [shown_name(target) for target in ("smolvlm-mini", "models/mine", "/a/b")] == ["smolvlm-mini", "mine", "b"]
     name = shown_name("HuggingFaceTB/SmolVLM2-2.2B-Instruct")
     assert name == "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
-    card = model_card(Trained(name, "vlm", RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7))
+    card = model_card(Trained(name, "vlm", RECIPE_OF["eagle2"](), COURSE, ["eagle2"], [], [], 7, 2))
     assert f"\nbase_model: {name}\n" in card
     assert f"    mmspec generate picture.png QUESTION --model {name} --drafter FOLDER\n" in card
 
@@ -719,7 +719,7 @@ def test_a_card_names_a_model_of_the_hub_with_its_owner(tmp_path: Path, monkeypa
 def test_a_card_does_not_say_where_things_lay_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def card(data: str, start: str) -> str:
         course = replace(COURSE, data=data, start=start)
-        return model_card(Trained("target", "vlm", RECIPE_OF["eagle2"](), course, ["eagle2"], [], [], 7))
+        return model_card(Trained("target", "vlm", RECIPE_OF["eagle2"](), course, ["eagle2"], [], [], 7, 2))
 
     monkeypatch.chdir(tmp_path)
     here, away = card(str(tmp_path / "mine" / "asked"), "owner/name"), card("owner/name:test", "/elsewhere/heads")

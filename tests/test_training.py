@@ -74,6 +74,7 @@ class Given(Features):
     def __init__(self, features: dict[int, Tensor]) -> None:
         self.kept, self.last, self.free, self.taps = features, {}, 0, (0,)
         self.kept = {index: states[:, None] for index, states in features.items()}
+        self.device = torch.device("cpu")
 
 
 class Written:
@@ -248,7 +249,7 @@ def test_questions_that_do_not_fit_are_left_out(author: str, text_pipe: Any, tmp
     assert [record.getMessage() for record in caplog.records] == [
         f"2 of 4 prompts fill the model's context of {context} tokens: left out"
     ]
-    assert [len(batch["input_ids"]) for batch in held_out_batches(text_pipe, mixed, 2)] == [1, 1]
+    assert [len(batch["input_ids"]) for batch in held_out_batches(text_pipe, mixed, 2)[0]] == [1, 1]
     with pytest.raises(InputError, match=rf"no prompt of written fits: .* the model's context is {context}"):
         collect(text_pipe, Written(mixed[0], mixed[3]), options, tmp_path / "long", "it")
     with pytest.raises(InputError, match="no held-out prompt fits"):
@@ -468,7 +469,7 @@ def test_muon_makes_updates_orthogonal_and_keeps_tables_out() -> None:
 
 def test_tau_without_drafts_is_one(pipe: Any) -> None:
     inputs = pipe.prepare(None, ["what is the value?", "there are four bars"])
-    assert measure(pipe, NoDrafter(), inputs, 12, 0) == {"tau_t0": 1.0, "tau_t1": 1.0}
+    assert measure(pipe, NoDrafter(), [inputs], 12, 0) == {"tau_t0": 1.0, "tau_t1": 1.0}
 
 
 class Drawn:
@@ -493,7 +494,7 @@ def test_tau_of_several_batches_is_that_of_one() -> None:
     rows = [(6, 2), (9, 9), (4, 1)]
     whole, parts = Drawn(), Drawn()
     want = {"tau_t0": 19 / 12, "tau_t1": 19 / 12}
-    assert measure(whole, NoDrafter(), {"input_ids": rows}, 12, 5) == want
+    assert measure(whole, NoDrafter(), [{"input_ids": rows}], 12, 5) == want
     assert measure(parts, NoDrafter(), [{"input_ids": rows[:2]}, {"input_ids": rows[2:]}], 12, 5) == want
     assert whole.seeds == parts.seeds == [5, 6, 7] * 2
 
@@ -657,12 +658,17 @@ def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pip
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(
     pipe: Any, tmp_path: Path
 ) -> None:
-    short = EagleRecipe(steps=2, batch=6)
+    short = EagleRecipe(steps=2, batch=3)  # it reads six answers, and two shards of four are made
     train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     shards = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
-    train_drafter(pipe, EagleRecipe(steps=3, batch=6), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert len(shards) == 3  # with the settings
+    train_drafter(pipe, EagleRecipe(steps=3, batch=3), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert len(list(tmp_path.glob("run/eagle2-*"))) == 2
-    assert shards == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
+    after = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
+    assert len(after) == 4
+    assert shards.items() <= after.items()  # a longer run adds to them
+    train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
+    assert after == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
     other = mmspec.load(tiny.smolvlm_model(seed=1), drafter="none", processor=pipe.processor)
     assert weights_digest(other.target.model) != weights_digest(pipe.target.model)
     with pytest.raises(MismatchError, match="target"):
@@ -783,7 +789,9 @@ def test_lines_that_cannot_be_asked_are_named_and_left_out(
     assert token.startswith("question 2 is left out: data.jsonl, line 3: the prompt holds the control token")
     assert all_told == "2 of 4 questions cannot be asked: left out"
     caplog.clear()
-    assert [len(batch["input_ids"]) for batch in held_out_batches(pipe, lines, 3)] == [1, 1]
+    batches, left_out = held_out_batches(pipe, lines, 3)
+    assert [len(batch["input_ids"]) for batch in batches] == [1, 1]
+    assert left_out == [0, 2]
     assert warned(caplog) == [f"held-out {picture}", f"held-out {token}"]
     caplog.clear()
     monkeypatch.setattr(pipe, "generate", None)
@@ -832,14 +840,14 @@ def test_of_more_data_than_a_run_reads_some_from_all_over_it_is_answered() -> No
     assert len(set(numbers(few))) == 20
     assert min(numbers(few)) < 50 < max(numbers(few))
     assert numbers(more)[:20] == numbers(few)  # a longer run goes on with the answers of a shorter one
-    every = as_many_as_read(lines, 200, 0, few.name)
+    every = as_many_as_read(lines, 200, 0, ["", few.name])
     assert numbers(every)[:50] == numbers(more)
     assert few.name == more.name == every.name != lines.name
     with pytest.raises(IndexError):
         few[20]
     whole = as_many_as_read(lines, 100, 0)
     assert (numbers(whole), whole.name) == (list(range(100)), lines.name)
-    for first in (as_many_as_read(lines, 20, 0, lines.name), as_many_as_read(lines, 20, None)):
+    for first in (as_many_as_read(lines, 20, 0, [lines.name, ""]), as_many_as_read(lines, 20, None)):
         assert (numbers(first), first.name) == (list(range(20)), lines.name)  # begun so, and of the synthetic world
 
 
@@ -853,14 +861,30 @@ def test_whether_data_has_answers_is_told_by_what_can_be_read() -> None:
 
 def test_a_run_answers_no_more_than_it_reads(pipe: Any, tmp_path: Path, caplog: Any) -> None:
     data = write(tmp_path / "data", *({"prompt": f"what is the value of bar {number}?"} for number in range(14)))
-    course = Course(str(data), held_out=2, validate_every=9, accumulate=2, answers=AnswerOptions(max_new_tokens=8))
+    options = AnswerOptions(max_new_tokens=8, batch=4)
+    course = Course(str(data), held_out=2, validate_every=9, accumulate=2, answers=options)
     with caplog.at_level("INFO", "mmspec"):
         train_drafter(pipe, EagleRecipe(steps=1, batch=2), course, tmp_path / "out", tmp_path / "run", "tiny")
-    assert "of 12 questions the run reads 4, from all over them: no others are answered" in caplog.messages
-    rows = [json.loads(line) for file in tmp_path.glob("run/answers-target/*.jsonl") for line in file.open()]
+    assert "4 of 12 questions are answered, from all over them: the run reads no others" in caplog.messages
+    rows = [json.loads(line) for file in tmp_path.glob("run/answers-target-12/*.jsonl") for line in file.open()]
     assert len(rows) == 4
     used = [row for row in rows if len(row["answer"]) > 2 and not {*row["answer"]} & {*pipe.target.placeholders}]
     assert f"\n{len(used)} questions of `" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_more_or_fewer_questions_of_which_some_are_answered_begin_anew(pipe: Any, tmp_path: Path) -> None:
+    """They are mixed otherwise. Nothing is refused, and what was begun is gone on with."""
+    data = write(tmp_path / "data", *({"prompt": f"what is the value of bar {number}?"} for number in range(14)))
+    options = AnswerOptions(max_new_tokens=8, batch=4)
+    course = Course(str(data), held_out=2, validate_every=9, answers=options)
+    shards: dict[Path, int] = {}
+    for changed in (course, replace(course, held_out=3), replace(course, questions=10), course):
+        train_drafter(pipe, EagleRecipe(steps=1, batch=4), changed, tmp_path / "out", tmp_path / "run", "tiny")
+        found = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target*/*.jsonl")}
+        assert shards.items() <= found.items()
+        shards = found
+    assert {file.parent.name for file in shards} == {f"answers-target-{count}" for count in (10, 11, 12)}
+    assert len(shards) == len(list(tmp_path.glob("run/eagle2-*"))) == 3
 
 
 def test_equal_ids_of_a_shard_are_one_object(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmspec.ancestry import ancestors
-from mmspec.contract import Draft
-from mmspec.tree import best, chain, children, follow, path_to
+from mmspec.contract import Draft, State
+from mmspec.tree import best, chain, children, follow, path_to, within_room
 
 
 @st.composite
@@ -120,6 +120,18 @@ def test_a_chain_is_a_tree(batch: int, size: int) -> None:
     assert draft.parents.tolist() == [list(range(-1, size - 1))] * batch
     assert draft.depth.tolist() == [list(range(size))] * batch
     assert torch.equal(draft.ancestors, ancestors(draft.parents))
+
+
+def test_a_row_of_a_batch_has_the_levels_that_it_has_room_for() -> None:
+    """And node 0 in any case. A row that is alone is not padded."""
+    draft = chain(torch.zeros(4, 4, dtype=torch.long))
+    emitted = torch.tensor([1, 7, 9, 10])
+    state = State([[5]] * 4, [False] * 4, emitted, torch.ones(4, dtype=torch.long), [10] * 4)
+    valid = within_room(draft, state)
+    assert valid is not None
+    assert valid.sum(1).tolist() == [4, 3, 1, 1]
+    state.ids = state.ids[:1]
+    assert within_room(draft, state) is None
 
 
 def test_the_empty_draft_is_the_pending_token() -> None:

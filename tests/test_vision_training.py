@@ -296,7 +296,7 @@ def test_models_with_the_target_s_eyes_learn_and_come_back(method: str, pipe: An
     assert made.method == method
     described = json.loads((tmp_path / "out" / "drafter.json").read_text())
     assert described["target"]["hidden_size"] == pipe.target.hidden_size
-    assert "projector share" in model_card(Trained("tiny", "vlm", recipe, course, [method], [], [], 7))
+    assert "projector share" in model_card(Trained("tiny", "vlm", recipe, course, [method], [], [], 7, 1))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ transformers; after the prompt only the text model works.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -106,18 +108,11 @@ class VisionTarget(CausalTarget):
         check_plain(texts, tokenizer, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
-        if len(texts) > 1 and tokenizer.pad_token is None:
-            if tokenizer.eos_token is None:
-                raise InputError(
-                    "a batch needs padding, and the tokenizer has neither pad_token nor eos_token: set "
-                    "processor.tokenizer.pad_token"
-                )
-            tokenizer.pad_token = tokenizer.eos_token  # any will do: `unpad` drops it by the mask
         chats = [
             [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
             for text, pictures in zip(texts, images, strict=True)
         ]
-        with asking(processor):
+        with _padding(tokenizer, len(texts) > 1), asking(processor):
             inputs = processor.apply_chat_template(
                 chats,
                 add_generation_prompt=True,
@@ -127,6 +122,24 @@ class VisionTarget(CausalTarget):
                 processor_kwargs={"padding": len(texts) > 1, "padding_side": "left", "verbose": False},
             )
         return dict(inputs)
+
+
+@contextmanager
+def _padding(tokenizer: Any, needed: bool) -> Iterator[None]:
+    """A tokenizer without a token for padding has one meanwhile, where it is needed; it is the caller's."""
+    if not needed or tokenizer.pad_token is not None:
+        yield
+        return
+    if tokenizer.eos_token is None:
+        raise InputError(
+            "a batch needs padding, and the tokenizer has neither pad_token nor eos_token: set "
+            "processor.tokenizer.pad_token"
+        )
+    tokenizer.pad_token = tokenizer.eos_token  # any will do: `unpad` drops it by the mask
+    try:
+        yield
+    finally:
+        tokenizer.pad_token = None
 
 
 def _picture(picture: Image.Image) -> dict[str, Any]:

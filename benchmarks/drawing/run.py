@@ -200,11 +200,7 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     for text in settings.speed.drafters:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
-    if pipe.target.codes_alone:
-        raise UnsupportedError(
-            f"no picture is made here of the codes of this {type(pipe.target.model).__name__}: its picture decoder is "
-            "missing, or belongs to another library, and nothing can be judged without pictures"
-        )
+    pipe.target.check_decoder()  # nothing can be judged without pictures
     length = pipe.target.layout.length
     return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
 

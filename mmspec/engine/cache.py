@@ -35,8 +35,8 @@ OVER = 32
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
 FEW = 4
-"""Up to so many layers a commit goes layer by layer, and any number of them where it is compiled: beside its layers,
-which are views of it, the whole buffer would be compiled to copies of all of it."""
+"""With more layers than this, a plain commit indexes the whole buffer (two launches). A compiled commit always goes
+layer by layer, since the compiler would copy the whole buffer."""
 KEPT = (1, 8, 16)
 """Lengths of paths for which a commit is recorded; others follow as powers of two."""
 
@@ -211,8 +211,8 @@ class Slab:
 
 class Slabs:
     """Buffers between requests. A request takes one and gives it back when it ends, so that addresses stay the same and
-    what was compiled or captured for them serves again. One on another stream waits for the last one, whose round in
-    vain may be under way."""
+    what was compiled or captured for them serves again. A request on another stream waits for the last one: its final
+    round, which was started before the host knew that the answer had ended, may still be running."""
 
     kept = 2
     """How many are kept at most while nobody uses them."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from mmspec.engine.graphs import CAPTURING, Graph, Place
 from mmspec.errors import UnsupportedError, one_line
+
+MOST = 1 << 20
+"""How often torch may compile a function: every combination of shapes counts."""
 
 
 class Compiled:
@@ -19,7 +23,10 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any], backend: str | None, name: str) -> None:
         self.name, self.function, self.backend = name, function, backend
+        self.captures = torch.cuda.is_available()
         if backend is not None:
+            # For the whole process, and for good: a thread that put them back would do so while another compiles.
+            torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST
             self.function = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
         self._places: dict[torch.device, Place] = {}
 
@@ -43,9 +50,9 @@ class Compiled:
         """
         if self.backend is None:
             return self.function(*arguments)
-        limits = torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20)
+        turn: AbstractContextManager[Any] = CAPTURING if self.captures else nullcontext()
         try:
-            with CAPTURING, limits:  # limits hold for the process, so one thread changes them at a time
+            with turn:
                 return self.function(*arguments)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise UnsupportedError(

@@ -21,7 +21,8 @@ CAPTURING = RLock()
 """Held by who captures, and by who may compile: torch takes one capture at a time in a process, and a compiler that
 measures kernels waits for the whole card, which breaks a capture. Taken before the lock of a `Place`."""
 _FAILED: list[Any] = []
-"""Graphs whose capture could not be ended: the allocator of host memory goes on asking them, so they may not go."""
+"""Graphs whose capture could not be ended. They are kept for good, since the allocator of host memory goes on asking
+them."""
 
 
 class Place:

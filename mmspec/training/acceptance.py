@@ -67,13 +67,13 @@ class Counted:
 
 
 def measured_shares(
-    pipe: Any, drafter: Any, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]], max_new_tokens: int, seed: int
+    pipe: Any, drafter: Any, inputs: Sequence[Mapping[str, Any]], max_new_tokens: int, seed: int
 ) -> Shares:
     """The shares of a drafter's ranks by level, greedy and sampled together (of what is always sampled, sampled alone),
     with its own draft size.
 
-    Args: inputs: model inputs of held-out questions, one batch or several. Where little was seen, what the drafter
-        assumed so far weighs in.
+    Args: inputs: model inputs of held-out questions, in batches. Where little was seen, what the drafter assumed so far
+        weighs in.
     """
     levels, ranks = min(drafter.depth, drafter.most), len(drafter.shares[0])
     counting = Counting(drafter, levels, ranks)

@@ -30,43 +30,51 @@ def readable(questions: Questions, indices: range) -> tuple[dict[int, Question],
     return asked, faults
 
 
-def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
-    """Model inputs of a batch of questions. Raises: InputError: one of them, named, cannot be asked."""
+def _inputs(pipe: Any, asked: Sequence[Question]) -> dict[str, Any]:
+    """Model inputs of a batch of questions. Raises: InputError: one of them cannot be asked."""
     voices = [question.voice for question in asked]
     told = {"voice": voices} if any(voices) else {}
+    return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+
+
+def _faults(pipe: Any, asked: dict[int, Question]) -> dict[int, str]:
+    """Why each of the questions that cannot be asked cannot, with its place in the data."""
+    faults: dict[int, str] = {}
+    for index, question in asked.items():
+        try:
+            _inputs(pipe, [question])
+        except InputError as error:
+            faults[index] = f"{question.where}: {error}" if question.where else str(error)
+    return faults
+
+
+def prepare(pipe: Any, asked: list[Question]) -> dict[str, Any]:
+    """Model inputs of a batch of questions. Raises: InputError: one of them, named, cannot be asked."""
     try:
-        return pipe.prepare([question.image for question in asked], [question.prompt for question in asked], **told)
+        return _inputs(pipe, asked)
     except InputError as error:
-        if len(asked) == 1 and asked[0].where:
-            raise InputError(f"{asked[0].where}: {error}") from error
-        if len(asked) > 1:
-            for one in asked:  # which of them it is
-                prepare(pipe, [one])
-        raise
+        for fault in _faults(pipe, dict(enumerate(asked))).values():
+            raise InputError(fault) from error
+        raise  # each of them can be asked alone, so none is at fault
 
 
 def prepare_askable(pipe: Any, asked: dict[int, Question]) -> tuple[dict[str, Any], dict[int, str]]:
     """Model inputs of those questions that can be asked (empty: none can), and why each of the others cannot."""
     if not asked:
         return {}, {}
-    faults: dict[int, str] = {}
     try:
-        return prepare(pipe, list(asked.values())), faults
+        return _inputs(pipe, list(asked.values())), {}
     except InputError:
-        for index, question in asked.items():
-            try:
-                prepare(pipe, [question])
-            except InputError as error:
-                faults[index] = str(error)
+        faults = _faults(pipe, asked)
         if not faults:  # each of them can be asked alone, so none is at fault
             raise
     able = [question for index, question in asked.items() if index not in faults]
-    return prepare(pipe, able) if able else {}, faults
+    return _inputs(pipe, able) if able else {}, faults
 
 
-def held_out_batches(pipe: Any, questions: Questions, size: int) -> list[dict[str, Any]]:
-    """Model inputs of held-out questions, at most `size` of them in a batch. Those that cannot be asked and those whose
-    prompts leave no room for an answer are left out.
+def held_out_batches(pipe: Any, questions: Questions, size: int) -> tuple[list[dict[str, Any]], list[int]]:
+    """Model inputs of held-out questions, at most `size` of them in a batch, and the numbers of those that cannot be
+    asked. These and those whose prompts leave no room for an answer are left out.
 
     Raises: InputError: too many cannot be asked, or none is left.
     """
@@ -87,7 +95,7 @@ def held_out_batches(pipe: Any, questions: Questions, size: int) -> list[dict[st
     check_faults(list(faults.values()), len(questions), questions.name)
     if not batches:
         raise InputError(f"no held-out prompt fits the model's context of {pipe.target.decoder.max_length} tokens")
-    return batches
+    return batches, sorted(faults)
 
 
 def room_behind(pipe: Any, prompts: list[list[int]]) -> list[int]:

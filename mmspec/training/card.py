@@ -38,8 +38,7 @@ class Trained:
 
     target, modality: the target's name, and what it does. together: the methods that the run trained, this one
     included. rows: what was there to train on. history: the Trainer's: losses, cost, and this method's figures of
-    validation. served: see `mmspec.training.answers.served`. measured: how many held-out questions tau was measured on;
-    None: all of them.
+    validation. measured: how many held-out questions tau was measured on. served: see `mmspec.training.answers.served`.
     """
 
     target: str
@@ -50,8 +49,8 @@ class Trained:
     rows: Sequence[Answered]
     history: Sequence[dict[str, Any]]
     parameters: int
+    measured: int
     served: bool = False
-    measured: int | None = None
 
 
 def model_card(trained: Trained) -> str:
@@ -166,11 +165,10 @@ def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Seq
 
 def _validation(trained: Trained) -> list[str]:
     history, course, served = trained.history, trained.course, trained.served
-    count = course.held_out if trained.measured is None else trained.measured
     taus = {"tau_t1": "as its checkpoint samples"} if served else {"tau_t0": "greedy", "tau_t1": "temperature 1"}
     measured = [one for one in history if taus.keys() <= one.keys()]
     return [
-        f"tau, tokens per target verification (bonus included, prefill excluded), on {count} held-out "
+        f"tau, tokens per target verification (bonus included, prefill excluded), on {trained.measured} held-out "
         "questions, with the exact rule and the default draft:",
         *([f"The weights are those of step {best_step(history)}, the best."] if course.patience else []),
         "",

@@ -63,8 +63,8 @@ def drafter(
         int | None,
         typer.Option(
             help="How many of them, from the first one on. No more are answered than the updates read (steps x batch x "
-            "accumulate); of other data than miniworld these come from all over it. [default: 3000 of miniworld, else "
-            "all]"
+            "accumulate, up to a whole answer batch); of other data than miniworld these come from all over it. "
+            "[default: 3000 of miniworld, else all]"
         ),
     ] = None,
     held_out: Annotated[

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -234,20 +234,21 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
     return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
 
 
-def as_many_as_read(questions: Questions, count: int, seed: int | None, begun: str = "") -> Questions:
+def as_many_as_read(questions: Questions, count: int, seed: int | None, begun: Collection[str] = ()) -> Questions:
     """No more questions than a run reads: to answer the others would be in vain.
 
-    Args: count: how many it reads. seed: takes them from all over the source, which may be sorted; None takes the first
-        ones. begun: the name of those that were answered before: such a run goes on in the order in which it began.
+    Args: count: how many are answered, no fewer than it reads. seed: takes them from all over the source, which may be
+        sorted, and names them so: of more or fewer questions they are others. None takes the first ones. begun: names
+        of those that were answered before: such a run goes on in the order in which it began.
     """
     found, order, name = len(questions), list(range(len(questions))), questions.name
     mixed = f"{name}, {found} mixed by {seed}"
-    if seed is not None and (begun == mixed or (count < found and begun != name)):
+    if seed is not None and (mixed in begun or (count < found and name not in begun)):
         random.Random(f"{seed}/questions").shuffle(order)
         name = mixed
     if count < found:
         chosen = "the first ones" if name != mixed else "from all over them"
-        logger.info("of %d questions the run reads %d, %s: no others are answered", found, count, chosen)
+        logger.info("%d of %d questions are answered, %s: the run reads no others", count, found, chosen)
     return Chosen(questions, order[:count], name)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from mmspec.training.features import Features
 from mmspec.training.folders import run_folder
 from mmspec.training.learner import Learner
 from mmspec.training.processes import group, leader_first, told, wait
+from mmspec.training.questions import Questions
 from mmspec.training.recipe import Recipe
 from mmspec.training.start import begin, take_over
 from mmspec.training.steps import HeadRecipe
@@ -87,9 +89,8 @@ def train_drafters(
         recipe.check_place(pipe, out)
     voices = list(getattr(pipe.processor, "voices", ()))
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
-    shards = run / f"answers-{course.answers.author}"
-    mixing = None if course.data == MINIWORLD else lead.seed
-    questions = as_many_as_read(questions, answers_read(lead, course, lead.steps), mixing, begun_with(shards))
+    found = len(questions)
+    questions, shards = to_answer(questions, lead, course, run)
     if course.data == MINIWORLD and name not in bundled() and group().is_main_process:
         logger.warning(
             "the questions are about a synthetic world: unless %s was trained on it, name your own with --data", name
@@ -98,14 +99,18 @@ def train_drafters(
         raise InputError(
             f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
         )
+    inputs, left_out = held_out_batches(pipe, held_out, course.answers.batch)
     marks = {**fingerprint(target), "weights": weights_digest(model)}
     law = law_of(target, course.answers)
-    answers = {"data": questions.name, "questions": len(questions), **asdict(course.answers), **law}
+    answers = {"data": questions.name, "questions": found, **asdict(course.answers), **law}
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}
     begun = {} if course.start is None else {"start": course.start}
-    measured_on = {"data": held_out.name, "questions": len(held_out)}  # taus of other questions do not compare
+    # taus of other questions do not compare
+    measured_on: dict[str, Any] = {"data": held_out.name, "questions": len(held_out)}
+    if left_out:
+        measured_on["left_out"] = left_out
     settings = {"target": marks, "answers": answers, "held_out": measured_on, "recipe": described, **how, **begun}
     with leader_first():
         home = run_folder(run / together, settings)
@@ -121,7 +126,6 @@ def train_drafters(
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
-    inputs = held_out_batches(pipe, held_out, course.answers.batch)
     asked = sum(len(batch["input_ids"]) for batch in inputs)
     most = course.answers.max_new_tokens
 
@@ -160,12 +164,25 @@ def train_drafters(
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
         trained = Trained(
-            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, served(target), asked
+            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, asked, served(target)
         )
         write_whole(out / "README.md", model_card(trained))
     wait()
     last = {entry["method"]: entry for entry in history if "method" in entry}
     return {recipe.method: last.get(recipe.method, {}) for recipe in recipes}
+
+
+def to_answer(questions: Questions, recipe: Recipe, course: Course, run: Path) -> tuple[Questions, Path]:
+    """Those of the questions that a run answers, and the folder of their answers. Where they are mixed it is one of
+    their own, since of more or fewer questions others would be in it."""
+    ordered = run / f"answers-{course.answers.author}"
+    mixed = ordered.with_name(f"{ordered.name}-{len(questions)}")
+    batch = course.answers.batch
+    # whole shards: a run of other length adds to them, and makes none of them again
+    count = math.ceil(answers_read(recipe, course, recipe.steps) / batch) * batch
+    seed = None if course.data == MINIWORLD else recipe.seed
+    chosen = as_many_as_read(questions, count, seed, [begun_with(ordered), begun_with(mixed)])
+    return chosen, ordered if chosen.name == questions.name else mixed
 
 
 def warm_up(
@@ -176,7 +193,8 @@ def warm_up(
     Args: answers, folder: for shards and for checkpoints. marks: what tells the target from others.
     """
     learner = Learner(nets, [recipe.loss(nets[recipe.method], pipe.target, None)])
-    questions = warm_up_data(course.data, recipe.warm_questions, course.held_out, recipe.seed)
+    count = min(recipe.warm_questions, answers_read(recipe, course, recipe.warm_steps))
+    questions = warm_up_data(course.data, count, course.held_out, recipe.seed)
     own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
     train(recipe, course, learner, collect(pipe, questions, own, answers, marks), recipe.warm_steps, folder, [])
 

@@ -48,11 +48,10 @@ class Features:
     Args: pipe: a `mmspec.Pipeline`. questions: where the answers' questions come from. taps: `hidden_states` indices
         that may be asked for, beside the last one. memory: bytes kept, of the computer's memory. store: for what is
         kept on disk.
+    device: where states are used, whatever keeps them.
     """
 
     store: Store | None = None
-    device = torch.device("cpu")
-    """Where states are used, whatever keeps them."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Features:
         store: Store | None = None,
     ) -> None:
         self.pipe, self.questions, self.free, self.store = pipe, questions, memory, store
-        self.device = pipe.target.model.device
+        self.device: torch.device = pipe.target.model.device
         self.taps = tuple(sorted({*taps, pipe.target.num_layers}))
         self.kept: dict[int, Tensor] = {}  # index -> [T, taps, H], on the CPU
         self.last: dict[int, Tensor] = {}  # of the batch that was asked for last, whatever the memory, on the device

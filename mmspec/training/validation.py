@@ -15,22 +15,21 @@ from mmspec.training.answers import manner, served
 def measure(
     pipe: Any,
     drafter: Drafter,
-    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    inputs: Sequence[Mapping[str, Any]],
     max_new_tokens: int,
     seed: int,
 ) -> dict[str, float]:
     """{"tau_t0": ..., "tau_t1": ...}: tokens per verification over all rows, bonus included, prefill excluded; of
     targets that are always sampled the second alone.
 
-    Args: inputs: model inputs of the held-out questions, one batch or several, which change no figure: row i of them
-        all is drawn with `seed + i`.
+    Args: inputs: model inputs of the held-out questions, in batches, which change no figure: row i of them all is drawn
+        with `seed + i`.
     """
     drafting = pipe.with_drafter(drafter)
-    batches: Sequence[Mapping[str, Any]] = [inputs] if isinstance(inputs, Mapping) else inputs
     figures = {}
     for temperature in (1,) if served(pipe.target) else (0, 1):
         rows = emitted = verifications = 0
-        for batch in batches:
+        for batch in inputs:
             how = manner(pipe.target, temperature)
             said = drafting.generate(**batch, max_new_tokens=max_new_tokens, **how, seed=seed + rows)
             made = said if isinstance(said, list) else [said]
