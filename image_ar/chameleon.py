@@ -37,7 +37,7 @@ LUMINA_PROMPT = "Generate an image of {width}x{height} according to the followin
 
 
 class Chameleon(ImageTarget):
-    """A Chameleon that draws. See `mmspec.loading.Family`."""
+    """A Chameleon that draws. See `CausalTarget`."""
 
     hf = ("ChameleonForConditionalGeneration", "ChameleonProcessor")
     usual_guidance = 3.0
@@ -121,7 +121,7 @@ class Chameleon(ImageTarget):
 
 
 class Lumina(Chameleon):
-    """A Lumina-mGPT. See `mmspec.loading.Family`.
+    """A Lumina-mGPT. See `CausalTarget`.
 
     Beside `input_ids`, a request may have `image_sizes` [B, 2], rows and columns of codes, the same for all; its
     prompts end with the start of an image and these sizes (`size_tokens`).

@@ -28,7 +28,7 @@ USUAL_SIDE = 90
 
 
 class Emu3(ImageTarget):
-    """An Emu3 checkpoint that draws. See `mmspec.loading.Family`.
+    """An Emu3 checkpoint that draws. See `CausalTarget`.
 
     Beside `input_ids`, a request may have `image_sizes` [B, 2], rows and columns of codes, the same for all, and
     `negative_prompt_ids` [B, T'] with `negative_prompt_attention_mask`, which guidance needs.

@@ -102,7 +102,7 @@ class GridDecoder(CodeDecoder):
 
 
 class GlmImage(ImageTarget):
-    """A GLM-Image checkpoint that draws codes. See `mmspec.loading.Family`.
+    """A GLM-Image checkpoint that draws codes. See `CausalTarget`.
 
     Beside `input_ids`, a request may have `image_grid_thw` [2 B, 3] and `images_per_sample`, as the processor gives
     them: rows and columns of each picture and of its preview, the same for all.

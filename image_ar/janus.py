@@ -25,7 +25,7 @@ from mmspec.prompts import asking, check_plain
 
 
 class Janus(ImageTarget):
-    """A Janus checkpoint that draws. See `mmspec.loading.Family`."""
+    """A Janus checkpoint that draws. See `CausalTarget`."""
 
     hf = ("JanusForConditionalGeneration", "JanusProcessor")
     usual_guidance = 5.0

@@ -54,7 +54,7 @@ def class_numbers(processor: Classes, texts: list[str], count: int) -> list[int]
 
 
 class LlamaGenTarget(ImageTarget):
-    """A LlamaGen folder. See `mmspec.loading.Family`."""
+    """A LlamaGen folder. See `CausalTarget`."""
 
     usual_guidance = 4.0
     unit_codes = True

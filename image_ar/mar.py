@@ -59,7 +59,7 @@ class ContinuousSampler(Sampler):
 
 
 class MarTarget(CausalTarget):
-    """A folder of MAR. See `mmspec.loading.Family`. `CausalTarget` lends what a face asks for, and no decoding."""
+    """A folder of MAR. `CausalTarget` lends what a face asks for, and no decoding."""
 
     modality = "image"
     makes = "picture"

@@ -13,11 +13,7 @@ from mmspec.targets import CausalTarget
 
 
 class CausalLM(CausalTarget):
-    """A stock language model. See `mmspec.loading.Family`."""
-
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model)
-        self.tokenizer = tokenizer
+    """A stock language model. See `CausalTarget`."""
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:

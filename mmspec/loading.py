@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -30,45 +30,13 @@ from mmspec.registry import elsewhere, entries, importable, modalities, names, r
 from mmspec.safe_files import read_json
 from mmspec.targets import CausalTarget
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 logger = logging.getLogger(__name__)
+
+Known = CausalTarget | type[CausalTarget]
+"""A target, or its class, where what is asked is known of either."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager")
-
-
-class Family(Protocol):
-    """What a target class offers for loading, beside `mmspec.contract.TextTarget`."""
-
-    modality: str
-    makes: str
-    rules: Mapping[str, str]
-    usual_drafter: str
-    trained_first: bool
-
-    def __call__(self, model: PreTrainedModel, tokenizer: Any) -> CausalTarget:
-        """The target on a loaded model."""
-
-    @classmethod
-    def check_drafter(cls, drafter: Any) -> None:
-        """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what the target emits."""
-
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
-        """Whether this class is the one for a checkpoint, judged by its configuration."""
-
-    @classmethod
-    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The stock class of the model."""
-
-    @classmethod
-    def processor_class(cls, config: PreTrainedConfig) -> Any:
-        """The stock class of the processor or tokenizer."""
-
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
-        """Model inputs of a batch of prompts with their pictures, padded on the left."""
 
 
 def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:
@@ -131,7 +99,7 @@ def attention_of(model: PreTrainedModel) -> str:
     return str(model.config.get_text_config(decoder=True)._attn_implementation)
 
 
-def build_target(family: Family, model: PreTrainedModel, processor: Any) -> CausalTarget:
+def build_target(family: type[CausalTarget], model: PreTrainedModel, processor: Any) -> CausalTarget:
     """A target that knows its tokenizer (a processor's own, or the processor itself)."""
     if isinstance(processor, str | os.PathLike):
         raise InputError("processor must be a loaded processor or tokenizer, not its name or folder")
@@ -140,18 +108,18 @@ def build_target(family: Family, model: PreTrainedModel, processor: Any) -> Caus
     return target
 
 
-def find_family(config: PreTrainedConfig) -> Family:
+def find_family(config: PreTrainedConfig) -> type[CausalTarget]:
     """The target class that serves a configuration; those of a modality are asked before those of any."""
     table = sorted(entries("targets"), key=lambda key: key.startswith("any/"))
     for _, _, family in importable("targets", table):
         if family.serves(config):
-            return cast("Family", family)
+            return family
     kind = (config.architectures or [config.model_type])[0]
     known = ", ".join(key.partition("/")[2] for key in table)
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
 
 
-def family_of(name: str | os.PathLike[str]) -> Family:
+def family_of(name: str | os.PathLike[str]) -> type[CausalTarget]:
     """The target class of a model, judged by its configuration alone."""
     return find_family(_read_config(find_model(name, JUDGED)))
 
@@ -191,7 +159,7 @@ def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype:
     return found
 
 
-def default_drafter(family: Family | CausalTarget, beside: Iterable[str]) -> str:
+def default_drafter(family: Known, beside: Iterable[str]) -> str:
     """The drafter to take where none is named. beside: the trained ones that lie beside the model, best first."""
     return next(iter(beside if family.trained_first else ()), family.usual_drafter)
 
@@ -232,7 +200,7 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     return made
 
 
-def _place_of(drafter: str | os.PathLike[str], family: Family | CausalTarget, beside: dict[str, Path]) -> Path | None:
+def _place_of(drafter: str | os.PathLike[str], family: Known, beside: dict[str, Path]) -> Path | None:
     """The folder that a drafter's name means; None for a method that no folder beside the model is of."""
     known = names("drafters", family.modality)
     if drafter in beside or drafter in known:
@@ -241,7 +209,7 @@ def _place_of(drafter: str | os.PathLike[str], family: Family | CausalTarget, be
     return own or locate("drafter", drafter, known, note=elsewhere("drafters", drafter))
 
 
-def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -> bool:
+def has_drafter(name: str, target: Known, folder: Path | None) -> bool:
     """Whether a model has what a method's name stands for: it needs no training, or weights lie beside the model."""
     beside = drafters_of(folder) if folder else {}
     if name in beside or name not in names("drafters", target.modality):
@@ -250,7 +218,7 @@ def has_drafter(name: str, target: CausalTarget | Family, folder: Path | None) -
     return serves_unread(kind, target) or _kin(kind, beside) is not None
 
 
-def serves_unread(kind: Any, target: CausalTarget | Family) -> bool:
+def serves_unread(kind: Any, target: Known) -> bool:
     """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits.
 
     A class may have a `check_target`, which raises MismatchError for targets that lack what it needs.

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -66,9 +67,9 @@ class CausalTarget:
     compiles = True
     """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         self.decoder = Decoder(model)
-        self.model = model
+        self.model, self.tokenizer = model, tokenizer
         if model.get_output_embeddings() is None:
             raise UnsupportedError(
                 f"{type(model).__name__} has no language-model head, so it says nothing: load it with "
@@ -77,6 +78,11 @@ class CausalTarget:
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.hidden_size: int = self.decoder.config.hidden_size
         self.num_layers: int = self.decoder.num_layers
+
+    @staticmethod
+    def serves(config: PreTrainedConfig) -> bool:
+        """Whether this class is the one for a checkpoint, judged by its configuration."""
+        raise NotImplementedError
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -111,6 +117,10 @@ class CausalTarget:
     def head(self) -> nn.Module:
         """Output head: [.., H] final hidden states -> [.., V] the model's logits."""
         return head_of(self.model)
+
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch of prompts with their pictures, padded on the left."""
+        raise NotImplementedError
 
     @property
     def prompt_vocab_size(self) -> int:

@@ -56,7 +56,7 @@ class CsmState(State):
 
 
 class Csm(CausalTarget):
-    """A CSM checkpoint. See `mmspec.loading.Family`."""
+    """A CSM checkpoint. See `CausalTarget`."""
 
     hf = ("CsmForConditionalGeneration", "CsmProcessor")
     modality = "speech"

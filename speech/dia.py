@@ -37,7 +37,7 @@ USUAL_TOP_K = 50
 
 
 class Dia(Delayed):
-    """A Dia checkpoint, see `mmspec.loading.Family`."""
+    """A Dia checkpoint, see `CausalTarget`."""
 
     hf = ("DiaForConditionalGeneration", "DiaProcessor")
     noun = "Dia"

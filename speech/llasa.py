@@ -71,7 +71,7 @@ class LlasaProcessor:
 
 
 class Llasa(Speaking):
-    """A Llasa checkpoint. See `mmspec.loading.Family`."""
+    """A Llasa checkpoint. See `CausalTarget`."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)

@@ -27,7 +27,7 @@ TEXT_TOKENS = 512
 
 
 class Musicgen(Delayed):
-    """A MusicGen checkpoint, see `mmspec.loading.Family`."""
+    """A MusicGen checkpoint, see `CausalTarget`."""
 
     hf = ("MusicgenForConditionalGeneration", "MusicgenProcessor")
     noun = "MusicGen"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM
 
 from mmspec.errors import InputError
 from mmspec.options import MAX_NEW_TOKENS
@@ -33,10 +33,6 @@ class Speaking(CausalTarget):
     answers = {"sampled": 1.0, "max_new_tokens": 256}  # noqa: RUF012  greedy speech repeats itself
     unsaid: tuple[int, ...] = ()
     """Ids that the model reads and never emits."""
-
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model)
-        self.tokenizer = tokenizer
 
     @property
     def budget(self) -> int:

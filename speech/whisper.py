@@ -59,7 +59,7 @@ class HearingDecoder(Decoder):
 
 
 class Whisper(CausalTarget):
-    """A Whisper checkpoint. See `mmspec.loading.Family`."""
+    """A Whisper checkpoint. See `CausalTarget`."""
 
     hf = ("WhisperForConditionalGeneration", "WhisperProcessor")
     modality = "speech"

@@ -14,7 +14,7 @@ from mmspec.vlm.vision import VisionTarget
 
 
 class Gemma3(VisionTarget):
-    """A Gemma3 checkpoint that sees. Pictures: `pixel_values` [pictures, 3, H, W]. See `mmspec.loading.Family`."""
+    """A Gemma3 checkpoint that sees. Pictures: `pixel_values` [pictures, 3, H, W]. See `VisionTarget`."""
 
     hf = ("Gemma3ForConditionalGeneration", "Gemma3Processor")
 

@@ -17,7 +17,7 @@ BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 
 
 class Llava(VisionTarget):
-    """A LLaVA-1.5 checkpoint. Pictures: `pixel_values` [pictures, 3, H, W]. See `mmspec.loading.Family`."""
+    """A LLaVA-1.5 checkpoint. Pictures: `pixel_values` [pictures, 3, H, W]. See `VisionTarget`."""
 
     hf = ("LlavaForConditionalGeneration", "LlavaProcessor")
 

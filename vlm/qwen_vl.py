@@ -18,7 +18,7 @@ from mmspec.vlm.vision import VisionTarget
 
 
 class Qwen25VL(VisionTarget):
-    """A Qwen2.5-VL checkpoint. See `mmspec.loading.Family`.
+    """A Qwen2.5-VL checkpoint. See `VisionTarget`.
 
     Pictures: `pixel_values` [patches of all pictures, D] and `image_grid_thw` [pictures, 3]; `mm_token_type_ids` [B, T]
     says where they stand.

@@ -20,7 +20,7 @@ CLASSES = {
 
 
 class SmolVLM(VisionTarget):
-    """A SmolVLM-class checkpoint. See `mmspec.loading.Family`.
+    """A SmolVLM-class checkpoint. See `VisionTarget`.
 
     Pictures: `pixel_values` [B, tiles, 3, H, W] and `pixel_attention_mask` [B, tiles, H, W], padded with empty tiles.
     """

@@ -33,8 +33,7 @@ class VisionTarget(CausalTarget):
     """Those of them that a caller may leave out."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model)
-        self.tokenizer = tokenizer
+        super().__init__(model, tokenizer)
         self.slot: int = model.config.image_token_id
         self.placeholders = (self.slot,)
 
