@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
 from mmspec.errors import InputError
-from mmspec.tree import chain
-
-if TYPE_CHECKING:
-    from mmspec.contract import Draft
 
 COLDEST = 1e-6
 """The least temperature above 0: logits that are divided by a much smaller one overflow."""
+
+
+class Paths(Protocol):
+    """Nodes and what stands above them: a draft, as far as sampling has to know it."""
+
+    tokens: Tensor
+    parents: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """[B, N, N] bool, see `mmspec.contract.Draft`."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class Sampler:
         for row, tokens in enumerate(ids):
             self.seen[row, torch.tensor(tokens, dtype=torch.long, device=self.device)] = True
 
-    def warp(self, draft: Draft, logits: Tensor) -> Tensor:
+    def warp(self, draft: Paths, logits: Tensor) -> Tensor:
         """Warped log-scores of the next token at every node, each with the history of its own path.
 
         Args: logits: [B, N, V] raw. Returns: [B, N, V] float32, -inf where ruled out; unnormalised.
@@ -131,9 +138,11 @@ class Sampler:
                 seen = self.seen.scatter(-1, path, True)
                 logits = penalise(logits.float(), seen, self.sampling.repetition_penalty)
             return self.shape(logits)
-        return self.warp(chain(path), logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
+        end = torch.arange(path.shape[1], device=path.device)
+        chain = Chain(path, (end - 1).expand(path.shape))
+        return self.warp(chain, logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
 
-    def repeated(self, draft: Draft, vocab_size: int) -> Tensor:
+    def repeated(self, draft: Paths, vocab_size: int) -> Tensor:
         """[B, N, V] bool: tokens that make up `ras_share` or more of the window that ends at each node.
 
         Node 0 is the last token that `see` was told, or (before any was emitted) the prompt's, which does not count.
@@ -206,12 +215,26 @@ class Sampler:
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
 
 
+@dataclass
+class Chain:
+    """Tokens [B, N] one after the other, as `Paths`."""
+
+    tokens: Tensor
+    parents: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """Everything before a token stands above it."""
+        batch, size = self.tokens.shape
+        return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
+
+
 def float32_at_least(logits: Tensor) -> Tensor:
     """Logits in float32 at least, for arithmetic that a model's own dtype would round."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def path_tokens(draft: Draft, vocab_size: int) -> Tensor:
+def path_tokens(draft: Paths, vocab_size: int) -> Tensor:
     """[B, N, V] bool: the tokens on the path from node 0 to each node, both ends included."""
     batch, size = draft.parents.shape
     tokens = draft.tokens[:, None, :].expand(batch, size, size)
