@@ -33,8 +33,9 @@ def peaks(settings: SpeedSettings) -> dict[str, int]:
 
 def peak(settings: SpeedSettings, drafter: str) -> int:
     """Those of one method, in a fresh process."""
-    same = ("model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile", "shape")
-    names = (*same, "data", "questions")
+    names = (
+        "model", "acceptance", "max_new_tokens", "threads", "dtype", "device", "compile", "shape", "data", "questions",
+    )  # fmt: skip
     request = {"drafter": drafter, **{name: getattr(settings, name) for name in names}}
     command = [sys.executable, "-m", "mmspec.benchmarks.memory"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)  # noqa: S603

@@ -17,7 +17,7 @@ from PIL import Image
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA
 from mmspec.training.course import Course
-from mmspec.training.data import Slice, written_data
+from mmspec.training.data import Chosen, part, written_data
 
 SEED = "bench"
 LONG_FORMS = ("describe", "worked")
@@ -83,10 +83,10 @@ def judged_questions(number: int, seed: str = SEED) -> list[Question]:
     return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
 
 
-def own_questions(data: str, number: int) -> Slice:
+def own_questions(data: str, number: int) -> Chosen:
     """The last `number` questions of a folder or data set (`mmspec.training.data`), or all where there are no more."""
     own = written_data(data)
-    return Slice(own, max(0, len(own) - number), len(own))
+    return part(own, max(0, len(own) - number), len(own))
 
 
 def told_of_own(number: int, length: int) -> str:

@@ -19,7 +19,6 @@ from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import SpeedSettings, asked
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.safe_files import write_whole
-from mmspec.training.data import written_data
 
 
 @dataclass
@@ -78,8 +77,9 @@ def speed_report(
     peaks: dict[str, int],
     shared: bool = False,
     weights: dict[str, int] | None = None,
+    own: int = 0,
 ) -> SpeedReport:
-    """The report of a run. Raises: InputError if no reply is long enough to count."""
+    """The report of a run. own: see `SpeedReport`. Raises: InputError if no reply is long enough to count."""
     kept = long_enough(samples, settings.min_tokens)
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
@@ -92,7 +92,7 @@ def speed_report(
         peaks,
         shared,
         weights or {},
-        0 if settings.data is None else len(written_data(settings.data)),
+        own,
     )
 
 

@@ -208,7 +208,8 @@ class CausalTarget:
         cache = self.decoder.settle(prompt, budget, needs.taps)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, self.vocab_size, prompt=True)
-        scores = sampler.warp(Draft(*_one_node(rows, self.decoder.device)), heard.logits)
+        last = torch.tensor([row[-1] for row in rows], device=self.decoder.device)
+        scores = sampler.warp(Draft.root(last), heard.logits)
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)
         pending = sampler.draw(scores, zeros[:, None])[:, 0]
         sampler.see(pending[:, None].tolist(), self.vocab_size)
@@ -326,8 +327,3 @@ def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
     if not all(rows):
         raise InputError("a prompt is empty: give every row at least one token")
     return rows
-
-
-def _one_node(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    tokens = torch.tensor([[row[-1]] for row in rows], device=device)
-    return tokens, torch.full_like(tokens, -1), torch.zeros_like(tokens)

@@ -214,9 +214,8 @@ def test_a_first_guess_copies_what_its_neighbour_was_drawn_again_to() -> None:
                 observe(state, *done)
                 for ids, held, known in zip(state.ids, window.guesses.tokens, window.past.known.tolist(), strict=True):
                     tokens = [*ids[2:], *held.tolist()]
-                    new = [
-                        place for place in range(known + 1, min(BUDGET, len(tokens))) if place % 2
-                    ]  # in the second of two columns
+                    ahead = range(known + 1, min(BUDGET, len(tokens)))
+                    new = [place for place in ahead if place % 2]  # in the second of two columns
                     copies.extend(tokens[place] == tokens[min(place - 1, known)] for place in new)
 
             window.observe = observed  # type: ignore[method-assign]

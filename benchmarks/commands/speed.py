@@ -132,8 +132,10 @@ def speed(
         run_other(context, OTHERS[modality])
         return
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
+    whole = 0
     if settings.data is not None:
         own = own_questions(settings.data, questions)
+        whole = len(own.source)
         settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
     elif modality != "vlm":
         raise InputError(f"{model} reads text alone, and the usual questions are about pictures: name others by --data")
@@ -146,7 +148,8 @@ def speed(
         with spread_over(where, pipe, load) as spread:
             samples = run_speed(pipe, settings, store, spread)
         found = peaks(settings) if memory else {}
-        report = speed_report(pipe, samples, settings, found, spread.shared, draft_weights(pipe, settings.drafters))
+        weights = draft_weights(pipe, settings.drafters)
+        report = speed_report(pipe, samples, settings, found, spread.shared, weights, whole)
         summary, text = keep(folder, report)
         if plot and out is not None:
             report.draw(folder / "plot.png")

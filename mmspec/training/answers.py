@@ -17,10 +17,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from mmspec.errors import InputError
+from mmspec.errors import CheckpointError, InputError
 from mmspec.options import sampling_for
 from mmspec.progress import progress
-from mmspec.safe_files import write_whole
+from mmspec.safe_files import read_json, write_whole
 from mmspec.sampling import Sampling
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
@@ -120,11 +120,9 @@ def begun_with(folder: Path) -> str:
     if not any(folder.glob("*.jsonl")):
         return ""
     try:
-        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return str(read_json(folder / SETTINGS).get("questions", ""))
+    except CheckpointError:
         return ""
-    name = found.get("questions") if isinstance(found, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 def collect(

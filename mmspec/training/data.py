@@ -139,24 +139,9 @@ def _is_path(voice: str) -> bool:
     return Path(voice).name != voice or voice.lower().endswith(".wav")
 
 
-class Slice:
-    """Questions start to stop of another source. Its name leaves out where it stops: more questions continue a run."""
-
-    def __init__(self, source: Questions, start: int, stop: int) -> None:
-        self.name = f"{source.name}[{start}:]"
-        self.source, self.start, self.length = source, start, stop - start
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Question:
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        return self.source[self.start + index]
-
-
 class Chosen:
-    """Questions of another source by their numbers there. name: see `Questions`; it leaves out how many they are."""
+    """Questions of another source by their numbers there. name: see `Questions`; it leaves out how many they are, so
+    that more of them continue a run."""
 
     def __init__(self, source: Questions, numbers: Sequence[int], name: str) -> None:
         self.source, self.numbers, self.name = source, numbers, name
@@ -168,6 +153,11 @@ class Chosen:
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.source[self.numbers[index]]
+
+
+def part(source: Questions, start: int, stop: int) -> Chosen:
+    """Questions start to stop of another source."""
+    return Chosen(source, range(start, stop), f"{source.name}[{start}:]")
 
 
 class Voiced:
@@ -231,7 +221,7 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
             f"{data} holds {len(lines)} {'lines' if isinstance(lines, Lines) else 'rows'}: {held_out} are held out for "
             f"validation (--held-out), so {max(most, 0)} are left to train on, and {count or 'at least 1'} are wanted"
         )
-    return Slice(lines, 0, count or most), Slice(lines, most, len(lines))
+    return part(lines, 0, count or most), part(lines, most, len(lines))
 
 
 def as_many_as_read(questions: Questions, count: int, seed: int | None, begun: Collection[str] = ()) -> Questions:
@@ -265,4 +255,4 @@ def warm_up_data(data: str, count: int, held_out: int, seed: int) -> Questions:
     if data == MINIWORLD:
         return Miniworld(f"drafter/warm/{seed}", count)
     lines = written_data(data)
-    return Slice(lines, 0, min(count, len(lines) - held_out))
+    return part(lines, 0, min(count, len(lines) - held_out))
