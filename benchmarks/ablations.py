@@ -138,7 +138,7 @@ def run_ablations(pipe: Pipeline, settings: ToldSettings) -> AblationReport:
     """
     shape = read_shape(settings.shape)
     wholes = {name: pipe.with_drafter(name, shape) for name in settings.drafters}
-    methods = {name: getattr(whole.drafter, "method", name) for name, whole in wholes.items()}
+    methods = {name: whole.drafter.method or name for name, whole in wholes.items()}
     for name, method in methods.items():
         if method not in ABLATIONS:
             raise InputError(f"no part of drafter {name!r} can be taken away: try {', '.join(sorted(ABLATIONS))}")

@@ -123,7 +123,7 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
     """
     speed, long = settings.speed, settings.fixed_length
     drafter = pipe.with_drafter(speed.drafters[0]).drafter
-    shapes = [str(shape) for shape in getattr(drafter, "shapes", ())]
+    shapes = [str(shape) for shape in drafter.shapes]
     if not shapes:
         raise InputError(f"the drafter {speed.drafters[0]!r} has no shapes to choose from: take another one")
     count = token_counter(pipe)

@@ -7,32 +7,25 @@ gauge of how predictable a task is, for every modality.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.contract import Accepted, Draft
-from mmspec.sampling import Sampler
+from mmspec.benchmarks.overseen import Overseen
+from mmspec.contract import Accepted, Draft, Rule
 
 
-@dataclass
-class Watching:
-    """A rule that notes the largest probability at node 0 of every round, for columns that of every code; everything
-    else is the rule's own. tops: of all rounds."""
+class Watching(Overseen):
+    """Notes the largest probability at node 0 of every round, for columns that of every code. tops: of all rounds."""
 
-    on_device = False  # it reads on the host
-    rule: Any
-    tops: list[float] = field(default_factory=list)
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(rule)
+        self.tops: list[float] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rule, name)
-
-    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
-        """See `mmspec.contract.Rule`."""
+    def look(self, draft: Draft, scores: Tensor, accepted: Accepted) -> None:
+        """See `Overseen`."""
         self.tops += scores[:, 0].softmax(-1).amax(-1).flatten().tolist()
-        return self.rule(draft, scores, sampler, emitted)
 
 
 def mean_top(pipe: Pipeline, requests: Sequence[dict[str, Any]]) -> float | None:
@@ -41,7 +34,8 @@ def mean_top(pipe: Pipeline, requests: Sequence[dict[str, Any]]) -> float | None
     At temperature 0 it is taken under the plain softmax, as there is no other law.
     """
     watched = pipe.with_drafter("none", acceptance="exact")  # the one that is exact for what this target emits
-    watched.rule = rule = Watching(watched.rule)
+    rule = Watching(watched.rule)
+    watched.rule = rule
     for request in requests:
         watched(**request)
     return sum(rule.tops) / len(rule.tops) if rule.tops else None

@@ -50,7 +50,7 @@ def draft_weights(pipe: Pipeline, drafters: Sequence[str]) -> dict[str, int]:
     found = {}
     for name in drafters:
         drafter, dtype = in_dtype(name)
-        net = getattr(pipe.with_drafter(drafter, drafter_dtype=dtype).drafter, "net", None)
+        net = pipe.with_drafter(drafter, drafter_dtype=dtype).drafter.net
         if net is not None:
             found[name] = weight_bytes(net)
     return found

@@ -147,7 +147,7 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
         wanted = read_shape(shape) if shape and drafter != OURS else None  # no draft has no shape
         ours = pipe.with_drafter(drafter, wanted, drafter_dtype=dtype)
         found[name] = Ours(ours)
-        partner = PARTNERS.get(getattr(ours.drafter, "method", drafter))  # trained drafters may be given as folders
+        partner = PARTNERS.get(ours.drafter.method or drafter)  # trained drafters may be given as folders
         if partner is not None and partner not in found:
             if partner != HF_ASSISTED or can_be_assisted(ours):
                 found[partner] = partner_method(partner, ours)

@@ -26,7 +26,7 @@ from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.speed import token_counter, tokenizer_of
 from mmspec.benchmarks.tables import MISSING, aligned, change
 from mmspec.benchmarks.token_classes import DEPENDENCES, Counts, kinds_of
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.control import read_shape
 from mmspec.decode import decode, within_memory
 from mmspec.errors import InputError
@@ -59,7 +59,7 @@ class ToldSettings:
             raise InputError(f"questions={self.questions} is not valid: 1 or more are needed")
 
 
-class Told:
+class Told(Rule):
     """A rule that walks along a given answer, whatever the target says.
 
     tries: for each token after the first whether the draft held it; None where nothing was drafted.

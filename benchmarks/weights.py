@@ -17,7 +17,7 @@ def weights_of(pipe: Pipeline, drafters: Iterable[str]) -> dict[str, str]:
     """
     found = {"mmspec": mmspec.__version__, "weights": weights_digest(pipe.target.model)}
     for name in dict.fromkeys(in_dtype(text)[0] for text in drafters):
-        net = getattr(pipe.with_drafter(name).drafter, "net", None)
+        net = pipe.with_drafter(name).drafter.net
         if net is not None:
             found[f"weights of {name}"] = weights_digest(net)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified, forget
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.sampling import Sampler
 
 
@@ -28,15 +28,15 @@ class Recorded:
         return tokens, parents, depth, set(self.path)
 
 
-class Recorder:
+class Recorder(Drafter):
     """Wraps a drafter. rounds: the drafts of the last request, which grow while it runs."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.kinds, self.needs = drafter.kinds, drafter.needs
-        self.shapes, self.reuses = getattr(drafter, "shapes", ()), getattr(drafter, "reuses", False)
-        self.drafts_columns = getattr(drafter, "drafts_columns", False)
-        self.drafts_chains = getattr(drafter, "drafts_chains", False)
+        self.shapes, self.reuses = drafter.shapes, drafter.reuses
+        self.drafts_columns = drafter.drafts_columns
+        self.drafts_chains = drafter.drafts_chains
         self.rounds: list[Recorded] = []
 
     def bind(self, target: Any) -> None:
@@ -44,8 +44,8 @@ class Recorder:
         self.drafter.bind(target)
 
     def forget(self) -> None:
-        """See `mmspec.contract.forget`."""
-        forget(self.drafter)
+        """See `Drafter`."""
+        self.drafter.forget()
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recording:
         """See `Drafter`."""
@@ -53,7 +53,7 @@ class Recorder:
         return Recording(self.drafter.begin(state, sampler, kind), self.rounds)
 
 
-class Recording:
+class Recording(Drafting):
     """The other drafter's work on a request, watched."""
 
     def __init__(self, drafting: Drafting, rounds: list[Recorded]) -> None:

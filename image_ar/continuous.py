@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError, MismatchError
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
@@ -88,7 +88,7 @@ def normal(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
     return torch.special.ndtri(noise.uniform(seeds, stream, positions, width))
 
 
-class Continuous:
+class Continuous(Rule):
     """The rule of CSpD on a masked target: one forward judges all drafted groups from what was known before the round.
 
     S = prod of std_q / std_p over the earlier steps and all dimensions, as in the paper. The round ends with the first

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Kind, State, TrainedDrafter, Verified
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.slots import Slots
 from mmspec.errors import InputError
@@ -35,7 +35,7 @@ from mmspec.image_ar.window import Guesses, Redraw, Window
 from mmspec.sampling import Sampler
 
 
-class EagleSharing(GumbelSharing):
+class EagleSharing(GumbelSharing, TrainedDrafter):
     """Args: net: an EAGLE head, trained for the target. window: as for `JacobiDrafter`. fresh: how many places behind a
     rejection the head drafts anew.
 
@@ -44,7 +44,7 @@ class EagleSharing(GumbelSharing):
 
     method = "sjd-eagle"
     source = "EAGLE in a Jacobi window with Gumbel sharing, arXiv 2401.15077, 2510.24211"
-    trained = packs = True
+    packs = True
     fits = GuidedEagle.fits
     kin = ("eagle", "eagle2")
     """Methods whose weights will do."""

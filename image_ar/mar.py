@@ -121,7 +121,7 @@ class MarTarget(CausalTarget):
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Only drafters of continuous tokens can draft them."""
-        if not {"aligned", "masked"} & {*getattr(drafter, "kinds", ())}:
+        if not {"aligned", "masked"} & drafter.kinds:
             name = name_of("drafters", drafter, cls.modality)
             raise MismatchError(
                 f"the drafter {name!r} drafts ids, and the tokens of MAR are continuous: use 'none', 'mar' where one "

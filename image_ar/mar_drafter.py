@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.checkpoints import quiet, read_model
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, TrainedDrafter, Verified
 from mmspec.control import CHAINS
 from mmspec.errors import InputError, MismatchError
 from mmspec.image_ar.continuous import Walk, normal
@@ -37,7 +37,7 @@ SHARED = (
 """What target and drafter must have in common."""
 
 
-class MarDrafter:
+class MarDrafter(TrainedDrafter):
     """Drafts with a MAR that shares the target's VAE, grid and noise schedule.
 
     Args: model: a `Mar`. length: groups drafted per round (gamma). alone: share of the plan's first steps that the
@@ -45,9 +45,7 @@ class MarDrafter:
     """
 
     kinds: frozenset[Kind] = frozenset({"aligned", "masked"})
-    needs = Needs()
     shapes = CHAINS
-    trained = True
     method = "mar"
     command = "mmspec train target mar-mini"  # with its model
     source = "continuous speculative decoding, arXiv 2411.11925"
@@ -88,7 +86,7 @@ class MarDrafter:
 
 
 @dataclass
-class MarDrafting:
+class MarDrafting(Drafting):
     """A MAR drafter on one request."""
 
     drafter: MarDrafter

@@ -8,6 +8,7 @@ the target's law for the acceptance at hand, norm(max(p - q f, 0)), f(x) being t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -37,9 +38,9 @@ class Relaxed(Ratio):
             raise InputError(f"residual={shorten(residual)} is not valid: {', '.join(RESIDUALS)}")
         self.residual = residual
 
+    @abstractmethod
     def raised(self, law: Tensor, q: Tensor, tokens: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
         """What target and drafter give to tokens [B, K], [B, K] each; see `Ratio.grant` for a single token."""
-        raise NotImplementedError
 
     def raising(self, law: Tensor, q: Tensor, depth: Tensor) -> Raise:
         """`raised` of these laws, whatever the tokens: what depends on the laws alone is found once."""

@@ -8,6 +8,7 @@ first guesses for new places, and the law `q` that every guess was drawn from.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Shape, State, Verified
 from mmspec.errors import InputError
 from mmspec.image_ar.guesses import RANDOM, Places, check_init, layout_for
 from mmspec.image_ar.layout import UNKNOWN, Layout
@@ -36,16 +37,13 @@ class Guesses:
     q: Tensor | None
 
 
-class JacobiDrafter:
+class JacobiDrafter(Drafter):
     """Base of the methods.
 
     Args: window: tokens drafted per round, 1 to 255. init: first guesses, see `mmspec.image_ar.guesses`.
     Raises: InputError: another window or initialisation.
     """
 
-    kinds: frozenset[Kind]
-    needs = Needs()
-    trained = False
     own_window = 16
 
     def __init__(self, window: int | None = None, init: str = RANDOM) -> None:
@@ -65,9 +63,9 @@ class JacobiDrafter:
         """Fill the window with first guesses."""
         return Window(self, state, sampler, kind)
 
+    @abstractmethod
     def redraw(self, at: Redraw) -> Tensor:
         """[B, K] tokens for the window's next round."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -107,7 +105,7 @@ class Redraw:
 
 
 @dataclass
-class Window:
+class Window(Drafting):
     """A Jacobi drafter on one request.
 
     guesses: for the W places behind the pending token. drafted: the draft that waits for its verification.

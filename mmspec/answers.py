@@ -123,8 +123,7 @@ class Stream:
         self._prompt_tokens, self._tokenizer = prompt_tokens, target.tokenizer
         self._product, self._draws = partial(target.product_of, inputs), target.makes == "picture"
         self._texts = [TextStream(self._tokenizer) for _ in prompt_tokens]
-        verifies = getattr(rule, "verifies", True)
-        self.stats = [Stats(rule.lossless, verifies=verifies) for _ in prompt_tokens]
+        self.stats = [Stats(rule.lossless, verifies=rule.verifies) for _ in prompt_tokens]
         self._sounds = [target.sounding(inputs, row) for row in range(len(prompt_tokens))]
         self._turn = Lock()
         self._started: float | None = None

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from mmspec.answers import Stream
 from mmspec.checkpoints import FILES, JUDGED, find_model
-from mmspec.contract import Drafter, Rule, Shape, forget
+from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
@@ -230,7 +230,7 @@ class Pipeline:
 
     def forget(self) -> None:
         """Let the drafter forget what earlier replies taught it, if it remembers any (`recycling` does)."""
-        forget(self.drafter)
+        self.drafter.forget()
 
     def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from mmspec.contract import TrainedDrafter
 from mmspec.errors import (
     CheckpointError,
     Error,
@@ -262,14 +263,14 @@ def save_drafter(
     from mmspec.drafters.eight_bits import pack
     from mmspec.drafters.precision import is_lowered
 
-    if not getattr(drafter, "trained", False):
+    if not isinstance(drafter, TrainedDrafter):
         raise CheckpointError(f"the drafter {type(drafter).__name__} has no weights: pass its name instead")
     if is_lowered(drafter):
         raise CheckpointError(
             f"the weights of this {type(drafter).__name__} were rounded when it was loaded: load it without "
             "drafter_dtype to save it"
         )
-    if packed and not getattr(drafter, "packs", False):
+    if packed and not drafter.packs:
         raise UnsupportedError(f"the weights of {drafter.method!r} cannot be stored in eight bits: only those of heads")
     with writing(folder) as draft:
         write_drafter(drafter, draft, fingerprint(target))
@@ -307,7 +308,7 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
     if "model_type" in description:  # an HF model, and no folder of ours
         _check_kind(folder, description["model_type"], wanted, target)
     drafter_class: Any = resolve("drafters", wanted, target.modality)
-    if not hasattr(drafter_class, "fits"):
+    if drafter_class.fits is None:
         raise CheckpointError(f"{folder / DESCRIPTION} is of {wanted!r}, which has no weights: pass its name instead")
     if own:
         _check_target(folder, description.get("target", {}), target, drafter_class.fits)
@@ -380,8 +381,7 @@ def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields
 
 
 def _check_finite(folder: Path, drafter: Any) -> None:
-    net = getattr(drafter, "net", None)
-    weights = {} if net is None else net.state_dict()
+    weights = {} if drafter.net is None else drafter.net.state_dict()
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise CheckpointError(

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from mmspec.answers import Generation
 from mmspec.api import Pipeline
-from mmspec.contract import aside, bound
+from mmspec.contract import bound
 from mmspec.options import Options, given, sampling_for
 from mmspec.stats import Stats
 
@@ -83,7 +83,7 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
 
     def answered() -> tuple[Any, Any]:
         pipe.forget()  # or the reply that it drafts would be known to it
-        drafting = Pipeline(pipe.target, pipe.processor, aside(pipe.drafter), pipe.rule, pipe.folder, pipe.control)
+        drafting = Pipeline(pipe.target, pipe.processor, pipe.drafter.aside(), pipe.rule, pipe.folder, pipe.control)
         return plain(image, prompt, **options), drafting(image, prompt, **options)
 
     answers = [answered() for _ in range(1 + REPEATS)][1:]

@@ -14,8 +14,9 @@ token (masked models that reveal positions in any order) give their nodes whatev
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from mmspec.errors import InputError
 
@@ -328,16 +329,23 @@ class TextTarget(Target, Protocol):
     head: nn.Module
 
 
-class Drafting(Protocol):
-    """A drafter at work on one request.
+class Drafting(ABC):
+    """A drafter at work on one request."""
 
-    One that observes a round before the host side of `Accepted` is filled, and without its logits, says `early = True`,
-    and offers `ahead(state)`: whether it can propose the next draft, of `State.shape`, before that, too.
-    """
+    @property
+    def early(self) -> bool:
+        """Whether it observes a round before the host side of `Accepted` is filled, and without its logits."""
+        return False
 
+    def ahead(self, state: State) -> bool:
+        """Whether it can propose the next draft, of `State.shape`, before that, too; asked if it is `early`."""
+        return True
+
+    @abstractmethod
     def propose(self, state: State) -> Draft:
         """The next draft; node 0 is the pending token."""
 
+    @abstractmethod
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Learn from the round, after the target committed it.
 
@@ -345,86 +353,114 @@ class Drafting(Protocol):
         """
 
 
-class Drafter(Protocol):
+class Drafter(ABC):
     """Whatever proposes: weights and memory shared by requests. `begin` starts the work on one request.
 
-    One that follows `State.shape` says so by a further attribute, `shapes`: those among which `auto` chooses, from the
-    smallest to the largest (see `mmspec.control`). Without it, its drafts are always of its own size. One that drafts
-    again, in a later round, tokens that were not kept says `reuses = True`: rules that `looks_ahead` refuse it, and
-    `auto` leaves it its own size. One whose drafts are columns of codes says `drafts_columns = True`, one
-    whose drafts are chains whatever their size `drafts_chains = True`: some targets take no others. One that
-    remembers earlier requests offers `forget()`, one whose memory is the user's `aside()`: a prompt that comes again
-    would else be measured with its own reply at hand.
+    A subclass names its `kinds`, and says what else is not as it stands here.
     """
 
     kinds: frozenset[Kind]
     """The kinds of proposal it can make."""
-    needs: Needs
+    needs: Needs = Needs()
+    shapes: tuple[Shape, ...] = ()
+    """Those among which `auto` chooses, from the smallest to the largest (`mmspec.control`), where it follows
+    `State.shape`; it may know them only once it is bound. With none, its drafts are always of its own size."""
+    reuses: bool = False
+    """Whether it drafts again, in a later round, tokens that were not kept: rules that `looks_ahead` refuse it, and
+    `auto` leaves it its own size."""
+    drafts_columns: bool = False
+    """Whether its drafts are columns of codes: some targets take no others."""
+    drafts_chains: bool = False
+    """Whether its drafts are chains, whatever their size: some targets take no others."""
+    source: str = ""
+    """The paper, for lists."""
+    advice: str = ""
+    """What to pass, where its name alone does not make one, and no training of ours does."""
+    fits: tuple[str, ...] | None = None
+    """What of the target's `fingerprint` must be as it was when it was saved, of one that has a `load` as
+    `TrainedDrafter` has; None where it is not read from a folder."""
+    method: str = ""
+    """Its name, which is written down with what it is saved with."""
+    net: Any = None
+    """Its network, an `nn.Module`, where it has one."""
+
+    @staticmethod
+    def check_target(target: Any) -> None:
+        """Raise MismatchError for a target, or a class of targets, that lacks what it needs."""
 
     def bind(self, target: Any) -> None:
-        """Check that the drafter fits the target and take what they share. Raises MismatchError."""
+        """Check that the drafter fits the target and take what they share. Raises MismatchError.
 
+        Without it, it fits every target. One that wraps another drafter binds that, and needs what that needs.
+        """
+
+    @abstractmethod
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
         """Start on a request that was just prefilled; `kind` is one of `kinds`."""
 
+    def forget(self) -> None:
+        """Be as before the first request: a prompt that comes again would else be measured with its reply at hand."""
 
-def aside(drafter: Any) -> Any:
-    """A drafter that drafts from the same stores of replies, as they are now, and tells them nothing; the drafter
-    itself where it has none."""
-    return drafter.aside() if hasattr(drafter, "aside") else drafter
-
-
-def forget(drafter: Any) -> None:
-    """Let a drafter be as before its first request, if it remembers any."""
-    if hasattr(drafter, "forget"):
-        drafter.forget()
+    def aside(self) -> Self:
+        """A drafter that drafts from the same stores of replies, as they are now, and tells them nothing: where the
+        memory is the user's, and must not be forgotten."""
+        return self
 
 
-class TrainedDrafter(Drafter, Protocol):
-    """A drafter with weights, as `mmspec.checkpoints` saves and loads it.
+class TrainedDrafter(Drafter):
+    """A drafter with weights, as `mmspec.checkpoints` saves and loads it. It calls its network `net`.
 
-    Further attributes are optional: `source`, the paper, for lists; `kin`, the methods whose weights serve it, too;
-    `lossless = False`, where it is meant for a lossy rule; `packs = True`, where it reads its weights with
-    `mmspec.drafters.eight_bits`; `command`, which trains it where `mmspec train drafter` does not.
+    Its name stands for a folder beside the model, and makes nothing by itself. It may name in `kin` the methods whose
+    weights serve it, too; that is not inherited.
     """
 
-    trained: bool
-    """True; `drafter=` then looks for a folder instead of making one without arguments."""
-    method: str
-    """Its name, which is written down with the weights."""
+    packs: bool = False
+    """Whether it reads its weights with `mmspec.drafters.eight_bits`."""
+    command: str = "mmspec train drafter"
+    """What trains it."""
     fits: tuple[str, ...]
-    """What of the target's `fingerprint` must be as it was in training."""
-    net: nn.Module
 
+    @abstractmethod
     def save(self, folder: Path) -> dict[str, Any]:
         """Write safetensors; returns what else `load` needs, as JSON."""
 
     @classmethod
-    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> TrainedDrafter:
+    @abstractmethod
+    def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Self:
         """The drafter that `save` wrote, on the target's device and in its dtype."""
 
 
-class Rule(Protocol):
-    """An acceptance rule on plain tensors. Made without arguments where it is named; its first setting is its knob."""
+class Rule(ABC):
+    """An acceptance rule on plain tensors. Made without arguments where it is named; its first setting is its knob.
+
+    A subclass says whether it is `lossless` and `invariant`, what it `takes`, and what else is not as it stands here.
+    """
 
     lossless: bool
     invariant: bool
-    """Whether the output at a seed is the same for every draft, at any temperature. At temperature 0 it is for every
-    rule but those that say `invariant_greedy = False`: see `bound`."""
+    """Whether the output at a seed is the same for every draft, at any temperature."""
+    invariant_greedy: bool = True
+    """Whether it is so at temperature 0."""
     takes: tuple[Kind, ...]
-    """Kinds of proposal under which the rule keeps its law, best first.
+    """Kinds of proposal under which the rule keeps its law, best first."""
+    looks_ahead: bool = False
+    """Whether the decision depends on tokens behind the first rejected one."""
+    chains: bool = False
+    """Whether it cannot judge trees of sampled tokens."""
+    verifies: bool = True
+    """False where it keeps tokens unjudged, so that there is no tau."""
+    on_device: bool = False
+    """Whether it is a function of tensors, which asks the device for nothing and does not look at `q` and `kind`. It
+    may then be recorded, so its settings must stay the same. A subclass that is none says False."""
 
-    A rule whose decision depends on tokens behind the first rejected one says `looks_ahead = True`, one that cannot
-    judge trees of sampled tokens `chains = True`. One that has to know the target (a codebook, an embedding) offers
-    `bind(target)`, as drafters do. One that keeps tokens unjudged, so that there is no tau, says `verifies = False`.
-    One that is a function of tensors, which asks the device for nothing and does not look at `q` and `kind`, says
-    `on_device = True`: it may be recorded, so its settings must stay the same. A subclass that is none says `False`.
-    """
+    def bind(self, target: Any) -> None:
+        """Take what it has to know of the target: a codebook, an embedding. Raises MismatchError."""
 
+    @abstractmethod
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Decide the path. scores: [B, N, V] warped log-scores of the target, float32, -inf where ruled out."""
 
 
 def bound(rule: Rule, greedy: bool) -> bool:
     """Whether a rule's output is the same for every draft, when the best token is taken or at a seed."""
-    return rule.invariant or (greedy and getattr(rule, "invariant_greedy", True))
+    return rule.invariant or (greedy and rule.invariant_greedy)

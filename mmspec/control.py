@@ -232,7 +232,7 @@ def control_for(shape: Any, drafter: Any) -> Control:
     Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one, or whose
         smallest is larger.
     """
-    shapes = getattr(drafter, "shapes", ())
+    shapes = drafter.shapes
     if isinstance(shape, Shape):
         if not shapes:
             raise MismatchError(
@@ -250,7 +250,7 @@ def control_for(shape: Any, drafter: Any) -> Control:
         raise InputError(
             f"shape={shorten(shape)} is not valid: 'auto', 'own', a mmspec.Shape or a text such as '5x4x16'"
         )
-    settles = getattr(drafter, "reuses", False)  # guesses that get better round by round: no round can be judged alone
+    settles = drafter.reuses  # guesses that get better round by round: no round can be judged alone
     return Auto(shapes) if shape == "auto" and shapes and not settles else OWN
 
 

@@ -67,7 +67,7 @@ class Started:
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
     """The best kind of proposal that both take. Raises MismatchError if there is none."""
-    biased = getattr(drafter, "reuses", False) and getattr(rule, "looks_ahead", False)
+    biased = drafter.reuses and rule.looks_ahead
     kinds = [kind for kind in rule.takes if kind in drafter.kinds]
     if kinds and not biased:
         return kinds[0]
@@ -101,15 +101,15 @@ def decode(
     kind = choose_kind(rule, drafter)
     entered = clock()
     state = target.prefill(inputs, drafter.needs, sampler)
-    state.chains = getattr(rule, "chains", False) and not sampler.greedy
+    state.chains = rule.chains and not sampler.greedy
     prefilled = clock()
     first = stop.start(state)
     drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
     state.forget_prompt()
     plan = control.begin(len(first), sampler, rule)
     state.steady = isinstance(plan, Fixed)
-    early = state.early and getattr(drafting, "early", False)
-    plays = early and state.plays and getattr(rule, "on_device", False)
+    early = state.early and drafting is not None and drafting.early
+    plays = early and state.plays and rule.on_device
     yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
 
     def keep(one: Started) -> None:

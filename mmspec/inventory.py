@@ -11,6 +11,7 @@ from typing import Any
 
 import mmspec
 from mmspec.checkpoints import MODALITIES, bundled, drafters_of
+from mmspec.contract import Drafter, TrainedDrafter
 from mmspec.named import plain_settings
 from mmspec.registry import entries, importable, modalities
 from mmspec.safe_files import read_json
@@ -49,19 +50,19 @@ def drafters() -> list[dict[str, Any]]:
             "name": name,
             "modalities": serves,
             "takes": takes(method),
-            "trained": getattr(method, "trained", False),
-            "lossless": getattr(method, "lossless", True),  # under the default rule, which is
-            "source": getattr(method, "source", table[f"{serves[0]}/{name}"]),
+            "trained": issubclass(method, TrainedDrafter),
+            "lossless": True,  # under the default rule
+            "source": method.source or table[f"{serves[0]}/{name}"],
         }
         for name, serves, method in _usable("drafters")
     ]
 
 
-def takes(method: object) -> str:
+def takes(method: type[Drafter]) -> str:
     """What a drafting method takes beside the target."""
-    if hasattr(method, "advice"):
+    if method.advice:
         return "a folder"
-    return "training" if getattr(method, "trained", False) else "nothing"
+    return "training" if issubclass(method, TrainedDrafter) else "nothing"
 
 
 def rules() -> list[dict[str, Any]]:
@@ -79,7 +80,8 @@ def rules() -> list[dict[str, Any]]:
 
 def _usable(kind: str) -> Iterator[tuple[str, list[str], Any]]:
     """Name, modalities and what it stands for, of all names of a kind that can be imported."""
-    found = {name: thing for _, name, thing in importable(kind, sorted(entries(kind), reverse=True))}
+    # sorted backwards, so that of a name with several entries the one for any modality comes last and counts
+    found = dict(importable(kind, sorted(entries(kind), reverse=True)))
     for name, serves in modalities(kind).items():
         if name in found:
             yield name, serves, found[name]

@@ -13,7 +13,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
-from mmspec.contract import Drafter, Rule
+from mmspec.contract import Drafter, Rule, TrainedDrafter
 from mmspec.drafters.precision import lower
 from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.errors import (
@@ -111,7 +111,7 @@ def build_target(family: type[CausalTarget], model: PreTrainedModel, processor: 
 def find_family(config: PreTrainedConfig) -> type[CausalTarget]:
     """The target class that serves a configuration; those of a modality are asked before those of any."""
     table = sorted(entries("targets"), key=lambda key: key.startswith("any/"))
-    for _, _, family in importable("targets", table):
+    for _, family in importable("targets", table):
         if family.serves(config):
             return family
     kind = (config.architectures or [config.model_type])[0]
@@ -169,10 +169,11 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     if drafter is None:
         drafter = default_drafter(target, beside)
     if not isinstance(drafter, str | os.PathLike):
-        if isinstance(drafter, type) or not hasattr(drafter, "bind") or not hasattr(drafter, "begin"):
+        if not isinstance(drafter, Drafter):
             hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""
             raise InputError(
-                f"drafter must be a name, a folder, a hub id or a drafter, not {type(drafter).__name__}{hint}"
+                "drafter must be a name, a folder, a hub id or an object of a class that derives from "
+                f"mmspec.contract.Drafter, not {_what(drafter)}{hint}"
             )
         drafter.bind(target)
         return drafter
@@ -182,18 +183,17 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
     if place is not None:
         return load_drafter(place, target)
     kind: Any = resolve("drafters", str(drafter), target.modality)
-    if hasattr(kind, "advice"):
+    if kind.advice:
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
-    if getattr(kind, "trained", False):
+    if issubclass(kind, TrainedDrafter):
         target.check_drafter(kind)  # before anything is said of training one
         kin = _kin(kind, beside)
         if kin:
             return load_drafter(beside[kin], target, str(drafter))
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
-        command = getattr(kind, "command", "mmspec train drafter")
         raise CheckpointError(
             f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "
-            f"({command} --help) and pass its folder, or use {_ready(target, beside)!r}"
+            f"({kind.command} --help) and pass its folder, or use {_ready(target, beside)!r}"
         )
     made = kind()
     made.bind(target)
@@ -219,16 +219,13 @@ def has_drafter(name: str, target: Known, folder: Path | None) -> bool:
 
 
 def serves_unread(kind: Any, target: Known) -> bool:
-    """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits.
-
-    A class may have a `check_target`, which raises MismatchError for targets that lack what it needs.
-    """
+    """Whether a drafter's class needs neither training nor files, and drafts what a target, or its class, emits."""
     try:
         target.check_drafter(kind)
-        getattr(kind, "check_target", lambda target: None)(target)
+        kind.check_target(target)
     except MismatchError:
         return False
-    return not hasattr(kind, "advice") and not getattr(kind, "trained", False)
+    return not (kind.advice or issubclass(kind, TrainedDrafter))
 
 
 def _ready(target: CausalTarget, beside: Iterable[str]) -> str:
@@ -244,16 +241,23 @@ def _kin(kind: Any, beside: Container[str]) -> str | None:
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
-    """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or the rule itself; one that needs to
-    know its target (`bind`) is told."""
+    """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or the rule itself, bound
+    to the target."""
     if isinstance(rule, str):
         rule = rule_named(rule, target)
-    if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "takes"):
-        raise InputError(f"acceptance must be the name of a rule or a rule, not {type(rule).__name__}")
+    if not isinstance(rule, Rule):
+        raise InputError(
+            "acceptance must be the name of a rule or an object of a class that derives from mmspec.contract.Rule, not "
+            f"{_what(rule)}"
+        )
     target.check_rule(rule)
-    if hasattr(rule, "bind"):
-        rule.bind(target)
+    rule.bind(target)
     return rule
+
+
+def _what(thing: object) -> str:
+    """What a user gave, where an object was asked for."""
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:

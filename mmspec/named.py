@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, cast
 
+from mmspec.contract import TrainedDrafter
 from mmspec.errors import InputError, one_line, shorten, unknown_name
 from mmspec.registry import resolve
 
@@ -47,7 +48,7 @@ def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
     """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have, or that no
     text can give. InputError: it is made of trained weights, whose settings are saved with them."""
     maker = cast("Any", resolve(f"{kind}s", name, modality))
-    if getattr(maker, "trained", False):
+    if kind == "drafter" and issubclass(maker, TrainedDrafter):
         raise InputError(f"the drafter {name} keeps the settings it was saved with: only shape= and dtype= can be told")
     known = plain_settings(maker)
     for setting in settings:

@@ -16,11 +16,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from mmspec.contract import Drafter, Rule
 from mmspec.errors import UnsupportedError, unknown_name
 
 logger = logging.getLogger(__name__)
 
 ANY = "any"
+BASES: dict[str, type] = {"drafters": Drafter, "rules": Rule}
+"""What the classes of a kind derive from."""
 
 BUILTIN: dict[str, dict[str, str]] = {
     "targets": {
@@ -230,18 +233,23 @@ def resolve(kind: str, name: str, modality: str = ANY) -> object:
     """What `name` stands for in `modality`. Imports the module that holds it, and no other.
 
     Raises: UnknownNameError: no such name for this modality; the message suggests near ones.
-        UnsupportedError: the name is registered, but its module cannot be imported or lacks the attribute.
+        UnsupportedError: the name is registered, but its module cannot be imported or lacks the attribute, or what it
+            stands for is not of its kind.
     """
     table = entries(kind)
     location = table.get(f"{modality}/{name}") or table.get(f"{ANY}/{name}")
     if location is None:
         raise unknown_name(kind.removesuffix("s"), name, names(kind, modality), elsewhere(kind, name))
     module, _, attribute = location.partition(":")
+    what = f"{kind.removesuffix('s')} {name!r} is registered as {location!r}"
     try:
-        return getattr(import_module(module), attribute)
+        found: object = getattr(import_module(module), attribute)
     except Exception as error:  # noqa: BLE001  others' modules may raise anything when they are imported
-        what = f"{kind.removesuffix('s')} {name!r} is registered as {location!r}"
         raise UnsupportedError(f"{what}, which cannot be imported: {error}") from error
+    base = BASES.get(kind)
+    if base is not None and not (isinstance(found, type) and issubclass(found, base)):
+        raise UnsupportedError(f"{what}, which does not derive from mmspec.contract.{base.__name__}")
+    return found
 
 
 def name_of(kind: str, thing: object, modality: str = ANY) -> str:
@@ -253,15 +261,15 @@ def name_of(kind: str, thing: object, modality: str = ANY) -> str:
     return found.get(modality) or found.get(ANY) or next(iter(found.values()), made.__qualname__)
 
 
-def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, str, Any]]:
-    """Modality, name and what it stands for, of each of the keys "modality/name".
+def importable(kind: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Name and what it stands for, of each of the keys "modality/name".
 
-    What another distribution registered and cannot be imported is left out, with a warning in the log.
+    What another distribution registered and cannot be used is left out, with a warning in the log.
     """
     for key in keys:
         modality, _, name = key.partition("/")
         try:
-            yield modality, name, resolve(kind, name, modality)
+            yield name, resolve(kind, name, modality)
         except UnsupportedError as error:
             if key in BUILTIN[kind]:
                 raise

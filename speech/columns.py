@@ -15,6 +15,7 @@ Cells that the pattern forces have one token of probability one, so they change 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from mmspec import noise
 from mmspec.acceptance.ratio import residual
-from mmspec.contract import Accepted, Draft, Kind, State
+from mmspec.contract import Accepted, Draft, Kind, Rule, State
 from mmspec.errors import MismatchError
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
@@ -76,7 +77,7 @@ def leading(keep: Tensor) -> Tensor:
     return keep.long().cumprod(1).sum(1)
 
 
-class ColumnRule:
+class ColumnRule(Rule):
     """Base of the three. At temperature 0 all are the greedy comparison."""
 
     lossless = True
@@ -100,9 +101,9 @@ class ColumnRule:
             raise MismatchError(f"{type(self).__name__} takes no columns of kind {draft.kind!r}")
         return self.decide(draft, scores, sampler, emitted)
 
+    @abstractmethod
     def decide(self, draft: Draft, scores: Tensor, sampler: ColumnSampler, emitted: Tensor) -> Accepted:
         """The decision above temperature 0."""
-        raise NotImplementedError
 
 
 def match(draft: Draft, choice: Tensor) -> Accepted:

@@ -81,7 +81,7 @@ class Csm(CausalTarget):
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Siblings would need several passes of the depth decoder, so drafts must be chains."""
-        if not getattr(drafter, "drafts_chains", False):
+        if not drafter.drafts_chains:
             raise MismatchError(
                 f"the drafter {name_of('drafters', drafter, cls.modality)!r} does not draft for CSM, which takes "
                 "chains (drafters whose drafts are always chains say drafts_chains = True): use 'depth', "

@@ -103,7 +103,7 @@ class Delayed(CausalTarget):
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Only drafters of columns can draft columns."""
-        if not getattr(drafter, "drafts_columns", False):
+        if not drafter.drafts_columns:
             name = name_of("drafters", drafter, cls.modality)
             raise MismatchError(
                 f"the drafter {name!r} drafts single tokens, and {cls.noun} writes columns of codes: use 'none', or "

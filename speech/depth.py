@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import CHAINS
 from mmspec.drafters.children import Choice
 from mmspec.errors import InputError, MismatchError
@@ -21,13 +21,11 @@ from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
 
-class Depth:
+class Depth(Drafter):
     """Drafts a chain inside a frame. Args: length: codes drafted per pass of the depth decoder."""
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
-    needs = Needs()
     shapes = CHAINS
-    trained = False
     drafts_chains = True
     source = "depth-axis speculation with the model's own heads"
 
@@ -57,7 +55,7 @@ class Depth:
 
 
 @dataclass
-class Guessing:
+class Guessing(Drafting):
     """Depth speculation on one request. states: [B, D] of the last pass; rows that begin a frame have none yet."""
 
     drafter: Depth

@@ -17,14 +17,14 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.acceptance.block import check_chain
 from mmspec.acceptance.ratio import residual
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.speech.groups import Groups, by_size
 from mmspec.tree import follow, path_to
 
 
-class PCG:
+class PCG(Rule):
     """Law: that of the target for groups, none for tokens, unless every group is one token: then it is the ratio rule.
 
     Chains only, of tokens sampled from a known q. At temperature 0 the greedy comparison.

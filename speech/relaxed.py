@@ -12,7 +12,7 @@ max-ratio   a child with at least rho times the probability of the likeliest tok
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from mmspec import noise
 from mmspec.acceptance.exact import choices
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.tree import deepest, follow, path_to
 
 
-class Relaxed(ABC):
+class Relaxed(Rule):
     """Law: none but that of the neutral knob, where it is the coupled match. At temperature 0 the greedy comparison."""
 
     takes: tuple[Kind, ...] = ("coupled", "point", "sampled")

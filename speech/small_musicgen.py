@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.checkpoints import read_model
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import CHAINS
 from mmspec.errors import InputError, MismatchError
 from mmspec.noise import DRAFT, TARGET
@@ -24,13 +24,11 @@ from mmspec.speech.musicgen import Musicgen
 from mmspec.tree import chain, within_room
 
 
-class SmallMusicgen:
+class SmallMusicgen(Drafter):
     """Drafts a chain of columns. Args: model: the smaller MusicGen. length: columns per round."""
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
-    needs = Needs()
     shapes = CHAINS
-    trained = False
     drafts_columns = True
     method = "small-musicgen"
     source = "a smaller MusicGen (arXiv 2306.05284) with exact rules for columns"
@@ -61,17 +59,17 @@ class SmallMusicgen:
             if mine != theirs:
                 raise MismatchError(f"the drafter has {name} {mine}, the target {theirs}: they need the same codec")
 
-    def begin(self, state: State, sampler: Any, kind: Kind) -> Drafting:
+    def begin(self, state: State, sampler: Any, kind: Kind) -> Following:
         """Read the texts."""
         assert isinstance(state, ColumnState)
         texts = [row[: int(length)] for row, length in zip(state.ids, state.prompt_length, strict=True)]
         tracks = [self.inner.track(row, limit, 1.0) for row, limit in zip(texts, state.limits, strict=True)]
         start = torch.full((1, self.inner.codebooks), self.inner.padding, device=state.emitted.device)
-        return Drafting(self, sampler, kind, tracks, [start] * len(tracks))
+        return Following(self, sampler, kind, tracks, [start] * len(tracks))
 
 
 @dataclass
-class Drafting:
+class Following(Drafting):
     """The drafter on one request. unread: [U, K] columns of each row, emitted and not read yet. fed: nodes of the draft
     that were read."""
 

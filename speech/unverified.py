@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.sampling import Sampler
 from mmspec.tree import path_to
 
 
-class Unverified:
+class Unverified(Rule):
     """Law: none. Keeps the first chain of a draft to its end, at every temperature."""
 
     lossless = False

@@ -114,8 +114,7 @@ class Viterbi(Medusa):
         super().__init__(net, depth=depth, total=depth + 1)
         self.candidates, self.pull = candidates, pull
 
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def offered(self) -> tuple[Shape, ...]:
         """Chains, as long as there are heads."""
         return tuple(shape for shape in CHAINS if shape.depth <= self.most)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, State, Verified
 from mmspec.sampling import Sampler, Sampling, warp
 from mmspec.tree import best
 
@@ -75,14 +75,13 @@ class TableTarget:
         state.emitted = state.emitted + accepted.count
 
 
-class TableDrafter:
+class TableDrafter(Drafter):
     """Drafts from another table: a full tree with `branching[d]` children at depth d.
 
     total: re-rank the candidates and keep that many nodes (a dynamic tree), or None for the full, static tree.
     """
 
     kinds = frozenset({"point", "sampled", "coupled"})
-    needs = Needs()
 
     def __init__(self, table: Tensor, branching: tuple[int, ...], total: int | None = None) -> None:
         self.table, self.branching, self.total = table, branching, total
@@ -95,7 +94,7 @@ class TableDrafter:
 
 
 @dataclass
-class TableDrafting:
+class TableDrafting(Drafting):
     drafter: TableDrafter
     sampler: Sampler
     kind: Kind

@@ -438,6 +438,7 @@ def test_auto_changes_no_output(name: str, how: str) -> None:
     model, target = test_equality.make("simple")
     drafter, inputs = toys.DRAFTERS[name](model), toys.prompts(17, 9)
     want = toys.answer(target, NoDrafter(), inputs, 40, SAMPLINGS[how]).rows
+    drafter.bind(target)
     control = control_for("auto", drafter)
     for _ in range(2):
         assert toys.answer(target, drafter, inputs, 40, SAMPLINGS[how], control=control).rows == want

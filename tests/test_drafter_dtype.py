@@ -527,9 +527,7 @@ def test_a_benchmark_has_one_drafter_in_several_formats(folder: Path) -> None:
     names = ["none", "eagle2", "eagle2:dtype=int8", "eagle2:dtype=bfloat16"]
     found = methods(pipe, names, "3x2x8")
     assert [name for name in found if name != "hf"] == names
-    kinds = [
-        {type(part) for part in getattr(found[name].pipe.drafter, "net", nn.Identity()).modules()} for name in names
-    ]
+    kinds = [{type(part) for part in (found[name].pipe.drafter.net or nn.Identity()).modules()} for name in names]
     assert [(Int8Linear in kind, CastLinear in kind) for kind in kinds] == [(False, False)] * 2 + [
         (True, False),
         (False, True),

@@ -27,7 +27,7 @@ from mmspec.targets import CausalTarget
 SAMPLING = Sampling(temperature=0.9, top_k=40, seed=3)
 
 
-class Watched:
+class Watched(Drafter):
     """A drafter whose every draft is looked at before it is verified."""
 
     def __init__(self, inner: Drafter, look: Callable[[State, Draft], None]) -> None:
@@ -42,7 +42,7 @@ class Watched:
 
 
 @dataclass
-class Watching:
+class Watching(Drafting):
     drafter: Watched
     inner: Drafting
 

@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 
 import mmspec
 from mmspec.acceptance.exact import Exact
-from mmspec.contract import Accepted, Draft, Kind, Needs, Round, Shape, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Round, Shape, State, Verified
 from mmspec.control import OWN, Auto, Fixed
 from mmspec.decode import decode
 from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
@@ -56,15 +56,27 @@ def recorded_rounds(target: Any) -> int:
 
 
 @dataclass
-class Noting:
+class Noting(Drafter):
     """The drafts of another drafter; writes down what happens when."""
 
     inner: Any
     events: list[str] = field(default_factory=list)
     drafts: list[Any] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    @property
+    def kinds(self) -> Any:
+        return self.inner.kinds
+
+    @property
+    def needs(self) -> Any:
+        return self.inner.needs
+
+    @property
+    def shapes(self) -> Any:
+        return self.inner.shapes
+
+    def bind(self, target: Any) -> None:
+        self.inner.bind(target)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> "NotingDrafting":
         self.state = state
@@ -72,7 +84,7 @@ class Noting:
 
 
 @dataclass
-class NotingDrafting:
+class NotingDrafting(Drafting):
     inner: Any
     events: list[str]
     drafts: list[Any]
@@ -358,13 +370,35 @@ def test_shapes_are_learnt_from_the_rounds_that_had_them() -> None:
     assert all(size == shape.total for shape, size in learnt[:-3])
 
 
-def test_rounds_without_a_draft_go_ahead_too_and_a_probe_is_played_once() -> None:
+class Dear(Noting):
+    """One whose drafts take ten times as long as a step, on a clock that nothing else moves but looking at it."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> "NotingDrafting":
+        drafting = super().begin(state, sampler, kind)
+        propose = drafting.propose
+
+        def later(state: State) -> Draft:
+            self.now += 1e-2
+            return propose(state)
+
+        drafting.propose = later  # type: ignore[method-assign]
+        return drafting
+
+
+def test_rounds_without_a_draft_go_ahead_too_and_a_probe_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` rests with a drafter that is never right: nothing waits, and no probe starts before the last is learnt."""
     model, plain = test_equality.make("simple")
     inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
     target = early(CausalTarget(model))
     want = toys.answer(plain, NoDrafter(), inputs, 150).rows
-    noting = Noting(wrong(model))
+    noting = Dear(wrong(model))
+    monkeypatch.setattr("mmspec.decode.time", noting)
     under_way, rounds = watched(target, noting, inputs, 150, Auto((Shape(1), Shape(3, 2, 8))))
     assert [token for round_ in rounds for token in round_.tokens[0]] == want[0]
     drafted = [round_.proposed > 0 for round_ in rounds]

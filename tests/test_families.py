@@ -35,7 +35,7 @@ from transformers import (
 import mmspec
 from mmspec import registry
 from mmspec.causal_lm import CausalLM
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, State, TrainedDrafter, Verified
 from mmspec.drafters.datastore import Datastore
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
@@ -54,7 +54,7 @@ SAMPLED = {"temperature": 0.9, "seed": 3}
 
 
 @dataclass
-class Oracle:
+class Oracle(Drafter, Drafting):
     """Knows the answers: a tree whose right path, behind wrong siblings, is another number of levels long each round.
 
     answers: [B] lists of ids. wrong: added to a right id, modulo the vocabulary, to get a wrong one.
@@ -64,7 +64,6 @@ class Oracle:
     vocabulary: int
     wrong: int = 7
     kinds = frozenset({"point"})
-    needs = Needs()
 
     def bind(self, target: Any) -> None:
         """Fits every target."""
@@ -111,7 +110,7 @@ def without_training() -> list[str]:
     """The registry's drafters that need no training."""
     names = registry.names("drafters", "vlm")
     kinds = {name: registry.resolve("drafters", name, "vlm") for name in names}
-    return [name for name, kind in kinds.items() if hasattr(kind, "advice") or not getattr(kind, "trained", False)]
+    return [name for name, kind in kinds.items() if kind.advice or not issubclass(kind, TrainedDrafter)]
 
 
 DRAFTERS = sorted({*without_training(), *ARGUMENTS})

@@ -13,6 +13,7 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio
+from mmspec.contract import Drafter, Drafting
 from mmspec.control import OWN, Auto, control_for
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.suffix import Suffix
@@ -25,7 +26,7 @@ LENGTH = tiny_images.SIDE**2
 SAMPLED = Sampling(temperature=1.0, seed=3)
 
 
-class Replay:
+class Replay(Drafter, Drafting):
     """Drafts a known answer; every `wrong`-th token of it is another one."""
 
     kinds = frozenset({"point"})

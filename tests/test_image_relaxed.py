@@ -63,8 +63,7 @@ RELAXED: dict[str, Any] = {
 
 
 def bound(rule: Any) -> Any:
-    if hasattr(rule, "bind"):
-        rule.bind(TARGET)
+    rule.bind(TARGET)
     return rule
 
 

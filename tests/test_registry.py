@@ -13,7 +13,7 @@ from transformers import LlamaConfig
 import mmspec
 from mmspec import inventory, registry
 from mmspec.errors import Error, UnknownNameError, UnsupportedError, missing_extra, unknown_name
-from mmspec.loading import find_family
+from mmspec.loading import find_family, has_drafter
 
 
 @pytest.fixture
@@ -106,10 +106,13 @@ def test_what_another_distribution_broke_stops_nobody(
     (tmp_path / "module_that_raises.py").write_text("raise RuntimeError('no such card')")
     monkeypatch.syspath_prepend(tmp_path)
     plugins.append(EntryPoint("any/aa-broken", "module_that_raises:Thing", "mmspec.drafters"))
+    plugins.append(EntryPoint("any/aa-broken", "fractions:Fraction", "mmspec.rules"))
     with caplog.at_level(logging.WARNING):
         assert find_family(LlamaConfig()).__name__ == "CausalLM"
         assert "spd" in {entry["name"] for entry in inventory.drafters()}
-    assert caplog.text.count("aa-broken") == 2
+        assert "exact" in {entry["name"] for entry in inventory.rules()}
+    assert caplog.text.count("aa-broken") == 3
+    assert "does not derive from mmspec.contract.Rule" in caplog.text
     monkeypatch.setitem(registry.BUILTIN["drafters"], "any/bb-broken", "no_such_module:Thing")
     registry.entries.cache_clear()
     with pytest.raises(UnsupportedError, match="bb-broken"):
@@ -176,3 +179,11 @@ def test_only_modalities_have_drafters() -> None:
     assert "vispec" not in mmspec.list_drafters("text")
     with pytest.raises(UnknownNameError, match="unknown modality 'vision'"):
         mmspec.list_drafters("vision")
+
+
+def test_whether_a_family_takes_a_drafter_is_known_of_the_classes_alone() -> None:
+    """No model is read, so no object is made: what is asked stands on the classes."""
+    for _, family in registry.importable("targets", registry.entries("targets")):
+        found = {name: has_drafter(name, family, None) for name in registry.names("drafters", family.modality)}
+        assert found["none"], family
+        assert not found["hybrid"] or found["suffix"], family

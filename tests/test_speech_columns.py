@@ -20,7 +20,7 @@ from mmspec.sampling import Sampling
 from mmspec.speech.columns import Columns, ColumnSampler, Joint, PerCode, kept_until, leading, thin
 from mmspec.speech.delayed import Track
 from mmspec.speech.musicgen import Musicgen
-from mmspec.speech.small_musicgen import Drafting, SmallMusicgen
+from mmspec.speech.small_musicgen import Following, SmallMusicgen
 from mmspec.tree import chain
 
 K, V, ROWS = 2, 3, 40_000
@@ -111,7 +111,7 @@ def test_a_smaller_musicgen_draws_with_noise_that_is_not_the_targets() -> None:
     """Sampled drafts: the pair of a drafted code and the target's own follows the product of their laws."""
     p, q = tables(4)[:2]
     sampler = ColumnSampler(Sampling(temperature=1.0, seed=3), ROWS, torch.device("cpu"))
-    drafting: Any = Drafting(None, sampler, "sampled", [], [])  # type: ignore[arg-type]  # no forward is needed
+    drafting: Any = Following(None, sampler, "sampled", [], [])  # type: ignore[arg-type]  # no forward is needed
     emitted, scores = torch.full((ROWS,), 5), q.log().expand(ROWS, -1, -1)
     for level in (0, 1):
         drafted = (scores + drafting._noise(emitted, level, scores)).argmax(-1)

@@ -18,7 +18,7 @@ from mmspec.benchmarks.speed import token_counter
 from mmspec.benchmarks.token_classes import kinds_of
 from mmspec.benchmarks.told import First, Told, ToldReport, ToldSettings, answer_of, told_counts
 from mmspec.cli import app
-from mmspec.contract import Draft, Kind, Needs, State
+from mmspec.contract import Draft, Drafter, Drafting, Kind, State
 from mmspec.errors import InputError
 from mmspec.tree import chain
 
@@ -44,17 +44,13 @@ def test_a_node_that_is_not_real_is_no_try() -> None:
     assert told.tries == [True, False, True, None]
 
 
-class Knowing:
+class Knowing(Drafter, Drafting):
     """Drafts what it is told, three tokens a round, but wrong ids in the places of some kinds."""
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
 
     def __init__(self, answer: list[int], kinds: list[str], knows: set[str]) -> None:
         self.answer, self.known = answer, [kind in knows for kind in kinds]
-
-    def bind(self, target: Any) -> None:
-        """Fits every target."""
 
     def begin(self, *given: Any) -> "Knowing":
         return self
@@ -111,7 +107,6 @@ def test_every_drafter_is_asked_for_the_reference(pipe: mmspec.Pipeline, questio
     inner = Knowing(ids, kinds, {"template"})
     prompt = pipe.prepare(question.image, question.prompt)["input_ids"][0].tolist()
     watched: Any = Watched(inner, lambda state, draft: seen.append(state.ids[0][len(prompt) :]))
-    watched.needs = Needs()
     told_counts(pipe.with_drafter(watched, "own"), question)
     assert all(text == ids[: len(text)] for text in seen)
     assert len(seen) > 5

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.acceptance.exact import Exact
 from mmspec.cache import RowCache
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Rule, State, Verified
 from mmspec.decode import decode
 from mmspec.decoder import Decoder
 from mmspec.drafters.none import NoDrafter
@@ -48,12 +48,11 @@ def test_static_and_dynamic_trees_change_nothing_but_the_rounds(total: int | Non
 
 
 @dataclass
-class Jacobi:
+class Jacobi(Drafter):
     """Guesses the next `window` tokens at once; each round, the target's choices become the next round's guesses."""
 
     window: int
     kinds = frozenset({"point"})
-    needs = Needs()
 
     def bind(self, target: Any) -> None:
         self.vocab_size = target.vocab_size
@@ -64,7 +63,7 @@ class Jacobi:
 
 
 @dataclass
-class Iterating:
+class Iterating(Drafting):
     sampler: Sampler
     guesses: Tensor  # [B, W]
 
@@ -214,12 +213,11 @@ class Masked:
 
 
 @dataclass
-class Painter:
+class Painter(Drafter):
     """Draws values for the next `count` places from N(0, 1), whatever is known."""
 
     count: int
     kinds = frozenset({"sampled"})
-    needs = Needs()
 
     def bind(self, target: Any) -> None:
         """Fits the one target."""
@@ -229,7 +227,7 @@ class Painter:
 
 
 @dataclass
-class Painting:
+class Painting(Drafting):
     count: int
     sampler: Sampler
 
@@ -244,11 +242,12 @@ class Painting:
         """Nothing to learn."""
 
 
-class Densities:
+class Densities(Rule):
     """Ratio of densities p = N(mean, 1) and q = N(0, 1); the first rejected value is drawn again from the residual."""
 
     lossless = True
-    takes: tuple[str, ...] = ("sampled",)
+    invariant = False
+    takes: tuple[Kind, ...] = ("sampled",)
     biased = False
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

@@ -572,6 +572,7 @@ def test_draft_vocabulary_rules_out_the_rest() -> None:
 def test_no_shape_is_deeper_than_the_network(method: str) -> None:
     target = CausalTarget(toys.llama())
     made = taught.drafter(method, taught.network(method, target))
+    made.bind(target)
     assert max(shape.depth for shape in made.shapes) == made.most == 5
     inputs = toys.prompts(*LENGTHS)
     want = toys.answer(target, NoDrafter(), inputs).rows

@@ -560,7 +560,7 @@ def test_a_killed_run_resumes_to_the_same_losses_and_drafter(
 
 
 def _net(pipe: Any) -> nn.Module:
-    return pipe.drafter.net if hasattr(pipe.drafter, "net") else pipe.drafter.decoder.model
+    return pipe.drafter.net
 
 
 @pytest.mark.parametrize("method", SMALL)

@@ -18,13 +18,12 @@ from torch import Tensor
 from mmspec import Pipeline
 from mmspec.benchmarks.drawing.run import TOGETHER, Drawing, ImageSettings, judge_kind, run_batch, told_of
 from mmspec.benchmarks.methods import Method
+from mmspec.benchmarks.overseen import Overseen
 from mmspec.benchmarks.records import Sample, Store
 from mmspec.benchmarks.rows import row
-from mmspec.contract import Accepted
 from mmspec.errors import InputError
 from mmspec.media import save_image
 from mmspec.progress import progress
-from mmspec.sampling import Sampler
 
 STEPS = re.compile(r":steps=(\d+)(?=[:@]|$)")
 
@@ -58,23 +57,15 @@ def timed(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) -> l
     return run_batch(pipe, settings, size, folder, methods)
 
 
-@dataclass
-class Counting:
-    """A rule that counts what it is shown and what it keeps; everything else is the rule's own."""
+class Counting(Overseen):
+    """Counts drafted tokens, and those that were kept; drafts are of continuous tokens."""
 
-    rule: Any
-    drafted: int = 0
-    kept: int = 0
+    drafted = kept = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rule, name)
-
-    def __call__(self, draft: Any, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
-        """See `mmspec.contract.Rule`; drafts and what is accepted of them are those of continuous tokens."""
-        done = self.rule(draft, scores, sampler, emitted)
+    def look(self, draft: Any, scores: Tensor, accepted: Any) -> None:
+        """See `Overseen`."""
         self.drafted += int(draft.filled.sum())
-        self.kept += int(done.kept.sum())
-        return done
+        self.kept += int(accepted.kept.sum())
 
     @property
     def rate(self) -> float | None:

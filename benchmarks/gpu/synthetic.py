@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmspec.acceptance.exact import Exact, choices
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.tree import path_to, reached
@@ -64,7 +64,7 @@ def check(tau: float, depth: int) -> None:
 TABLES: dict[str, Callable[[float, int, int], Tensor]] = {"geometric": geometric_table, "even": even_table}
 
 
-class Synthetic:
+class Synthetic(Rule):
     """An acceptance rule whose counts come from a table.
 
     Args: table: [B, R] accepted tokens by row and round; after R rounds it begins again. Recording a round takes a few

@@ -7,35 +7,20 @@ result, in verification.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from mmspec.benchmarks.gpu.clock import wait
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.sampling import Sampler
 
 
-@dataclass
-class Waiting:
-    """Drafts what `inner` drafts. See `mmspec.contract.Drafter`."""
+class Waiting(Drafter):
+    """Drafts what `inner` drafts, which is bound to the target."""
 
-    inner: Drafter
-    device: torch.device
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        """Those of the inner one."""
-        return self.inner.kinds
-
-    @property
-    def needs(self) -> Needs:
-        """Those of the inner one."""
-        return self.inner.needs
-
-    def bind(self, target: Any) -> None:
-        """Bind the inner one."""
-        self.inner.bind(target)
+    def __init__(self, inner: Drafter, device: torch.device) -> None:
+        self.inner, self.device = inner, device
+        self.kinds, self.needs = inner.kinds, inner.needs
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> WaitingDrafting:
         """Start on a request."""
@@ -45,7 +30,7 @@ class Waiting:
 
 
 @dataclass
-class WaitingDrafting:
+class WaitingDrafting(Drafting):
     """The same on one request. What the commit still had to do is counted as drafting."""
 
     inner: Drafting

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from mmspec import noise
 from mmspec.acceptance.ratio import residual
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import follow, path_to
 
 
-class Block:
+class Block(Rule):
     """Law: the target's, if every token of the chain was drawn from `Draft.q` with noise that no other round uses.
 
     Trees are refused, so drafters are asked for chains. At temperature 0 every exact rule is the greedy comparison, and

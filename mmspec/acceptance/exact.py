@@ -9,12 +9,12 @@ rule.
 
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.sampling import Sampler
 from mmspec.tree import follow
 
 
-class Exact:
+class Exact(Rule):
     """Law: the sequence equals the one that the autoregressive loop draws with the same seed. Takes any proposal."""
 
     lossless = True

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 from mmspec.tree import children, follow, path_to
 
 
-class Ratio:
+class Ratio(Rule):
     """Law: the target's, if the children of each node were drawn from `Draft.q` with independent noise.
 
     Deterministic, pruned or re-ranked drafts have no such q and are refused. At temperature 0 every exact rule is the

@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind
+from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 from mmspec.tree import follow, path_to, wholly
 
 
-class Typical:
+class Typical(Rule):
     """Law: none; what is emitted leans towards what the drafter proposes. At temperature 0 the greedy comparison.
 
     Args: epsilon: probability above which a token always passes, in (0, 1]. delta: share of exp(-H) that is enough,

@@ -135,8 +135,7 @@ class BlockDrafter(Unrolled):
             )
             self.absorb, self.block = self.steps
 
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def offered(self) -> tuple[Shape, ...]:
         """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
         least = self.least
         return tuple(

@@ -7,7 +7,7 @@ A method is a subclass: its network, which features it taps, and what it does on
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
 
 from mmspec.checkpoints import WEIGHTS
-from mmspec.contract import Draft, Drafting, Kind, Needs, Shape, State
+from mmspec.contract import Draft, Kind, Needs, Shape, State, TrainedDrafter
 from mmspec.control import PRUNED, TREES
 from mmspec.drafters import eight_bits
 from mmspec.drafters.children import Choice
@@ -76,7 +76,7 @@ class HeadNet(nn.Module):
         self.register_buffer(DRAFT_IDS, None, persistent=False)  # no weight: other formats draft all words
 
 
-class HeadDrafter(ABC):
+class HeadDrafter(TrainedDrafter):
     """Drafts trees with a `HeadNet`.
 
     Args:
@@ -89,7 +89,7 @@ class HeadDrafter(ABC):
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
-    trained = packs = True
+    packs = True
     fits = ("model_type", "hidden_size", "vocab_size", "num_layers", "tokenizer")
     static: ClassVar[bool] = False
     """Whether trees have the same shape in every round."""
@@ -103,8 +103,6 @@ class HeadDrafter(ABC):
     """Exponent of the confidence at temperature 0."""
     trust: float = 1.4
     """What log q counts beside the target's noise; 1 suits a drafter whose law is the target's."""
-    method: ClassVar[str]
-    source: ClassVar[str]
     noun: ClassVar[str]
     """What messages call it."""
     net_class: ClassVar[type[HeadNet]]
@@ -127,7 +125,6 @@ class HeadDrafter(ABC):
         self.net = net.eval()
         self.depth, self.width, self.top_k, self.total, self.sharpness = depth, width, top_k, total, sharpness
         self.shares = checked(shares)
-        self.needs = Needs()
         self.target: Any = None
         self.head: Any = None
 
@@ -142,9 +139,8 @@ class HeadDrafter(ABC):
         """How many levels the network can draft."""
         return 1 << 30
 
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """See `mmspec.contract.Drafter`."""
+    def offered(self) -> tuple[Shape, ...]:
+        """`shapes`, once the target is known."""
         least = self.least
         menu = PRUNED if least else TREES
         return tuple(replace(shape, least=least) for shape in menu if shape.depth <= self.most)
@@ -157,10 +153,6 @@ class HeadDrafter(ABC):
     @abstractmethod
     def taps(self, target: Any) -> tuple[int, ...]:
         """The `hidden_states` indices that the network is fed with, in its order."""
-
-    @abstractmethod
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
-        """Start on a request."""
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head."""
@@ -180,6 +172,7 @@ class HeadDrafter(ABC):
         words = self.net.draft_ids
         self.head = target.head if words is None else NarrowHead(target.head, words)
         self.needs = Needs(taps=tuple(sorted(set(taps))))
+        self.shapes = self.offered()
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the network's weights; returns what `drafter.json` must say to build it again."""

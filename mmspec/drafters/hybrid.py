@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Shape, State, Verified, aside, forget
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.drafters.host import HostTree, plant
 from mmspec.drafters.suffix import Matching, Suffix
 from mmspec.errors import InputError
@@ -27,7 +27,7 @@ BEHIND = 5
 """By how many tokens a match in the copier's store counts as shorter than one in a row's own text."""
 
 
-class Hybrid:
+class Hybrid(Drafter):
     """Drafts a copy where at least `least` tokens match, else what another drafter drafts.
 
     Args:
@@ -37,7 +37,7 @@ class Hybrid:
     Raises: InputError: a match of no tokens.
     """
 
-    trained = False
+    kinds: frozenset[Kind] = frozenset({"point"})
     source = "SAM-Decoding, arXiv 2411.10666"
 
     def __init__(self, other: Any = None, least: int = 5, copier: Suffix | None = None) -> None:
@@ -46,10 +46,6 @@ class Hybrid:
         self.given, self.least = other, least
         self.copier = copier or Suffix(length=12, total=16)
         self.other: Drafter | None = None
-        self.kinds: frozenset[Kind] = frozenset({"point"})
-        self.needs = Needs()
-        self.shapes: tuple[Shape, ...] = ()
-        self.reuses = False
 
     def bind(self, target: Any) -> None:
         """Find the other drafter, and take over what it needs and can."""
@@ -65,22 +61,18 @@ class Hybrid:
         self.other = find_drafter(wanted, target, folder)
         self.copier.bind(target)
         self.kinds = self.other.kinds - {"sampled"}
-        self.needs, self.shapes = self.other.needs, getattr(self.other, "shapes", ())
-        self.reuses = getattr(self.other, "reuses", False)
-
-    @property
-    def net(self) -> nn.Module | None:
-        """The network of the other drafter, if it has one."""
-        return getattr(self.other, "net", None)
+        self.needs, self.shapes = self.other.needs, self.other.shapes
+        self.reuses, self.net = self.other.reuses, self.other.net
 
     def forget(self) -> None:
-        """Let the other drafter forget, if it remembers anything."""
-        forget(self.other)
+        """Let the other drafter forget."""
+        if self.other is not None:
+            self.other.forget()
 
     def aside(self) -> Hybrid:
-        """See `mmspec.contract.aside`."""
+        """See `Drafter`."""
         other = copy(self)
-        other.copier, other.other = self.copier.aside(), aside(self.other)
+        other.copier, other.other = self.copier.aside(), None if self.other is None else self.other.aside()
         return other
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Mixing:
@@ -90,7 +82,7 @@ class Hybrid:
 
 
 @dataclass
-class Mixing:
+class Mixing(Drafting):
     """A hybrid drafter on one request."""
 
     drafter: Hybrid

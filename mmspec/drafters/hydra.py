@@ -19,7 +19,7 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadNet
@@ -128,7 +128,7 @@ class HydraPlus(Hydra):
 
 
 @dataclass
-class Telling:
+class Telling(Drafting):
     """Hydra on one request. paths: [B, F, n H] what the heads were told about the nodes that got children last."""
 
     drafter: Hydra
@@ -140,10 +140,6 @@ class Telling:
     def early(self) -> bool:
         """A cache is told what was accepted, a last feature is chosen on the device."""
         return isinstance(self.text, Last)
-
-    def ahead(self, state: State) -> bool:
-        """See `mmspec.contract.Drafting`."""
-        return self.early
 
     def propose(self, state: State) -> Draft:
         """The tree, filled level by level."""

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from mmspec.cache import RowCache
 from mmspec.checkpoints import quiet, read_model
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, TrainedDrafter, Verified
 from mmspec.control import CHAINS
 from mmspec.decoder import Decoder
 from mmspec.drafters.vocabulary import first_difference
@@ -37,7 +37,7 @@ UNKNOWN = 0
 """What is read for an id that the drafter does not know; in most vocabularies it is a control token."""
 
 
-class Independent:
+class Independent(TrainedDrafter):
     """Drafts with a language model that shares the target's vocabulary.
 
     Args: model: an HF causal LM. length: tokens drafted per round (gamma). tokenizer: the model's, which shows that its
@@ -45,9 +45,7 @@ class Independent:
     """
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
-    needs = Needs()
     shapes = CHAINS
-    trained = True
     method = "spd"
     source = "SPD for multimodal models, arXiv 2404.08856"
     fits: tuple[str, ...] = ("vocab_size", "tokenizer")
@@ -129,7 +127,7 @@ class Independent:
 
 
 @dataclass
-class Writing:
+class Writing(Drafting):
     """An independent drafter on one request.
 
     unread: per row, the tokens that its cache has not seen yet, the pending one last; none, where the row is done.

@@ -24,7 +24,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from mmspec.cache import RowCache
 from mmspec.causal_state import CausalState
-from mmspec.contract import Accepted, Draft, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadDrafter, HeadNet
@@ -113,7 +113,7 @@ def first_layers(decoder: Any, count: int) -> nn.Module:
 
 
 @dataclass
-class Jumping:
+class Jumping(Drafting):
     """Kangaroo on one request.
 
     depth: [B, M] of the nodes that were forwarded since `cache`, the view of the target's, was taken.

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Shape, State, Verified
 from mmspec.drafters.host import HostTree, plant
 from mmspec.errors import InputError
 from mmspec.placeholders import forbid, words
 from mmspec.sampling import Sampler
 
 
-class Lookahead:
+class Lookahead(Drafter):
     """Drafts n-grams out of its own trajectories.
 
     Args: window: columns (W). ngram: tokens of an n-gram (N), 2 or more. branches: n-grams verified per round (G).
@@ -31,8 +31,6 @@ class Lookahead:
     """
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
-    trained = False
     source = "lookahead decoding, arXiv 2402.02057"
 
     def __init__(self, window: int = 5, ngram: int = 4, branches: int = 4) -> None:
@@ -103,7 +101,7 @@ class Trajectories:
 
 
 @dataclass
-class LookingAhead:
+class LookingAhead(Drafting):
     """Lookahead on one request.
 
     drafted: the draft that waits for its verification. newest: per row, its nodes of the newest level.

@@ -91,7 +91,7 @@ class Medusa(HeadDrafter):
 
 
 @dataclass
-class Guessing:
+class Guessing(Drafting):
     """Medusa on one request."""
 
     drafter: Medusa
@@ -102,10 +102,6 @@ class Guessing:
     def early(self) -> bool:
         """Static trees are filled on the device, others chosen on the host."""
         return self.drafter.static
-
-    def ahead(self, state: State) -> bool:
-        """See `mmspec.contract.Drafting`."""
-        return self.early
 
     def propose(self, state: State) -> Draft:
         """The tree, filled from all heads at once."""

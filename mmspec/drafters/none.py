@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.sampling import Sampler
 
 
-class NoDrafter:
+class NoDrafter(Drafter, Drafting):
     """Proposes nothing, so every round is one autoregressive step."""
 
     kinds: frozenset[Kind] = frozenset(get_args(Kind))
-    needs = Needs()
-    trained = False
     drafts_columns = drafts_chains = True  # none of them
     source = "plain autoregressive decoding"
     early = True
 
-    def bind(self, target: Any) -> None:
-        """Fits every target."""
-
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> NoDrafter:
         """There is nothing to remember, so the drafter serves all requests itself."""
         return self
-
-    def ahead(self, state: State) -> bool:
-        """There is nothing to wait for."""
-        return True
 
     def propose(self, state: State) -> Draft:
         """The pending token alone."""

@@ -101,7 +101,7 @@ def lower(drafter: Any, target: Any, dtype: torch.dtype) -> None:
     Args: drafter: bound to the target; `net` is its network. dtype: of `FORMATS`.
     Raises: MismatchError: it has no layers of its own to convert.
     """
-    net = getattr(drafter, "net", None)
+    net = drafter.net
     theirs = {weight.data_ptr() for weight in target.model.parameters()}
     if net is None or not convert(net, dtype, theirs):
         raise MismatchError(
@@ -135,8 +135,8 @@ def converted(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def is_lowered(drafter: Any) -> bool:
     """Whether some layers of a drafter were converted."""
-    net = getattr(drafter, "net", None)
-    return isinstance(net, nn.Module) and any(isinstance(part, Int8Linear | CastLinear) for part in net.modules())
+    parts = () if drafter.net is None else drafter.net.modules()
+    return any(isinstance(part, Int8Linear | CastLinear) for part in parts)
 
 
 def weight_bytes(net: nn.Module) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import COPIES
 from mmspec.errors import InputError
 from mmspec.placeholders import before
@@ -20,16 +20,14 @@ from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Drafts by copying.
 
     Args: length: most tokens copied per round. ngram: longest n-gram that is looked up.
     """
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
     shapes = COPIES
-    trained = False
     drafts_chains = True
     source = "prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding"
 
@@ -76,7 +74,7 @@ class Index:
 
 
 @dataclass
-class Copying:
+class Copying(Drafting):
     """Prompt lookup on one request."""
 
     drafter: PromptLookup

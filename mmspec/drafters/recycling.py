@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import TREES
 from mmspec.drafters.filling import planned
 from mmspec.drafters.static import best_tree
@@ -28,7 +28,7 @@ SHARES = (0.5, 0.17, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
 UNKNOWN = -1
 
 
-class Recycling:
+class Recycling(Drafter):
     """Drafts with the successors that the target found best when it last verified each token.
 
     The matrix belongs to the drafter: every request of a pipeline reads and refreshes it, all rows of a batch too. It
@@ -40,9 +40,7 @@ class Recycling:
     """
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
     shapes = TREES
-    trained = False
     source = "token recycling, arXiv 2408.08696"
 
     def __init__(self, total: int = 16, depth: int = 6, width: int = 8) -> None:
@@ -76,7 +74,7 @@ class Recycling:
 
 
 @dataclass
-class Recycled:
+class Recycled(Drafting):
     """Token recycling on one request, which keeps the matrix that it began with, whoever makes the drafter forget."""
 
     drafter: Recycling

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import TREES
 from mmspec.drafters.datastore import SORTED, Datastore
 from mmspec.drafters.host import HostTree, likeliest, plant
@@ -22,7 +22,7 @@ from mmspec.placeholders import before
 from mmspec.sampling import Sampler
 
 
-class Retrieval:
+class Retrieval(Drafter):
     """Drafts from a `Datastore`.
 
     Args:
@@ -33,9 +33,7 @@ class Retrieval:
     """
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
     shapes = TREES
-    trained = False
     method = "retrieval"
     source = "REST, arXiv 2311.08252"
     fits = ("vocab_size", "tokenizer")
@@ -86,7 +84,7 @@ class Retrieval:
 
 
 @dataclass
-class Retrieving:
+class Retrieving(Drafting):
     """Retrieval on one request."""
 
     drafter: Retrieval

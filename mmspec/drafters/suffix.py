@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from mmspec.checkpoints import vocabulary_hash
-from mmspec.contract import Accepted, Draft, Kind, Needs, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import COPIES
 from mmspec.drafters.history import END, History
 from mmspec.drafters.host import HostTree, likeliest, plant
@@ -72,7 +72,7 @@ class SuffixStore:
         self.vocabulary = vocabulary
 
 
-class Suffix:
+class Suffix(Drafter):
     """Drafts what followed the same ending before.
 
     Args:
@@ -85,9 +85,7 @@ class Suffix:
     """
 
     kinds: frozenset[Kind] = frozenset({"point"})
-    needs = Needs()
     shapes = COPIES
-    trained = False
     source = "SuffixDecoding, arXiv 2411.04975"
 
     def __init__(
@@ -116,7 +114,7 @@ class Suffix:
             self.store.claim(target)
 
     def aside(self) -> Suffix:
-        """See `mmspec.contract.aside`."""
+        """See `mmspec.contract.Drafter`."""
         other = copy(self)
         other.store = None if self.store is None else self.store.copied()
         return other
@@ -129,7 +127,7 @@ class Suffix:
 
 
 @dataclass
-class Matching:
+class Matching(Drafting):
     """Suffix decoding on one request.
 
     own: per row, its text so far. read: how many of its ids are there.

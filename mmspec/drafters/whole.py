@@ -7,7 +7,7 @@ decided on the device. Drafts are those of the plain calls, which serve whenever
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.filling import Plan
 from mmspec.drafters.growing import Expand, Guess
@@ -134,7 +134,7 @@ class Whole:
 
 
 @dataclass
-class OnSlots(ABC):
+class OnSlots(Drafting):
     """A drafter that reads slots and then makes a tree, on one request. whole: drafts in one launch, where it can."""
 
     drafter: HeadDrafter

@@ -68,7 +68,7 @@ def export(
             f"no other program drafts for {type(target.model).__name__}, which makes a {target.makes}: there is "
             f"{EIGHT_BITS} alone"
         )
-    method = getattr(drafter, "method", type(drafter).__name__)
+    method = drafter.method or type(drafter).__name__
     fitting = [each for each, methods in FORMS.items() if method in methods and form in (None, each)]
     if not fitting:
         can = "; ".join(f"{each}: {', '.join(methods)}" for each, methods in FORMS.items())

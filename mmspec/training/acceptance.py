@@ -15,7 +15,7 @@ PRIOR = 4.0
 """How many observations the shares that a drafter had before are worth."""
 
 
-class Counting:
+class Counting(Drafter):
     """A drafter whose rounds are counted.
 
     hits, tries: [levels][ranks], how often the child of a rank was accepted, and how often there was one whose parent
@@ -48,7 +48,7 @@ class Counting:
 
 
 @dataclass
-class Counted:
+class Counted(Drafting):
     """On one request."""
 
     drafter: Counting

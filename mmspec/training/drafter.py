@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from mmspec.checkpoints import bundled, fingerprint, weights_digest
+from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, MismatchError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
@@ -158,7 +159,7 @@ def train_drafters(
             break
         net = nets[recipe.method]
         made: Any = recipe.drafter(placed(net, model.device, torch.bfloat16))
-        if getattr(made, "static", False) or getattr(made, "measured", False):
+        if isinstance(made, HeadDrafter) and (made.static or made.measured):
             made.shares = measured_shares(*drafting(recipe), inputs, most, recipe.seed)
         recipe.save(recipe.serving(pipe, net), made, out)
         parameters = sum(parameter.numel() for parameter in net.parameters())

@@ -1,0 +1,34 @@
+"""A rule that decides as another one does, and looks at what it is shown and what it keeps."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.contract import Accepted, Draft, Rule
+from mmspec.sampling import Sampler
+
+
+class Overseen(Rule):
+    """Base of such rules. Its looks are on the host, so no round is recorded."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.takes = rule, rule.takes
+        self.lossless, self.invariant, self.invariant_greedy = rule.lossless, rule.invariant, rule.invariant_greedy
+        self.looks_ahead, self.chains, self.verifies = rule.looks_ahead, rule.chains, rule.verifies
+
+    def bind(self, target: Any) -> None:
+        """See `mmspec.contract.Rule`."""
+        self.rule.bind(target)
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """See `mmspec.contract.Rule`."""
+        accepted = self.rule(draft, scores, sampler, emitted)
+        self.look(draft, scores, accepted)
+        return accepted
+
+    @abstractmethod
+    def look(self, draft: Draft, scores: Tensor, accepted: Accepted) -> None:
+        """Take note of a round."""
