@@ -15,9 +15,10 @@ from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
-from mmspec.drafters.eagle import Eagle, Unrolling
-from mmspec.drafters.growing import Above
+from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.growing import Above, Expand, Guess
 from mmspec.drafters.slots import Slots
+from mmspec.drafters.whole import OnSlots
 from mmspec.errors import MismatchError
 from mmspec.image_ar.target import GuidedState, GuidedVerified, ImageTarget
 from mmspec.sampling import Sampler
@@ -38,10 +39,10 @@ class GuidedEagle(Eagle):
             )
         super().bind(target)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> GuidedUnrolling:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> GuidedSlots:
         """Queue the first code, with the features of both prompts."""
         assert isinstance(state, GuidedState)
-        return GuidedUnrolling(self, self.choice(sampler, kind), first_slots(state, self.tap), request=state)
+        return GuidedSlots(self, self.choice(sampler, kind), first_slots(state, self.tap), request=state)
 
     @property
     def tap(self) -> int:
@@ -68,20 +69,26 @@ def first_slots(state: GuidedState, tap: int) -> Slots:
 
 
 @dataclass
-class GuidedUnrolling(Unrolling):
-    """On one request. states: [P * B, F, H] of all rows, the told ones first."""
+class GuidedSlots(OnSlots):
+    """On one request, with slots of all rows, the told ones first."""
 
+    drafter: GuidedEagle
     request: GuidedState = field(kw_only=True)
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """The guided mix of what both rows say. See `mmspec.drafters.growing.Expand`."""
-        pairs = self.request.pairs
-        both = tokens.repeat(pairs, 1), origin.repeat(pairs, 1)
-        logits = super()._expand(level, *both, lambda: above().repeat(pairs, 1, 1))
-        return self.request.guided(logits, level)
+    def unrolled(self, pending: Tensor) -> Expand:
+        """The guided mix of what both rows say."""
+        pairs, expand = self.request.pairs, super().unrolled(pending)
+        assert not isinstance(expand, Guess)
+
+        def mixed(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+            both = tokens.repeat(pairs, 1), origin.repeat(pairs, 1)
+            logits = expand(level, *both, lambda: above().repeat(pairs, 1, 1))
+            assert isinstance(logits, Tensor)
+            return self.request.guided(logits, level)
+
+        return mixed
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Queue the accepted nodes with the features of both rows, whoever drafted them."""
-        assert isinstance(self.drafter, GuidedEagle)
         assert isinstance(verified, GuidedVerified)
         self.slots.observe(draft, verified.rows[self.drafter.tap], accepted)

@@ -296,9 +296,9 @@ def lanes(drafter: Any) -> list[set[Any]]:
     if drafter.steps is None:
         return []
     gc.collect()  # a request gives its buffers back when it is gone
-    steps = drafter.steps[0] if isinstance(drafter.steps, tuple) else drafter.steps
-    assert steps.slabs.free
-    return [set(slab.lanes) for slab in steps.slabs.free]
+    slabs = drafter.steps[0].slabs
+    assert slabs.free
+    return [set(slab.lanes) for slab in slabs.free]
 
 
 def drafted_alike(
@@ -348,7 +348,7 @@ def test_a_static_drafter_makes_the_same_drafts(kind: type[Eagle], resting: int)
                 assert not lanes(made[0])
                 ready = {(kind.method, width) for width in WIDTHS}
                 assert all(found == ready for found in lanes(made[1]))
-                assert any(key[0] == "whole" for slab in made[1].steps.slabs.free for key in slab.recorded)
+                assert any(key[0] == "whole" for slab in made[1].steps[0].slabs.free for key in slab.recorded)
     assert kept > 0
 
 
@@ -377,7 +377,7 @@ def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
         drafter.total = total
         assert toys.answer(fixed, drafter, inputs, 20).rows == want
         kept = [*kept, total][-MOST_KEPT:]
-        (slab,) = drafter.steps.slabs.free
+        (slab,) = drafter.steps[0].slabs.free
         assert [key[1].total for key in slab.recorded if key[0] == "whole"] == kept
 
 
@@ -387,7 +387,7 @@ def test_a_whole_draft_never_reads_what_earlier_rounds_left() -> None:
     fixed = static(CausalTarget(model))
     drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
     toys.answer(fixed, drafter, toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0), 20)
-    (slab,) = drafter.steps.slabs.free
+    (slab,) = drafter.steps[0].slabs.free
     (whole,) = (recorded for key, recorded in slab.recorded.items() if key[0] == "whole")
     _, heard, path, count, *_ = whole.inputs
     heard[:, :5], heard[:, 5:] = 0.1, torch.nan
@@ -417,7 +417,7 @@ def test_a_whole_draft_is_recorded_without_the_host(kind: type[Eagle], sampling:
     inputs = test_equality.inputs_for(plain, 17, 9, 14)
     drafter = kind(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
     toys.answer(fixed, drafter, inputs, 20, sampling, rule)
-    slabs = *drafter.steps.slabs.free, *fixed.decoder.engine.slabs.free
+    slabs = *drafter.steps[0].slabs.free, *fixed.decoder.engine.slabs.free
     assert {key[0] for slab in slabs for key in slab.recorded} == {"whole", "keep"}
     for slab in slabs:
         for recorded in slab.recorded.values():

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +28,13 @@ from transformers.models.qwen3.modeling_qwen3 import (
 )
 
 from mmspec.cache import Past
-from mmspec.contract import Draft, Kind, Shape, State
+from mmspec.contract import Shape
 from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.slots import Forward, Slots, beyond
-from mmspec.drafters.whole import OnSlots, Unrolled, Whole
+from mmspec.drafters.whole import Unrolled
 from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
-from mmspec.sampling import Sampler
-
-if TYPE_CHECKING:
-    from mmspec.engine.steps import Steps
 
 
 class BlockNet(HeadNet):
@@ -105,12 +100,6 @@ class BlockDrafter(Unrolled):
     menu: ClassVar[tuple[tuple[int, int], ...]]
     """Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little
     from one to the next, so a finer choice would follow the noise."""
-    absorb: Forward
-    """Takes the context in, and returns it."""
-    block: Forward
-    """What enters the output head, from the inputs of a block in the place of features."""
-    steps: tuple[Steps, Steps] | None = None
-    """Both, compiled as the target is."""
 
     def __init__(self, net: Any, depth: int | None = None, **options: Any) -> None:
         super().__init__(net, net.settings["block"] - 1 if depth is None else depth, **options)
@@ -121,19 +110,20 @@ class BlockDrafter(Unrolled):
         net: BlockNet = self.net
 
         def absorb(tokens: Tensor, context: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            """Takes the context in, and returns it."""
             net.absorb(context, positions, cache)
             return context
 
         def block(tokens: Tensor, inputs: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            """What enters the output head, from the inputs of a block in the place of features."""
             return net(inputs, positions, mask, cache)
 
-        self.absorb, self.block, self.steps = absorb, block, None
+        self.forwards, self.steps = (absorb, block), None
         if self.engine is not None:
-            self.steps = (
+            self.forwards = self.steps = (
                 self.engine.steps(net, absorb, f"{self.method}'s context"),
                 self.engine.steps(net, block, f"{self.method}'s block", (net.settings["block"],)),
             )
-            self.absorb, self.block = self.steps
 
     def offered(self) -> tuple[Shape, ...]:
         """All slots are guessed in any case, so that trees may be as deep: it is only asked how many nodes pay."""
@@ -162,9 +152,22 @@ class BlockDrafter(Unrolled):
         """What was accepted, then the block."""
         return max(2 * self.most_read, self.net.settings["block"])
 
-    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand | Guess:
-        """The context has been read; what is left is the block."""
-        return self.laws(lambda: self.hidden(forwards[1], past, pending))
+    def settle(self, slots: Slots, budget: int) -> None:
+        """Makes the block's step ready, too."""
+        super().settle(slots, budget)
+        assert self.steps is not None
+        self.steps[1].settle(slots.cache, self.net.mask.expand(len(slots.cache.lengths), 1, -1), 0)
+
+    def unroll(
+        self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
+    ) -> Expand | Guess:
+        """Read the context, then the block."""
+
+        def hidden() -> Tensor:
+            read()
+            return self.hidden(forwards[1], past, pending)
+
+        return self.laws(hidden)
 
     @abstractmethod
     def laws(self, hidden: Callable[[], Tensor]) -> Expand | Guess:
@@ -174,7 +177,7 @@ class BlockDrafter(Unrolled):
     def hidden(self, block: Forward, past: Past, pending: Tensor) -> Tensor:
         """What enters the output head for all slots but the first, [B, block - 1, H].
 
-        Args: block: makes it, `BlockDrafter.block`. past: the cache with all of the context. pending: [B].
+        Args: block: the step that makes it. past: the cache with all of the context. pending: [B].
         """
         inputs = self.net.blocks(self.target.embed(pending))
         batch, size = inputs.shape[:2]
@@ -183,21 +186,6 @@ class BlockDrafter(Unrolled):
         positions = first + torch.arange(size, device=inputs.device)
         tokens = pending[:, None].expand(-1, size)
         return block(tokens, inputs, positions, mask, past.hf)[:, 1:]
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Flashing:
-        """Queue the prompt's context; it is absorbed with the first proposal, or, for compiled steps, at once."""
-        slots, choice = self.prompt_slots(state), self.choice(sampler, kind)
-        whole = None if self.steps is None else Whole(self, self.steps, choice, slots)
-        return Flashing(self, choice, slots, whole=whole)
-
-    def prompt_slots(self, state: State) -> Slots:
-        """The prompt's context, waiting, or, for compiled steps, absorbed."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
-        if self.steps is not None:
-            absorb, block = self.steps
-            slots.settle(absorb, max(state.limits))
-            block.settle(slots.cache, self.net.mask.expand(len(state.ids), 1, -1), 0)
-        return slots
 
 
 class DFlash(BlockDrafter):
@@ -213,24 +201,6 @@ class DFlash(BlockDrafter):
     def laws(self, hidden: Callable[[], Tensor]) -> Guess:
         """Each slot has a law of its own, whatever stands before it."""
         return Guess(lambda levels: self.head(hidden()[:, :levels]))
-
-
-@dataclass
-class Flashing(OnSlots):
-    """A block drafter on one request."""
-
-    drafter: BlockDrafter
-
-    def plain(self, state: State) -> Draft:
-        """One pass, then a tree over its slots."""
-        assert state.pending is not None
-        pending = state.pending
-
-        def hidden() -> Tensor:
-            self.slots.read(self.drafter.absorb)
-            return self.drafter.hidden(self.drafter.block, self.slots.cache, pending)
-
-        return self.drafter.tree(state, self.choice, self.drafter.laws(hidden))
 
 
 def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:

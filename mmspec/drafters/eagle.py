@@ -10,9 +10,8 @@ EAGLE and grows with the drafter's confidence in the others, and in training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +19,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from mmspec.cache import Past
-from mmspec.contract import Draft, Kind, State
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet, Sizes
-from mmspec.drafters.slots import Forward, Slots, below
-from mmspec.drafters.whole import OnSlots, Unrolled, Whole
-from mmspec.sampling import Sampler
-
-if TYPE_CHECKING:
-    from mmspec.engine.steps import Steps
+from mmspec.drafters.slots import Forward, below
+from mmspec.drafters.whole import Unrolled
 
 
 class OneLayer(HeadNet):
@@ -67,13 +61,7 @@ class OneLayer(HeadNet):
 
 
 class EagleHead(OneLayer):
-    """The trained part.
-
-    Args: config: the shape of the layer (`hidden_size` is the target's).
-    """
-
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__(config)
+    """The trained part."""
 
     def forward(
         self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None
@@ -98,43 +86,36 @@ class Eagle(Unrolled):
     noun = "EAGLE"
     floor = 0.04  # of a token, as in `mmspec.drafters.dspark`
     net_class: ClassVar[type[HeadNet]] = EagleHead
-    steps: Steps | None = None
-    """Its layer's steps, compiled as the target is."""
 
     def bind(self, target: Any) -> None:
         """Share the target's embeddings and head, and its engine where it has one."""
         super().bind(target)
-        self.steps = None
+        net, embed = self.net, target.embed
+
+        def step(tokens: Tensor, *inputs: Any) -> Tensor:
+            estimates: Tensor = net(embed(tokens), *inputs)
+            return estimates
+
+        self.forwards, self.steps = (step,), None
         if self.engine is not None:
-            net, embed = self.net, target.embed
-            self.steps = self.engine.steps(net, lambda tokens, *inputs: net(embed(tokens), *inputs), self.method)
+            self.forwards = self.steps = (self.engine.steps(net, step, self.method),)
 
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""
         return (target.num_layers,)
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Unrolling:
-        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
-        if self.steps is None:
-            return Unrolling(self, self.choice(sampler, kind), slots)
-        slots.settle(self.steps, max(state.limits))
-        choice = self.choice(sampler, kind)
-        return Unrolling(self, choice, slots, whole=Whole(self, (self.steps,), choice, slots))
-
     def forwarded(self, sizes: Sizes) -> int:
         """Padding included."""
         assert self.steps is not None
-        return max(sizes.levels * self.steps.padded(sizes.width), 2 * sizes.total)
+        return max(sizes.levels * self.steps[0].padded(sizes.width), 2 * sizes.total)
 
-    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand:
+    def unroll(self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor) -> Expand:
         """Estimates upon estimates."""
-        states, (forward,) = state[:, None], forwards
+        (forward,), states = forwards, torch.empty(0)
 
         def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
             nonlocal states
-            if level > 0:
-                states = below(forward, past, states, level, tokens, origin, above)
+            states = read()[:, None] if level == 0 else below(forward, past, states, level, tokens, origin, above)
             return self.net.logits(states, self.head)
 
         return expand
@@ -154,32 +135,3 @@ class Hass(Eagle):
 
     method = "hass"
     source = "HASS, arXiv 2408.15766"
-
-
-@dataclass
-class Unrolling(OnSlots):
-    """A head that runs on its own estimates, on one request.
-
-    states: [B, F, H] the estimates at the nodes that got children last.
-    """
-
-    drafter: Eagle
-    states: Tensor | None = None
-
-    def plain(self, state: State) -> Draft:
-        """Read the waiting slots with their true features, then draft on estimates."""
-        return self.drafter.tree(state, self.choice, self._expand)
-
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """See `mmspec.drafters.growing.Expand`."""
-        if level == 0:
-            self.states = self.slots.read(self._forward)[:, None]
-        else:
-            assert self.states is not None
-            self.states = below(self._forward, self.slots.cache, self.states, level, tokens, origin, above)
-        return self.drafter.net.logits(self.states, self.drafter.head)
-
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        if self.drafter.steps is not None:
-            return self.drafter.steps(tokens, features, positions, mask, cache)
-        return self.drafter.net(self.drafter.target.embed(tokens), features, positions, mask, cache)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, Drafting, State, Verified
+from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.filling import Plan
 from mmspec.drafters.growing import Expand, Guess
@@ -27,6 +27,7 @@ from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
 from mmspec.engine.graphs import Recorded, make_room
 from mmspec.engine.steps import WIDTHS
+from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
     from mmspec.engine.cache import Slab, StaticRows
@@ -40,7 +41,12 @@ MOST_KEPT = 8
 
 
 class Unrolled(HeadDrafter):
-    """A drafter that reads slots and then makes a tree, by steps that may be compiled."""
+    """A drafter that reads slots and then makes a tree, by steps that may be compiled. `bind` gives the steps."""
+
+    forwards: tuple[Forward, ...]
+    """Its steps; the first one reads the slots."""
+    steps: tuple[Steps, ...] | None = None
+    """The same, where they are compiled as the target is."""
 
     @property
     def most_read(self) -> int:
@@ -52,12 +58,29 @@ class Unrolled(HeadDrafter):
         """How many slots in front of a static cache drafting takes at most."""
 
     @abstractmethod
-    def unroll(self, forwards: Sequence[Forward], past: Past, state: Tensor, pending: Tensor) -> Expand | Guess:
+    def unroll(
+        self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
+    ) -> Expand | Guess:
         """What follows the nodes of a tree.
 
-        Args: forwards: its steps, as functions of tensors; the first one read the slots. past: the cache that holds
-            them. state: [B, H] its output at each row's last slot. pending: [B].
+        Args: forwards: its steps. past: the cache of the slots. read: reads those that wait, and returns the first
+            step's output at each row's last one, [B, H]; asked once, before anything else is forwarded. pending: [B].
         """
+
+    def settle(self, slots: Slots, budget: int) -> None:
+        """Read the prompt at once, and go on with the cache that compiled steps take. budget: tokens that follow, at
+        most."""
+        assert self.steps is not None
+        slots.settle(self.steps[0], budget)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
+        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
+        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
+        choice = self.choice(sampler, kind)
+        if self.steps is None:
+            return OnSlots(self, choice, slots)
+        self.settle(slots, max(state.limits))
+        return OnSlots(self, choice, slots, whole=Whole(self, self.steps, choice, slots))
 
 
 @dataclass
@@ -137,7 +160,7 @@ class Whole:
 class OnSlots(Drafting):
     """A drafter that reads slots and then makes a tree, on one request. whole: drafts in one launch, where it can."""
 
-    drafter: HeadDrafter
+    drafter: Unrolled
     choice: Choice
     slots: Slots
     whole: Whole | None = field(default=None, kw_only=True)
@@ -151,15 +174,22 @@ class OnSlots(Drafting):
         """See `Drafting`."""
         return self.whole is not None and self.whole.serves(state)
 
-    @abstractmethod
-    def plain(self, state: State) -> Draft:
-        """The round's draft, by plain calls."""
+    @property
+    def forwards(self) -> tuple[Forward, ...]:
+        """The drafter's steps, as this request calls them."""
+        return self.drafter.forwards
+
+    def unrolled(self, pending: Tensor) -> Expand | Guess:
+        """What follows the nodes of a tree, by plain calls. pending: [B]."""
+        forwards = self.forwards
+        return self.drafter.unroll(forwards, self.slots.cache, lambda: self.slots.read(forwards[0]), pending)
 
     def propose(self, state: State) -> Draft:
         """In one launch, or by plain calls, after which the slots of the draft are dropped."""
         draft = None if self.whole is None else self.whole.propose(state)
         if draft is None:
-            draft = self.plain(state)
+            assert state.pending is not None
+            draft = self.drafter.tree(state, self.choice, self.unrolled(state.pending))
             self.slots.forget()
         return draft
 
@@ -198,7 +228,7 @@ def grown(
     read = following(tokens, path, count, pending)
     out = causal(forwards[0], slab, read, drafter.net.fuse(heard[rows[:, None], path]))
     slab.keep(place.expand(path.shape), count)
-    expand = drafter.unroll(forwards, slab, out[rows, count - 1], pending)
+    expand = drafter.unroll(forwards, slab, lambda: out[rows, count - 1], pending)
     choice.sampler.restart(seeds)
     draft = level_by_level(pending, emitted, choice, expand, sizes, plan)
     choice.sampler.restart(seeds)  # its noise would stay as long as what was recorded

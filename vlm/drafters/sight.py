@@ -17,10 +17,12 @@ from torch import Tensor
 
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, Needs, State
-from mmspec.drafters.eagle import Eagle, OneLayer, Unrolling
-from mmspec.drafters.growing import Above
+from mmspec.drafters.children import Judged
+from mmspec.drafters.eagle import Eagle, OneLayer
+from mmspec.drafters.growing import Above, Expand, Guess
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.slots import AT_ONCE, Slots, portions
+from mmspec.drafters.slots import AT_ONCE, Forward, Slots, portions
+from mmspec.drafters.whole import OnSlots
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 
@@ -115,21 +117,34 @@ class SightDrafter(Eagle):
 
 
 @dataclass
-class Looking(Unrolling):
+class Looking(OnSlots):
     """A head that sees and runs on its own estimates, on one request. context: see `Seen`. step: the level at hand."""
 
     context: Tensor | None = None
     step: int = 0
 
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """See `mmspec.drafters.growing.Expand`."""
-        self.step = level
-        return super()._expand(level, tokens, origin, above)
+    @property
+    def forwards(self) -> tuple[Forward, ...]:
+        """One that knows what is seen."""
 
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        net = self.drafter.net
-        content = net.content(self.drafter.target.embed(tokens), features, self.context, self.step)
-        return net(content, positions, mask, cache)
+        def forward(tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            net = self.drafter.net
+            content = net.content(self.drafter.target.embed(tokens), features, self.context, self.step)
+            estimates: Tensor = net(content, positions, mask, cache)
+            return estimates
+
+        return (forward,)
+
+    def unrolled(self, pending: Tensor) -> Expand:
+        """Notes the level at hand."""
+        expand = super().unrolled(pending)
+        assert not isinstance(expand, Guess)
+
+        def at(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor | Judged:
+            self.step = level
+            return expand(level, tokens, origin, above)
+
+        return at
 
 
 def sight_of(state: State, features: Tensor, placeholders: tuple[int, ...]) -> Sight:
