@@ -227,7 +227,7 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
     "drafter type": (lambda pipe: pipe.with_drafter(5), "drafter must be a name"),
     "drafter model": (
         lambda pipe: pipe.with_drafter(pipe.target.model),
-        "not SmolVLMForConditionalGeneration: save the model and pass its folder",
+        "not a SmolVLMForConditionalGeneration: save the model and pass its folder",
     ),
     "drafter of another family": (lambda pipe: pipe.with_drafter("gemma3-mini"), "has a vocabulary of 1548 ids"),
     "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name"),

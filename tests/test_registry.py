@@ -28,11 +28,11 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch, plugins: list[EntryPoint]) -> dict[str, str]:
-    """A drafters table of standard-library classes."""
+    """A drafters table of a few classes."""
     table = {
-        "any/none": "collections:Counter",
-        "vlm/eagle": "fractions:Fraction",
-        "any/eagle": "decimal:Decimal",
+        "any/none": "mmspec.drafters.none:NoDrafter",
+        "vlm/eagle": "mmspec.drafters.eagle:Eagle1",
+        "any/eagle": "mmspec.drafters.eagle:Hass",
         "speech/vadusa": "collections:deque",
         "any/broken": "no_such_module:Thing",
         "any/lacking": "collections:Thing",
@@ -42,9 +42,9 @@ def table(monkeypatch: pytest.MonkeyPatch, plugins: list[EntryPoint]) -> dict[st
 
 
 def test_the_modality_comes_before_any(table: dict[str, str]) -> None:
-    assert registry.resolve("drafters", "eagle", "vlm").__name__ == "Fraction"
-    assert registry.resolve("drafters", "eagle", "speech").__name__ == "Decimal"
-    assert registry.resolve("drafters", "none", "vlm").__name__ == "Counter"
+    assert registry.resolve("drafters", "eagle", "vlm").__name__ == "Eagle1"
+    assert registry.resolve("drafters", "eagle", "speech").__name__ == "Hass"
+    assert registry.resolve("drafters", "none", "vlm").__name__ == "NoDrafter"
 
 
 def test_names_are_those_of_the_modality(table: dict[str, str]) -> None:
@@ -83,11 +83,11 @@ def test_entry_that_cannot_be_imported_names_itself(name: str, table: dict[str, 
 
 
 def test_entry_points_add_names(plugins: list[EntryPoint]) -> None:
-    plugins.append(EntryPoint("vlm/mine", "fractions:Fraction", "mmspec.drafters"))
-    plugins.append(EntryPoint("everywhere", "decimal:Decimal", "mmspec.rules"))
-    assert registry.resolve("drafters", "mine", "vlm").__name__ == "Fraction"
+    plugins.append(EntryPoint("vlm/mine", "mmspec.drafters.suffix:Suffix", "mmspec.drafters"))
+    plugins.append(EntryPoint("everywhere", "mmspec.acceptance.match:Match", "mmspec.rules"))
+    assert registry.resolve("drafters", "mine", "vlm").__name__ == "Suffix"
     assert "mine" not in registry.names("drafters", "speech")
-    assert registry.resolve("rules", "everywhere", "speech").__name__ == "Decimal"
+    assert registry.resolve("rules", "everywhere", "speech").__name__ == "Match"
 
 
 def test_entry_points_do_not_replace_built_in_names(
