@@ -1,1 +1,1 @@
-"""Speed and accuracy figures of one model with several drafters. Uses the public face of mmspec only."""
+"""What `mmspec bench` measures: speed, equality, memory and accuracy of a model with several drafters."""

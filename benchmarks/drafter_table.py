@@ -26,10 +26,9 @@ from mmspec.benchmarks.figures import (
     OURS,
     Figures,
     baseline,
+    best_possible,
     counted,
     figures,
-    mean_emitted,
-    seconds_per_token,
 )
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import Method, Ours, methods
@@ -43,7 +42,6 @@ from mmspec.benchmarks.tables import NAMED, number, span
 from mmspec.benchmarks.weights import weights_of, weights_of_rows
 from mmspec.benchmarks.world_tasks import TASKS
 from mmspec.errors import Error, InputError, one_line, unknown_name
-from mmspec.safe_files import write_whole
 
 FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
 DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash", "dspark")
@@ -143,7 +141,7 @@ def cell(line: Row) -> str:
 
 
 def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
-    """Run what the folder does not hold yet; writes summary.json, table.txt and table.md there.
+    """Run what the folder does not hold yet; writes summary.json and table.txt there.
 
     Raises: InputError: there is no family to measure.
     """
@@ -154,9 +152,10 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
             pipe = loaded(speed, OURS)
         except Error as error:
             table.missing.append(f"{family}: {one_line(error)}")
-            continue
-        fill(table, pipe, speed, folder / plain(family))
-        write(table, folder)
+        else:
+            fill(table, pipe, speed, folder / plain(family))
+        if table.rows:  # a table that is there already is not lost to a wrong name
+            keep(folder, table)
     if not table.rows:
         raise InputError("; ".join([*table.missing, *table.short]) or "there is nothing to measure")
     return table
@@ -218,18 +217,8 @@ def rows(samples: Sequence[Sample], family: str, task: str) -> list[Row]:
 
 def cap(samples: Sequence[Sample], method: str) -> float | None:
     """tau / (c_v + D c_d), from the summed seconds of verification and drafting; None where they are not told."""
-    runs, base = [sample.runs[method] for sample in samples], baseline(samples)
-    rounds = sum(run.verifications for run in runs)
-    seconds = sum(run.verify_seconds + run.draft_seconds for run in runs)
-    tau = mean_emitted(runs)
-    rate = seconds_per_token([sample.runs[base] for sample in samples]) if base else None
-    return tau * rate * rounds / seconds if tau and rate and seconds else None
-
-
-def write(table: DrafterTable, folder: Path) -> None:
-    """What is known so far."""
-    keep(folder, table)
-    write_whole(folder / "table.md", table.text() + "\n")
+    base = baseline(samples)
+    return best_possible(samples, base, method, ("verify", "draft")) if base else None
 
 
 def usual(drafters: Iterable[str]) -> tuple[str, ...]:

@@ -241,13 +241,15 @@ def _speedups(costs: np.ndarray) -> np.ndarray:
     return np.where(told, found, np.nan)
 
 
-def best_possible(samples: Sequence[Sample], base: str, method: str) -> float | None:
-    """tau * t_AR / t_verify; None for methods whose verification is not timed on its own."""
+def best_possible(
+    samples: Sequence[Sample], base: str, method: str, parts: Sequence[str] = ("verify",)
+) -> float | None:
+    """tau * t_AR / t_verify, or over the time of more parts of a round; None for methods that do not tell it."""
     runs = [sample.runs[method] for sample in samples]
     verifications = sum(run.verifications for run in runs)
-    verify = sum(run.verify_seconds for run in runs)
+    taken = sum(sum(getattr(run, f"{part}_seconds") for part in parts) for run in runs)
     rate, tau = seconds_per_token([sample.runs[base] for sample in samples]), mean_emitted(runs)
-    return tau * rate * verifications / verify if verify and rate and tau else None
+    return tau * rate * verifications / taken if taken and rate and tau else None
 
 
 def histogram(runs: Sequence[Run]) -> tuple[float, ...]:

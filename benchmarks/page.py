@@ -72,7 +72,7 @@ def examples(report: TaskReport) -> str:
     rows = []
     for each in report.run.answered[:EXAMPLES]:
         method, reply = next(iter(each.replies.items()))
-        mark = "right" if reply.right else "wrong" if report.run.judged else "not judged"
+        mark = "right" if reply.right else "wrong" if each in report.run.judged else "not judged"
         cells = (each.id, method, reply.text, reply.value, mark)
         rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("question", "method", "reply", "answer found", "mark"))

@@ -112,7 +112,7 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{file} is not TOML: {error}") from error
-    known = {each.name: each.default for each in fields(Plan)}
+    known = [each.name for each in fields(Plan)]
     for name in whole:
         if name not in known:
             raise unknown_name("setting", name, known, f"in {file}")

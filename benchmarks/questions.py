@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from PIL import Image
 
+from mmspec.benchmarks.tasks.world import CHARTS
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA
 from mmspec.training.course import Course
@@ -115,10 +116,7 @@ def shuffled(questions: list[Question]) -> list[Question]:
     images = {question.picture: question.image for question in questions}
     pictures = list(images)
     following = dict(zip(pictures, [*pictures[1:], pictures[0]], strict=True))
-    return [
-        Question(question.index, question.picture, question.family, images[following[question.picture]], question.qa)
-        for question in questions
-    ]
+    return [replace(question, image=images[following[question.picture]]) for question in questions]
 
 
 def class_of(family: str, form: str, topic: str) -> str:
@@ -129,6 +127,6 @@ def class_of(family: str, form: str, topic: str) -> str:
         return "table"
     if family == "text" and topic in TEXT_TOPICS:
         return "text"
-    if family in ("bar", "line", "pie"):
+    if family in CHARTS:
         return CHART_TOPICS.get(topic, topic)
     return topic

@@ -1,7 +1,7 @@
 """What a benchmark writes down, and how it survives being killed.
 
-A sample is one JSON line, written in one piece when it is complete; figures are computed from these lines and nothing
-else. A second run with the same folder and settings goes on where the first one stopped. Other settings in the same
+A sample is one JSON line, written in one piece when it is complete; tau, S and scores are computed from these lines
+alone. A second run with the same folder and settings goes on where the first one stopped. Other settings in the same
 folder are an error, because their figures must not be mixed.
 """
 
@@ -61,9 +61,9 @@ class Sample:
     runs: dict[str, Run]
 
     @property
-    def key(self) -> str:
+    def key(self) -> tuple[int, float, int]:
         """What tells it from the other samples of a run."""
-        return f"{self.question}/{self.temperature}/{self.repeat}"
+        return self.question, self.temperature, self.repeat
 
 
 class Store:
@@ -118,7 +118,7 @@ class Store:
                 "command goes on"
             ) from error
 
-    def arrange(self, keys: Sequence[str]) -> None:
+    def arrange(self, keys: Sequence[tuple[int, float, int]]) -> None:
         """Put the samples into the order of `keys`: workers finish them in any order."""
         records = self.load()
         places = {key: place for place, key in enumerate(keys)}

@@ -96,26 +96,36 @@ def speed_report(
     )
 
 
-def accuracy_summary(answers: Sequence[Judged], settings: AccuracySettings) -> dict[str, Any]:
-    """Everything that an accuracy run says, for JSON."""
-    fields = {"classes": "kind", "forms": "form", "families": "family"}
-    return {
-        "settings": asdict(settings),
-        **conditions(),
-        "accuracy": asdict(score_of("all", answers)),
-        "same_as_stock": sum(answer.same is True for answer in answers) if settings.stock else None,
-        **{name: [asdict(each) for each in scores(answers, field)] for name, field in fields.items()},
-    }
+@dataclass
+class AccuracyReport:
+    """What an accuracy run says."""
 
+    settings: AccuracySettings
+    answers: Sequence[Judged]
 
-def accuracy_text(answers: Sequence[Judged], settings: AccuracySettings) -> str:
-    """Everything that an accuracy run says, for people."""
-    pictures = "shuffled pictures (control)" if settings.shuffle_images else "the right pictures"
-    text = f"{settings.model}, relaxed accuracy with {pictures}\n\n{accuracy_table(answers)}"
-    if settings.stock:
-        same = sum(answer.same is True for answer in answers)
-        text += f"\n\nthe same reply from transformers alone (float32): {same} of {len(answers)}"
-    return text
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        fields = {"classes": "kind", "forms": "form", "families": "family"}
+        return {
+            "settings": asdict(self.settings),
+            **conditions(),
+            "accuracy": asdict(score_of("all", self.answers)),
+            "same_as_stock": self.same if self.settings.stock else None,
+            **{name: [asdict(each) for each in scores(self.answers, field)] for name, field in fields.items()},
+        }
+
+    def text(self) -> str:
+        """Everything, for people."""
+        pictures = "shuffled pictures (control)" if self.settings.shuffle_images else "the right pictures"
+        text = f"{self.settings.model}, relaxed accuracy with {pictures}\n\n{accuracy_table(self.answers)}"
+        if self.settings.stock:
+            text += f"\n\nthe same reply from transformers alone (float32): {self.same} of {len(self.answers)}"
+        return text
+
+    @property
+    def same(self) -> int:
+        """How many answers transformers alone gave as well."""
+        return sum(answer.same is True for answer in self.answers)
 
 
 class Reporting(Protocol):
@@ -128,14 +138,9 @@ class Reporting(Protocol):
         """Everything, for people."""
 
 
-def save(folder: Path, summary: dict[str, Any], text: str) -> None:
-    """Write summary.json and table.txt into the run's folder."""
+def keep(folder: Path, report: Reporting) -> tuple[dict[str, Any], str]:
+    """Write summary.json and table.txt of a report into the run's folder; returns its summary and its text."""
+    summary, text = report.summary(), report.text()
     write_whole(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(folder / "table.txt", text + "\n")
-
-
-def keep(folder: Path, report: Reporting) -> tuple[dict[str, Any], str]:
-    """Write what a report says into the run's folder; returns its summary and its text."""
-    summary, text = report.summary(), report.text()
-    save(folder, summary, text)
     return summary, text

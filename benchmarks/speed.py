@@ -145,7 +145,7 @@ def run(
     """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
-    missing = sorted((plan for plan in wanted if Sample(*plan, runs={}).key not in done), key=pass_of)
+    missing = sorted((plan for plan in wanted if plan not in done), key=pass_of)
     if missing:
         questions = ask()
         first = warm() if warm else warm_question(pipe, None, settings.questions)
@@ -156,8 +156,8 @@ def run(
         for _, sample in bar:
             store.add(asdict(sample) | note(sample))
             done[sample.key] = sample
-        store.arrange([Sample(*plan, runs={}).key for plan in wanted])
-    return [done[Sample(*plan, runs={}).key] for plan in wanted]
+    store.arrange(wanted)  # even if nothing is missing: a kill may have come between the last sample and this
+    return [done[plan] for plan in wanted]
 
 
 def answering(

@@ -106,9 +106,9 @@ class TaskReport:
 
 
 def task_report(run: TaskRun) -> TaskReport:
-    """The report of a run. The score counts every reply, the figures those that are long enough."""
+    """The report of a run. The score counts every reply that can be judged, the figures those that are long enough."""
     timed = [s for s in run.samples if all(len(each.tokens) >= LEAST for each in s.runs.values())]
-    return TaskReport(run, figures(timed), task_scores(run.answered) if run.judged else [], len(timed))
+    return TaskReport(run, figures(timed), task_scores(run.judged), len(timed))
 
 
 def task_scores(answered: list[Answered]) -> list[TaskScore]:

@@ -86,22 +86,17 @@ class Answered:
     sample: Sample
     replies: dict[str, Reply]
 
-    @property
-    def place(self) -> tuple[int, float, int]:
-        """Where it stands among the others."""
-        return self.sample.question, self.sample.temperature, self.sample.repeat
-
 
 @dataclass
 class TaskRun:
-    """What a task run found. refused: questions that could not be asked, each with its reason. judged: whether the task
-    has answers to judge by. shared: whether workers shared a machine, so that timings are no speeds."""
+    """What a task run found. refused: questions that could not be asked, each with its reason. judged: the part of
+    `answered` whose right answers are known. shared: whether workers shared a machine, so timings are no speeds."""
 
     settings: TaskSettings
     task: Task
     answered: list[Answered]
     refused: list[str]
-    judged: bool
+    judged: list[Answered]
     shared: bool = False
 
     @property
@@ -135,7 +130,7 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             **asdict(speed),
             **weights_of(pipe, speed.drafters),
             **({"shared": True} if shared else {}),
-            **({"judge": settings.judge} if settings.judge else {}),
+            **({"judge": settings.judge} if settings.judge and hasattr(task, "judged_by") else {}),
         }
         store = Store(folder, kept)
         tokenizer = tokenizer_of(pipe)
@@ -157,9 +152,9 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             note=note,
             spread=spread,
         )
-    answered = sorted(map(answered_of, store.load()), key=lambda each: each.place)
-    answers = any(question.item.answers for question in questions)
-    return TaskRun(settings, task, answered, refused, answers, shared)
+    answered = [answered_of(record) for record in store.load()]
+    with_answers = [each for each in answered if questions[each.sample.question].item.answers]
+    return TaskRun(settings, task, answered, refused, with_answers, shared)
 
 
 @contextmanager

@@ -15,11 +15,10 @@ from PIL import Image
 
 from mmspec.benchmarks.questions import LONG_REFERENCE
 from mmspec.benchmarks.tasks.choices import explained
-from mmspec.benchmarks.tasks.world import asked
+from mmspec.benchmarks.tasks.world import CHARTS, asked
 from mmspec.miniworld import sample
 
 SEED = "bench-drafters"
-CHARTS = ("bar", "line", "pie")
 
 
 @dataclass(frozen=True)

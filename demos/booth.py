@@ -108,11 +108,11 @@ class Booth(Studio):
         recorder: Any = fast.drafter
         told: Any = {"temperature": line.temperature, "seed": line.seed, "voice": line.voice or None}
         stream = slow.stream(prompt=line.text, **told)
-        for race.slow in follow(stream, "none", None, None, str):
+        for _ in follow(stream, race.slow, None, None, str):
             yield race
         race.slow_sound = self.heard(line, stream, race.slow.seconds)
         stream = fast.stream(prompt=line.text, **told)
-        for race.fast in follow(stream, line.drafter, None, recorder.rounds, str):
+        for _ in follow(stream, race.fast, None, recorder.rounds, str):
             yield race
         race.fast_sound = self.heard(line, stream, race.fast.seconds)
         race.finished = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from mmspec.demos import cells
 from mmspec.demos.trace import Node
 
 COLUMN, LINE = 104, 26  # pixels per level and per leaf
@@ -98,9 +99,6 @@ def bars(accepted: Sequence[int], verb: str = "accepted") -> str:
     return f"{drawing(40 + wide * len(accepted), bottom + 6, text, parts)}<p>{text}</p>"
 
 
-def drawing(width: float, height: float, label: str, parts: Sequence[str]) -> str:
-    """An SVG element with a name for those who cannot see it."""
-    return (
-        f'<div class="mm-drawing"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg></div>'
-    )
+def drawing(width: int, height: int, label: str, parts: Sequence[str]) -> str:
+    """An SVG element that scrolls where it is wider than the page."""
+    return f'<div class="mm-drawing">{cells.picture(width, height, label, "".join(parts))}</div>'

@@ -24,6 +24,7 @@ from mmspec.demos.trace import Trace, follow
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
+    from mmspec.answers import Piece
     from mmspec.api import Pipeline
 
 LOOSE: dict[str, Knob] = {
@@ -62,10 +63,19 @@ class Wish:
 
 @dataclass
 class Sketches:
-    """Pictures of a request, PNG files, each with the seconds at which it was known. pause: seconds between two."""
+    """Pictures of a request, PNG files, each with the seconds at which it was known. pause: seconds between two.
+    looked: when the last look was, by the clock."""
 
     shots: list[tuple[float, bytes]] = field(default_factory=list)
     pause: float = field(default_factory=lambda: LOOK)
+    looked: float = 0.0
+
+    def look(self, seconds: float, piece: Piece) -> None:
+        """Keep the picture known at a time, if the last look was a while ago; a decoder that ran each round would be
+        most of what a visitor waits for."""
+        if time.monotonic() - self.looked >= self.pause:
+            self.add(seconds, piece.image)
+            self.looked = time.monotonic()
 
     def add(self, seconds: float, picture: Image.Image) -> None:
         """Keep a picture; where there are many, every other one is dropped, and they come half as often."""
@@ -141,18 +151,15 @@ class Easel(Studio):
         race.invariant = bound(fast.rule, wish.temperature == 0)
         recorder: Any = fast.drafter
         options: Any = {"temperature": wish.temperature, "seed": wish.seed}
-        sides = ((slow, None, race.slow_sketches), (fast, recorder.rounds, race.fast_sketches))
-        for index, (pipe, recorded, sketches) in enumerate(sides):
-            watched = Watched(pipe.stream(prompt=wish.prompt, **options))
-            name = "none" if index == 0 else wish.drafter
-            for trace in follow(cast("Any", watched), name, None, recorded, str):
-                watched.look(sketches, trace.seconds)
-                if index == 0:
-                    race.slow = trace
-                else:
-                    race.fast = trace
+        sides = (
+            (slow, race.slow, None, race.slow_sketches),
+            (fast, race.fast, recorder.rounds, race.fast_sketches),
+        )
+        for pipe, trace, recorded, sketches in sides:
+            for piece in follow(pipe.stream(prompt=wish.prompt, **options), trace, None, recorded, str):
+                sketches.look(trace.seconds, piece)
                 yield race
-            watched.look(sketches, trace.seconds, last=True)
+            sketches.add(trace.seconds, piece.image)  # the whole one
         race.kept = self.kept(race)
         race.finished = True
         yield race
@@ -161,27 +168,6 @@ class Easel(Studio):
         """A few codes, so that the first visitor's picture is not slower than the others'."""
         pipe(prompt=self.captions[0], max_new_tokens=8)
         return pipe
-
-
-class Watched:
-    """A stream that remembers its last piece, whose picture is decoded now and then. See `mmspec.answers.Stream`."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream, self.stats = stream, stream.stats
-        self.piece: Any = None
-        self.looked = 0.0
-
-    def __iter__(self) -> Iterator[Any]:
-        for piece in self.stream:
-            self.piece = piece
-            yield piece
-
-    def look(self, sketches: Sketches, seconds: float, last: bool = False) -> None:
-        """Keep the picture known at a time, if the last look was a while ago; a decoder that ran each round would be
-        most of what a visitor waits for."""
-        if last or time.monotonic() - self.looked >= sketches.pause:
-            sketches.add(seconds, self.piece.image)
-            self.looked = time.monotonic()
 
 
 def shown(picture: bytes | None, caption: str, side: int = 256) -> str:

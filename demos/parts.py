@@ -1,4 +1,4 @@
-"""The parts of a page that several tabs have: where a visitor asks, and what may be turned."""
+"""The parts of a page that several tabs have: where a visitor asks, what may be turned, and both sides of a race."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import gradio as gr
 
+from mmspec.demos import markup
 from mmspec.demos.studio import SHAPES, Studio
 
 
@@ -44,3 +45,27 @@ def knobs_of(
     temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
     shape, seed = sizes(product)
     return [drafter, rule, *voice, temperature, seed, shape, looseness]
+
+
+def both_sides(name: str, hint: str, legend: str, unit: str, product: str, apart: bool = False) -> list[gr.HTML]:
+    """What a race fills: the message, at first `hint`, the counters, and below the legend both sides, each with what it
+    makes one `unit` at a time or with drafts.
+
+    Args: name: how the ids of the elements begin. apart: the product has an element of its own above each side.
+    Returns: message, counters, both sides; then the products that stand apart.
+    """
+    message, cards = gr.HTML(markup.note(hint), elem_id=f"{name}-message"), gr.HTML(elem_id=f"{name}-cards")
+    gr.HTML(legend)
+    columns = {
+        "slow": (f"## One {unit} at a time", f"The {product} of plain decoding comes first."),
+        "fast": ("## With drafts", f"Then the same {product}, with drafts."),
+    }
+    sides, products = [], []
+    with gr.Row():
+        for side, (title, coming) in columns.items():
+            with gr.Column(min_width=300):
+                gr.Markdown(title)
+                if apart:
+                    products.append(gr.HTML(markup.blank(coming), elem_id=f"{name}-{side}-{product}"))
+                sides.append(gr.HTML(None if apart else markup.blank(coming), elem_id=f"{name}-{side}"))
+    return [message, cards, *sides, *products]

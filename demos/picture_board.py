@@ -14,7 +14,7 @@ import gradio as gr
 from mmspec.checkpoints import shown_name
 from mmspec.demos import cells, drawings, markup
 from mmspec.demos.easel import LOOSE, RULES, Easel, PictureRace, Wish, shown
-from mmspec.demos.parts import ask_box, knobs_of
+from mmspec.demos.parts import ask_box, both_sides, knobs_of
 from mmspec.demos.replay import final, replay
 from mmspec.demos.studio import KEPT, LONGEST_PROMPT
 from mmspec.demos.wiring import wire
@@ -41,23 +41,14 @@ def build(easel: Easel, folder: Path) -> None:
             )
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(easel, RULES, "lantern, gsd and cool-sd", "picture")
-    message = gr.HTML(markup.note("Pick an example, or write a caption."), elem_id="mm-draw-message")
-    cards = gr.HTML(elem_id="mm-draw-cards")
-    gr.HTML(cells.legend())
-    with gr.Row():
-        with gr.Column(min_width=300):
-            gr.Markdown("## One code at a time")
-            slow = gr.HTML(markup.blank("The picture of plain decoding comes first."), elem_id="mm-draw-slow")
-        with gr.Column(min_width=300):
-            gr.Markdown("## With drafts")
-            fast = gr.HTML(markup.blank("Then the same picture, with drafts."), elem_id="mm-draw-fast")
+    hint = "Pick an example, or write a caption."
+    views = both_sides("mm-draw", hint, cells.legend(), "code", "picture")
     with gr.Accordion("Drafted codes accepted, round by round", open=True):
         chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id="mm-draw-chart")
     with gr.Accordion("Drawn so far, with drafts", open=True):
         gallery = gr.HTML("Every picture of this visit, the newest first.", elem_id="mm-draw-gallery")
     drawn = gr.State([], time_to_live=KEPT)
     raced = gr.State(None, time_to_live=KEPT)
-    views = [message, cards, slow, fast]
     wire(
         go,
         prompt,
@@ -120,11 +111,6 @@ def framed(drawn: Sequence[tuple[bytes, str]]) -> str:
     return f'<div class="mm-gallery">{"".join(frames)}</div>'
 
 
-def show_replay(race: PictureRace | None) -> Iterator[tuple[Any, ...]]:
-    """Message, cards and both sides, frame by frame, on one clock."""
-    yield from replay(race, sides, ENDING)
-
-
 def sides(race: PictureRace, moment: float) -> tuple[str, str]:
     """Both pictures, and where their codes came from, at a time of the race."""
     pairs = ((race.slow, race.slow_sketches), (race.fast, race.fast_sketches))
@@ -134,6 +120,10 @@ def sides(race: PictureRace, moment: float) -> tuple[str, str]:
         for side, (trace, sketches) in enumerate(pairs)
     )  # fmt: skip
     return slow, fast
+
+
+show_replay = partial(replay, sides=sides, ending=ENDING)
+"""Message, cards and both sides, frame by frame, on one clock."""
 
 
 def fidelity(race: PictureRace, side: int, whole: bool) -> str:

@@ -12,7 +12,7 @@ import gradio as gr
 
 from mmspec.demos import drawings, markup
 from mmspec.demos.examples import examples
-from mmspec.demos.parts import ask_box, sizes
+from mmspec.demos.parts import ask_box, both_sides, sizes
 from mmspec.demos.race import Race
 from mmspec.demos.replay import replay
 from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
@@ -57,16 +57,9 @@ def build(studio: Studio, folder: Path) -> None:
     gr.on(None, None, [], js=markup.name_all("#mm-examples button", names))  # Gradio's pictures have none
     picture.change(None, None, [], js=markup.name_all("#mm-picture button", ["The picture that is asked about"]))
 
-    message = gr.HTML(markup.note("Pick an example, or upload a picture and ask."), elem_id="mm-message")
-    cards = gr.HTML(elem_id="mm-cards")
-    gr.HTML(markup.legend())
-    with gr.Row():
-        with gr.Column(min_width=300):
-            gr.Markdown("## One token at a time")
-            slow = gr.HTML(markup.blank("The answer of plain decoding comes first."), elem_id="mm-slow")
-        with gr.Column(min_width=300):
-            gr.Markdown("## With drafts")
-            fast = gr.HTML(markup.blank("Then the same answer, with drafts."), elem_id="mm-fast")
+    hint = "Pick an example, or upload a picture and ask."
+    views = both_sides("mm", hint, markup.legend(), "token", "answer")
+    message = views[0]
     with gr.Accordion("What happened, round by round", open=True):
         chart = gr.HTML("After a race: how much of each draft was accepted, and its tree.", elem_id="mm-chart")
         number = gr.Slider(1, 2, value=1, step=1, label="Round", visible=False, elem_id="mm-round")
@@ -74,7 +67,6 @@ def build(studio: Studio, folder: Path) -> None:
 
     chosen = gr.State(None)  # a path: small, and a question must not lose its picture
     raced = gr.State(None, time_to_live=KEPT)
-    views = [message, cards, slow, fast]
     details = [chart, number, tree]
     inputs = [chosen, prompt, drafter, temperature, tokens, seed, shape]
 
@@ -165,15 +157,14 @@ def details_of(race: Race) -> tuple[str, Any, str]:
     return drawings.bars(lengths), slider, tree_of(race.fast, best)
 
 
-def show_replay(race: Race | None) -> Iterator[tuple[Any, ...]]:
-    """Message, cards and both texts, frame by frame, on one clock."""
-    yield from replay(race, sides, ENDING)
-
-
 def sides(race: Race, moment: float) -> tuple[str, str]:
     """Both texts at a time of the race."""
     slow, fast = (markup.tokens(trace.rounds(moment)) for trace in (race.slow, race.fast))
     return slow, fast
+
+
+show_replay = partial(replay, sides=sides, ending=ENDING)
+"""Message, cards and both texts, frame by frame, on one clock."""
 
 
 def show_tree(race: Race | None, number: int) -> str:

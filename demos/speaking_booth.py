@@ -11,7 +11,7 @@ import gradio as gr
 
 from mmspec.demos import cells, drawings, markup, waves
 from mmspec.demos.booth import LONGEST_TEXT, RULES, Booth, Line, SpokenRace, player
-from mmspec.demos.parts import ask_box, knobs_of
+from mmspec.demos.parts import ask_box, both_sides, knobs_of
 from mmspec.demos.replay import final, replay
 from mmspec.demos.studio import KEPT
 from mmspec.demos.wiring import wire
@@ -38,22 +38,11 @@ def build(booth: Booth, folder: Path) -> None:
             )
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(booth, RULES, "tolerance to pcg", "sound", booth.voices)
-    message = gr.HTML(markup.note("Pick an example, or write a sentence."), elem_id="mm-say-message")
-    cards = gr.HTML(elem_id="mm-say-cards")
-    gr.HTML(cells.legend())
-    with gr.Row():
-        with gr.Column(min_width=300):
-            gr.Markdown("## One code at a time")
-            slow_sound = gr.HTML(markup.blank("The sound of plain decoding comes first."), elem_id="mm-say-slow-sound")
-            slow = gr.HTML(elem_id="mm-say-slow")
-        with gr.Column(min_width=300):
-            gr.Markdown("## With drafts")
-            fast_sound = gr.HTML(markup.blank("Then the same sound, with drafts."), elem_id="mm-say-fast-sound")
-            fast = gr.HTML(elem_id="mm-say-fast")
+    hint = "Pick an example, or write a sentence."
+    *views, slow_sound, fast_sound = both_sides("mm-say", hint, cells.legend(), "code", "sound", apart=True)
     with gr.Accordion("Drafted codes accepted, round by round", open=True):
         chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id="mm-say-chart")
     raced = gr.State(None, time_to_live=KEPT)
-    views = [message, cards, slow, fast]
     wire(
         go,
         text,
@@ -98,11 +87,6 @@ def show_run(
     yield race, *final(race, sides, "Done."), *sounds, drawings.bars(race.fast.accept_lengths, verb)
 
 
-def show_replay(race: SpokenRace | None) -> Iterator[tuple[Any, ...]]:
-    """Message, cards and both sides, frame by frame, on one clock."""
-    yield from replay(race, sides, ENDING)
-
-
 def sides(race: SpokenRace, moment: float) -> tuple[str, str]:
     """Where the codes of both utterances came from, at a time of the race; once a sound is whole, on its waveform."""
     pairs = ((race.slow, race.slow_sound), (race.fast, race.fast_sound))
@@ -113,3 +97,7 @@ def sides(race: SpokenRace, moment: float) -> tuple[str, str]:
         for trace, sound in pairs
     )
     return slow, fast
+
+
+show_replay = partial(replay, sides=sides, ending=ENDING)
+"""Message, cards and both sides, frame by frame, on one clock."""

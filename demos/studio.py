@@ -134,10 +134,10 @@ class Studio:
         text_of = partial(text_of_token, tokenizer)
         race = Race(Trace("none"), Trace(question.drafter))
         race.invariant = bound(fast.rule, question.temperature == 0)
-        for race.slow in follow(slow.stream(picture, question.prompt, **inputs), "none", tokenizer, None, text_of):
+        for _ in follow(slow.stream(picture, question.prompt, **inputs), race.slow, tokenizer, None, text_of):
             yield race
         stream = fast.stream(picture, question.prompt, **inputs)
-        for race.fast in follow(stream, question.drafter, tokenizer, recorder.rounds, text_of):
+        for _ in follow(stream, race.fast, tokenizer, recorder.rounds, text_of):
             yield race
         race.finished = True
         yield race

@@ -11,7 +11,7 @@ from mmspec.demos.recorder import Recorded
 from mmspec.text import TextStream
 
 if TYPE_CHECKING:
-    from mmspec.answers import Stream
+    from mmspec.answers import Piece, Stream
 
 DRAFTED, CORRECTED, BONUS, PLAIN = "drafted", "corrected", "bonus", "plain"
 """How a token came about: an accepted draft; the target's own where the draft was wrong; the target's own after a draft
@@ -88,15 +88,15 @@ def tau(steps: Sequence[Step]) -> float | None:
 
 
 def follow(
-    stream: Stream, method: str, tokenizer: object, recorded: Sequence[Recorded] | None, text_of: Callable[[int], str]
-) -> Iterator[Trace]:
-    """Run a request; yields its trace after every round, always the same object.
+    stream: Stream, trace: Trace, tokenizer: object, recorded: Sequence[Recorded] | None, text_of: Callable[[int], str]
+) -> Iterator[Piece]:
+    """Run a request and fill its trace; yields the piece of every round once the trace has it.
 
     Args: recorded: the drafts of the request's rounds, which grow with it; None where nothing is drafted.
         text_of: the text of one token.
     """
     text, stats = TextStream(tokenizer), stream.stats[0]
-    trace = Trace(method, stats.lossless, stats.verifies)
+    trace.lossless, trace.verifies = stats.lossless, stats.verifies
     for number, piece in enumerate(stream):
         if not number:
             trace.begun = stats.draft_seconds
@@ -105,7 +105,7 @@ def follow(
         nodes = nodes_of(draft, text_of) if draft else ()
         trace.steps.append(Step(pieces, kinds_of(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
         trace.token_ids += piece.tokens
-        yield trace
+        yield piece
 
 
 def nodes_of(draft: Recorded, text_of: Callable[[int], str]) -> tuple[Node, ...]:

@@ -334,9 +334,9 @@ def test_results_name_the_state_of_the_code(monkeypatch: pytest.MonkeyPatch, tmp
     assert machine.commit() is None
 
 
-def test_missing_matplotlib_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_matplotlib_is_one_clear_error(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    result = bench("--out", str(tmp_path / "out"), model=tmp_path)
+    result = bench("--out", str(tmp_path / "out"), model=model)
     assert isinstance(result.exception, MissingExtraError)
     assert "mmspec[bench]" in str(result.exception)
     assert not (tmp_path / "out").exists()
@@ -589,6 +589,7 @@ def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path
     again = (out / "samples.jsonl").read_text().splitlines(keepends=True)
     assert again[0] == lines[0]
     assert [json.loads(line)["question"] for line in again] == [0, 1, 2]
+    (out / "samples.jsonl").write_text("".join(again[::-1]))  # killed before what workers did was put in order
     succeeded(bench(*arguments, model=model))
     assert (out / "samples.jsonl").read_text() == "".join(again)
     refused = bench(*arguments, "--seed", "7", model=model)
@@ -813,7 +814,7 @@ def test_memory_that_cannot_be_measured_is_told_and_left_out(
         (["gauges"], "--model stands before 'gauges'"),
     ],
 )
-def test_bad_options_are_one_clear_error(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = bench(*arguments, model=tmp_path)
+def test_bad_options_are_one_clear_error(arguments: list[str], message: str, model: Path) -> None:
+    result = bench(*arguments, model=model)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)

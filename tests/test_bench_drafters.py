@@ -120,8 +120,10 @@ def test_a_run_measures_what_is_there_and_names_the_rest(finished: tuple[Path, d
     summary = json.loads((out / "summary.json").read_text())
     assert len(summary["rows"]) == len(table.rows)
     assert summary["rows"][0]["figures"]["method"] == "none"
-    text = (out / "table.md").read_text()
+    assert summary["missing"] == table.missing  # also what no other family follows
+    text = (out / "table.txt").read_text()
     assert "## Missing" in text
+    assert "- no/such-family: " in text
     assert "temperature 1" in text
     assert "| eagle@ratio | " in text
 
@@ -178,6 +180,7 @@ def test_names_that_are_wrong_are_told(family: Path, tmp_path: Path) -> None:
         dt.TableSettings(speed, (str(family),), ("charts",))
     with pytest.raises(InputError, match="no/such-family"):
         dt.run_table(dt.TableSettings(speed, ("no/such-family",), ("chart",)), tmp_path)
+    assert not list(tmp_path.iterdir())  # a table that is there is not written over
 
 
 def test_the_command(family: Path, tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_the_command(family: Path, tmp_path: Path) -> None:
         call("--table", "drafters", "--model", family, "--temperature", 0, *small, "--out", tmp_path / "out")
     )
     assert "| prompt-lookup | " in text
-    assert (tmp_path / "out" / "table.md").exists()
+    assert (tmp_path / "out" / "table.txt").exists()
     for wrong, words in (
         (["--style", "score"], "--style is not for --table drafters"),
         (["--data", "x"], "--data is not"),

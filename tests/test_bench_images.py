@@ -378,6 +378,35 @@ def test_the_curve_is_a_png_with_or_without_a_reader(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
 
 
+def test_only_settings_that_are_told_stand_at_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relaxed rule without one has its own: 0 would be the exact rule."""
+    names = ("none", "sjd@lantern=0.1", "sjd@lantern")
+    runs = {name: Run(list(range(17)), 9.0 - index, 1.0, 8, 16, lossless=name == "none")
+            for index, name in enumerate(names)}  # fmt: skip
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: drawn.append(figure))
+    points = [quality(name, name == "none") for name in names]
+    plots.draw_curve(points, fig.figures([Sample(0, 1.0, 0, runs)]), "title", tmp_path)
+    (figure,) = drawn
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.1"]
+    plots.require_matplotlib().close(figure)
+
+
+def test_the_plots_are_of_the_smallest_batch_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, str]] = []
+    monkeypatch.setattr(image_report, "plot", lambda found, title, path: drawn.append((found, title)))
+    monkeypatch.setattr(image_report, "draw_curve", lambda _, found, title, path: drawn.append((found, title)))
+    sizes = {}
+    for size in (8, 1):
+        runs = {"none": Run(list(range(size * LENGTH)), 9.0, 1.0, 8, 16)}
+        sizes[size] = fig.figures([Sample(0, 1.0, 0, runs)])
+    settings = ImageSettings(SpeedSettings("m", ("none",), temperatures=(1.0,)), batches=(8, 1))
+    image_report.ImageReport(settings, LENGTH, sizes, [], None, Drawn([], {}, {}), None).draw(tmp_path)
+    assert drawn == [(sizes[1], "m, batch 1")] * 2
+
+
 # whole runs
 
 
@@ -539,10 +568,11 @@ def test_the_distance_is_of_what_the_users_network_sees(tmp_path: Path) -> None:
     [
         (("--captions", 1), "captions=1 is not valid"),
         (("--captions", 0), "captions=0 is not valid"),
-        (("--batch", "1,0"), "batch=1, 0 is not valid"),
-        (("--batch", "2.5"), "batch=0 is not valid"),
+        (("--batch", "1,0"), "batch='1,0' is not valid: whole numbers from 1 on"),
+        (("--batch", "2.5"), "batch='2.5' is not valid"),
         (("--temperature", "0,1"), "at one temperature at a time"),
         (("--methods", "none,sjd@nothing"), "unknown rule 'nothing'"),
+        (("--methods", "none,sjd:steps=4@ratio"), "unknown setting of the drafter sjd 'steps'"),
         (("--methods", "sjd@cool-sd=0.5"), "Cool-SD needs delta >= 1"),
         (("--guidance", "-1"), "guidance=-1.0 is not valid"),
         (("--reader", "tests"), "config.json"),

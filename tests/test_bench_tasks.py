@@ -27,6 +27,7 @@ from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.mathvista import MathVista
 from mmspec.benchmarks.tasks.rows import LARGEST_CELL, find_files
 from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, Mark, find_task
+from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import counts
 from mmspec.errors import Error, InputError, UnknownNameError
 
@@ -146,6 +147,18 @@ def test_a_broken_picture_is_named_and_the_other_questions_are_asked(model: Path
     assert "refused: question 'test_human/2':" in text
     assert "test_human.json, row 2: column 'imgname'" in text
     assert [record["id"] for record in lines(out)] == ["test_human/1", "test_human/3"]
+
+
+def test_what_has_no_answer_to_judge_by_counts_in_no_score(model: Path, tmp_path: Path) -> None:
+    """As in the official files that hold a split with hidden answers, too."""
+    data, out = find_task("mathvista").fixture(tmp_path / "data", 3, SEED), tmp_path / "out"
+    changed("testmini.json", answer=None)(data)
+    text = succeeded(call("--model", model, *SMALL, "--task", "mathvista", "--data", data, "--limit", 3, "--out", out))
+    assert [record["id"] for record in lines(out, "mathvista")] == ["1", "2", "3"], text
+    (report,) = json.loads((out / "summary.json").read_text())["reports"]
+    assert report["samples"] == 3
+    assert {score["whole"]["questions"] for score in report["scores"]} == {2}
+    assert (out / "report.html").read_text().count("<td>not judged</td>") == 1
 
 
 def test_a_broken_task_does_not_stop_the_others(model: Path, tmp_path: Path) -> None:
@@ -344,7 +357,8 @@ def report(task: str, seconds: dict[str, float], model: str = "m", group: str = 
     replies = {name: Reply("text", "text" if name == "eagle2" else "", name == "eagle2", {}) for name in sample.runs}
     settings = TaskSettings(task, Plan(models=(model,), drafters=("none",)).settings(model, task).speed)
     answered = [Answered("1", {"category": group}, sample, replies)]
-    return task_report(TaskRun(settings, find_task(task), answered, [], judged=task != "spec-bench"))
+    judged = [] if task == "spec-bench" else answered
+    return task_report(TaskRun(settings, find_task(task), answered, [], judged))
 
 
 def test_table_2_has_s_and_tau_per_task_and_their_means() -> None:
@@ -500,9 +514,10 @@ def test_a_run_says_who_judged(model: Path, tmp_path: Path, monkeypatch: pytest.
     judge = str(tiny_llama(tmp_path / "judge"))
     assert isinstance(Judge.load(judge)("7 + 8?", "15.", "a number"), str)
     monkeypatch.setattr(Judge, "load", lambda name, *_: Judge(name, Copying("15")))  # its context is too short
-    chosen = ("--model", model, *SMALL, "--task", "mathvista", "--limit", 2, "--out", tmp_path / "out")
-    text = succeeded(call(*chosen, "--judge", judge))
+    chosen = ("--model", model, *SMALL, "--limit", 2, "--no-plot", "--out", tmp_path / "out", "--task")
+    text = succeeded(call(*chosen, "chartqa,mathvista", "--judge", judge))
     assert f"accuracy, answers extracted by {judge}" in text
-    assert "holds a run with judge" in str(call(*chosen).exception)
+    assert "holds a run with judge" in str(call(*chosen, "mathvista").exception)
+    succeeded(call(*chosen, "chartqa"))  # which takes no judge
     with pytest.raises(InputError, match="no task of the run takes one, mathvista does"):
         Plan(tasks=("chartqa",), judge="referee")

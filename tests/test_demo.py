@@ -111,7 +111,9 @@ def test_a_stream_becomes_a_trace() -> None:
     draft = Recorded(*map(torch.tensor, ([ids[0], *ids[1:4], 5], [-1, 0, 1, 2, 2], [0, 1, 2, 3, 3])), None, [0, 1, 2])
     alone = Recorded(*map(torch.tensor, ([ids[3]], [-1], [0])), None, [0])
     stream: Any = Scripted()
-    *_, trace = follow(stream, "x", words, [draft, alone], lambda token: str(token))
+    trace = Trace("x")
+    known = [len(trace.steps) for _ in follow(stream, trace, words, [draft, alone], lambda token: str(token))]
+    assert known == [1, 2, 3]  # a piece comes when the trace has it
     assert "".join(piece for each in trace.steps for piece in each.pieces) == "red \u00e9!"
     assert [each.seconds for each in trace.steps] == [1, 2, 3]
     assert trace.steps[1].kinds == (DRAFTED, DRAFTED, CORRECTED)

@@ -256,6 +256,8 @@ def test_a_page_has_a_tab_per_model(board: Easel, tmp_path: Path) -> None:
     blocks = app.page(chat, app.studio_of(board.model))
     labels = {getattr(block, "label", None) for block in blocks.blocks.values()}
     assert {"Picture chat", "Drawing", "Caption", "Question"} <= labels
+    ids = {getattr(block, "elem_id", None) for block in blocks.blocks.values()}
+    assert {f"{tab}-{part}" for tab in ("mm", "mm-draw") for part in ("message", "cards", "slow", "fast")} <= ids
     names = app.studio_of(board.model).drafters
     assert {"scd-gs", "sjd", "jacobi"} <= set(names)
     assert names.index("sjd") < names.index("prompt-lookup")

@@ -2,10 +2,12 @@
 
 import json
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partialmethod
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from mmspec.benchmarks.gpu.bench import DECODING, Bench, Settings, ceilings_of, 
 from mmspec.benchmarks.gpu.book import Book, markdown
 from mmspec.benchmarks.gpu.cli import STAGES, gpu
 from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime
+from mmspec.benchmarks.gpu.equality import first_other
 from mmspec.benchmarks.gpu.floors import H200, cap, draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import build, names, spec_of
 from mmspec.benchmarks.gpu.rounds import head_like
@@ -212,6 +215,22 @@ def test_the_sweep_s_tree_is_binary() -> None:
     assert torch.equal(draft.ancestors.sum(-1) - 1, draft.depth)
 
 
+def test_the_sweep_is_relative_to_its_fewest_nodes() -> None:
+    record = {"ms": {"8": 2.0, "16": 3.0}, "floor_ms": {"8": 1.0, "16": 1.0}}
+    tables = dict(sweep.tables({"a model, plain": record}))
+    assert tables["Times verify(8)"][1] == ["a model, plain", 1.0, 1.5]
+
+
+def test_the_first_other_token_is_counted_in_its_row() -> None:
+    def answers(*rows: list[int]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(token_ids=row) for row in rows]
+
+    right = answers([1, 2, 3], [4, 5, 6])
+    assert first_other(answers([1, 2, 3], [4, 5, 6]), right) is True
+    assert first_other(answers([1, 2, 3], [4, 9, 6]), right) == 1
+    assert first_other(answers([1, 2, 9], [9, 5, 6]), right) == 0
+
+
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="llava-7b"):
         spec_of("llava-7")
@@ -368,7 +387,6 @@ def check_baselines(found: dict) -> None:
     assert found.keys() == {"gemma3-12b", "speech-0.5b"}
     for record in found.values():
         assert record["ms"].keys() == {"HF generate", "HF generate, static cache", "our loop"}
-        assert record["fastest"] in record["ms"]
         assert record["unseen_ms"].keys() == {"HF generate", "our loop"}
         assert record["floor_ms"] > 0
 
@@ -436,6 +454,16 @@ def test_the_static_engine_is_measured_beside_plain_forwards(tmp_path: Path, mon
     assert line["rows"] == 2
 
 
+def test_equality_has_the_plain_loop_also_where_it_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CausalTarget, "compile", lambda target: None)
+    gpu(stage="equality", small=True, out=tmp_path, models="speech-0.5b", compile=True, plain=False)
+    found = results(tmp_path, "equality")
+    assert not [record["error"] for record in found.values() if "error" in record]
+    check_equality(found)
+
+
 def test_a_run_without_time_left_ends_cleanly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu(stage="ceilings,sweep", small=True, out=tmp_path, models=MODELS, minutes=0)
     assert "the 0 minutes are over" in capsys.readouterr().err
@@ -476,6 +504,16 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         gpu(stage="rounds", small=True, out=tmp_path, depths="0")
     with pytest.raises(InputError, match="device='gpu' is not valid"):
         gpu(stage="ceilings", small=True, out=tmp_path, device="gpu")
+
+
+def test_the_package_runs_as_the_command_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu", "--stage", "round"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("mmspec.benchmarks.gpu", run_name="__main__")
+    assert ended.value.code == 2
+    assert "did you mean 'rounds'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

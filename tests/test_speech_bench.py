@@ -22,6 +22,7 @@ from mmspec.benchmarks.certainty import Watching, mean_top
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.commands.reading import words
 from mmspec.benchmarks.commands.speech import SPEECH
+from mmspec.benchmarks.commands.speed import OTHERS
 from mmspec.benchmarks.figures import figures, widening
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, split
@@ -64,6 +65,20 @@ def test_a_model_of_speech_is_measured_as_such_without_being_told(folder: Path) 
     done = CliRunner().invoke(app, [*arguments, "--min-tokens", "2"], catch_exceptions=True)
     assert done.exit_code == 0, repr(done.exception)
     assert "LM-RTF" in done.stdout
+
+
+def test_lengths_of_a_speech_run_are_held_against_its_own_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one is not told, the other models' would be too long or too short for it."""
+    asked: list[tuple[int, int]] = []
+
+    def told(model: str, max_new_tokens: int = 320, min_tokens: int = 20) -> None:
+        asked.append((max_new_tokens, min_tokens))
+
+    monkeypatch.setitem(OTHERS, "speech", told)
+    for more in (("--max-new-tokens", "40"), ("--min-tokens", "100")):
+        done = CliRunner().invoke(app, ["--model", str(folder), *more], catch_exceptions=True)
+        assert done.exit_code == 0, repr(done.exception)
+    assert asked == [(40, 20), (320, 100)]
 
 
 def bench(*arguments: Any) -> Any:

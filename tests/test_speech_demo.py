@@ -203,3 +203,6 @@ def test_a_page_has_the_tab(booth: Booth, tmp_path: Path) -> None:
         del app.TABS[Tiny]
     labels = {getattr(block, "label", None) for block in blocks.blocks.values()}
     assert {"Speaking", "Sentence", "Voice"} <= labels
+    ids = {getattr(block, "elem_id", None) for block in blocks.blocks.values()}
+    parts = ("message", "cards", "slow", "fast", "slow-sound", "fast-sound")
+    assert {f"mm-say-{part}" for part in parts} <= ids

@@ -20,7 +20,7 @@ from mmspec.benchmarks.commands.options import (
     Temperature,
     Threads,
 )
-from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, show, words
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, whole_numbers, words
 from mmspec.benchmarks.start import loaded
 
 ROWS = "none,none:steps=16,none:steps=8,mar,mar@continuous,mar@continuous-released"
@@ -64,9 +64,8 @@ def continuous(
         dtype=dtype,
         device=device,
     )
-    settings = ImageSettings(speed, captions, batch_sizes(batch), guidance, reader=reader, features=features)
+    settings = ImageSettings(speed, captions, whole_numbers(batch, "batch"), guidance, reader=reader, features=features)
     with kept_in(out) as folder:
         report = run_canvas(loaded(speed, "none"), settings, folder)
-        summary, text = keep(folder, report)
+        show(*keep(folder, report), as_json)
         report.save_sheet(folder)
-    show(summary, text, as_json)

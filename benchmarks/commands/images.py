@@ -23,7 +23,7 @@ from mmspec.benchmarks.commands.options import (
     Temperature,
     Threads,
 )
-from mmspec.benchmarks.commands.reading import batch_sizes, kept_in, numbers, show, words
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, whole_numbers, words
 from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import loaded
 
@@ -83,14 +83,13 @@ def images(
         device=device,
         compile=compile,
     )
-    judged = asked_for(captions, CAPTIONS, prompts)
-    settings = ImageSettings(speed, judged, batch_sizes(batch), guidance, prompts, reader, clip, features)
+    judged, sizes = asked_for(captions, CAPTIONS, prompts), whole_numbers(batch, "batch")
+    settings = ImageSettings(speed, judged, sizes, guidance, prompts, reader, clip, features)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
         report = run_images(loaded(speed, "none"), settings, folder)
-        summary, text = keep(folder, report)
+        show(*keep(folder, report), as_json)
         report.save_sheet(folder)
         if plot and out is not None:
             report.draw(folder)
-    show(summary, text, as_json)

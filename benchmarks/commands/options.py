@@ -1,4 +1,4 @@
-"""Options that several sub-commands take, with the help that they print."""
+"""Options with the help that they print: those that several sub-commands take, and those of `speed` and `accuracy`."""
 
 from __future__ import annotations
 

@@ -20,25 +20,34 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def numbers(text: str, noun: str = "temperature", example: str = "0,1") -> tuple[float, ...]:
-    """Comma-separated numbers. noun, example: of what, for the message."""
+def numbers(text: str) -> tuple[float, ...]:
+    """Comma-separated temperatures. Raises: InputError: something else."""
     try:
         return tuple(map(float, words(text)))
     except ValueError as error:
-        raise InputError(
-            f"{noun} {text!r} is not valid: give numbers separated by commas, such as {example}"
-        ) from error
+        raise InputError(f"temperature {text!r} is not valid: give numbers separated by commas, such as 0,1") from error
 
 
-def batch_sizes(text: str) -> tuple[int, ...]:
-    """Comma-separated batch sizes; 0, which the settings refuse, for what is no whole number."""
-    return tuple(int(size) if size.is_integer() else 0 for size in numbers(text, "batch size", "1,8"))
+def whole_numbers(text: str, noun: str) -> tuple[int, ...]:
+    """Comma-separated whole numbers from 1 on. noun: of what, for the message. Raises: InputError: something else."""
+    found = words(text)
+    if not all(word.isdecimal() and int(word) for word in found):
+        raise InputError(f"{noun}={text!r} is not valid: whole numbers from 1 on, separated by commas, are needed")
+    return tuple(map(int, found))
 
 
-def was_given(context: typer.Context, name: str) -> bool:
-    """Whether the user wrote an option."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def given(context: typer.Context) -> dict[str, Any]:
+    """The options that the user wrote, with their values."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+
+
+def option(name: str) -> str:
+    """A parameter as the user writes it, such as --max-new-tokens."""
+    return f"--{name.removeprefix('as_').replace('_', '-')}"
 
 
 @contextmanager

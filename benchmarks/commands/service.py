@@ -32,8 +32,7 @@ def stores(
     tokenizer = read_tokenizer(model)
     with kept_in(out) as folder:
         report = run_stores(settings, lambda text: tokenizer(text, add_special_tokens=False)["input_ids"])
-        summary, text = keep(folder, report)
-    show(summary, text, as_json)
+        show(*keep(folder, report), as_json)
 
 
 def load(
@@ -65,7 +64,6 @@ def load(
         raise InputError(f"visitors ask about a picture, which {model} does not answer: name a vision-language model")
     with kept_in(out) as folder:
         report = run_load(settings)
-        summary, text = keep(folder, report)
-    show(summary, text, as_json)
+        show(*keep(folder, report), as_json)
     if report.failures():
         raise typer.Exit(1)

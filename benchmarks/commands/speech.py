@@ -90,7 +90,7 @@ def speech(
         settings = SpeechSettings(replace(speed, drafters=tuple(dict.fromkeys([*rows, *more]))), texts, listener)
         found = run_speech(pipe, settings, folder)
         report = speech_report(pipe, found, settings)
-        summary, text = keep(folder, report)
+        show(*keep(folder, report), as_json)
         if out is not None:
             kept = sounds(pipe, script(pipe, settings), found)
             write_sounds(kept, folder)
@@ -99,4 +99,3 @@ def speech(
                 report.draw(folder / "plot.png")
             if plot and judge is not None:
                 draw_sounds(kept, judge, folder / "spectrograms.png")
-    show(summary, text, as_json)

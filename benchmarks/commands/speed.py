@@ -38,7 +38,7 @@ from mmspec.benchmarks.commands.options import (
     Threads,
     Workers,
 )
-from mmspec.benchmarks.commands.reading import kept_in, numbers, show, was_given, words
+from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
 from mmspec.benchmarks.commands.speech import speech
 from mmspec.benchmarks.commands.tasks import plan_of, run_drafters, run_tasks
 from mmspec.benchmarks.start import fitted, loaded
@@ -97,8 +97,14 @@ def speed(
         return
     if judge is not None:
         raise InputError("--judge belongs to a task: add --task mathvista")
-    if was_given(context, "style"):
+    if "style" in given(context):
         raise InputError("--style belongs to a task: add --task chartqa")
+    from mmspec.loading import modality_of
+
+    modality = modality_of(model)
+    if modality in OTHERS:
+        run_other(context, OTHERS[modality])
+        return
     from mmspec.benchmarks.memory import draft_weights, peaks
     from mmspec.benchmarks.plot import require_matplotlib
     from mmspec.benchmarks.questions import own_questions
@@ -106,7 +112,6 @@ def speed(
     from mmspec.benchmarks.report import keep, speed_report
     from mmspec.benchmarks.speed import SpeedSettings, run_speed
     from mmspec.benchmarks.weights import weights_of
-    from mmspec.loading import modality_of
 
     settings = SpeedSettings(
         model=model,
@@ -127,10 +132,6 @@ def speed(
     )
     if plot and out is not None:
         require_matplotlib()  # before the long part
-    modality = modality_of(model)
-    if modality in OTHERS:
-        run_other(context, OTHERS[modality])
-        return
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
     whole = 0
     if settings.data is not None:
@@ -142,7 +143,7 @@ def speed(
     load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         pipe = load()
-        if not was_given(context, "drafters"):
+        if "drafters" not in given(context):
             settings = fitted(settings, pipe)
         store = Store(folder, told | asdict(settings) | weights_of(pipe, settings.drafters))
         with spread_over(where, pipe, load) as spread:
@@ -150,27 +151,22 @@ def speed(
         found = peaks(settings) if memory else {}
         weights = draft_weights(pipe, settings.drafters)
         report = speed_report(pipe, samples, settings, found, spread.shared, weights, whole)
-        summary, text = keep(folder, report)
+        show(*keep(folder, report), as_json)
         if plot and out is not None:
             report.draw(folder / "plot.png")
-    show(summary, text, as_json)
 
 
 def run_other(context: typer.Context, command: Any) -> None:
     """Run the sub-command that measures this kind of model, with the options that were given."""
     takes = inspect.signature(command).parameters
-    given = {name: value for name, value in context.params.items() if was_given(context, name)}
-    given = {"methods" if name == "drafters" else name: value for name, value in given.items()}
-    for name in given:
+    told = {"methods" if name == "drafters" else name: value for name, value in given(context).items()}
+    for name in told:
         if name not in takes:
-            option = name.removeprefix("as_").replace("_", "-")
-            raise InputError(f"--{option} is not for this model: see mmspec bench {command.__name__} --help")
-    command(**given)
+            raise InputError(f"{option(name)} is not for this model: see mmspec bench {command.__name__} --help")
+    command(**told)
 
 
 def refuse_misplaced(context: typer.Context) -> None:
     """Options before a sub-command would be lost."""
-    for name in context.params:
-        if was_given(context, name):
-            option = name.removeprefix("as_").replace("_", "-")
-            raise InputError(f"--{option} stands before {context.invoked_subcommand!r}: put all options behind it")
+    for name in given(context):
+        raise InputError(f"{option(name)} stands before {context.invoked_subcommand!r}: put all options behind it")

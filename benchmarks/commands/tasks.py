@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Container, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mmspec.benchmarks.commands.reading import kept_in, numbers, show, was_given, words
+from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,19 +40,19 @@ def run_drafters(context: typer.Context, out: Path | None, as_json: bool) -> Non
     from mmspec.benchmarks.drafter_table import FAMILIES, TASKS, TableSettings, run_table, usual
     from mmspec.benchmarks.speed import SpeedSettings
 
-    given = {name: value for name, value in context.params.items() if was_given(context, name)}
+    told = given(context)
     refused = ("data", "config", "style", "judge", "memory", "plot", "shape", "ray", "workers")
-    refuse(refused, given, "--table drafters")
+    refuse(refused, told, "--table drafters")
     numbers_of = ("questions", "max_new_tokens", "min_tokens", "repeats", "seed")
     same = ("acceptance", *numbers_of, "threads", "dtype", "device", "compile")
-    families = words(given["model"]) if "model" in given else FAMILIES
+    families = words(told["model"]) if "model" in told else FAMILIES
     speed = SpeedSettings(
         model=families[0],
-        drafters=usual(words(given.get("drafters", ""))),
-        temperatures=numbers(given.get("temperature", "0,1")),
-        **{"questions": 6, "repeats": 1, **{name: given[name] for name in same if name in given}},
+        drafters=usual(words(told.get("drafters", ""))),
+        temperatures=numbers(told.get("temperature", "0,1")),
+        **{"questions": 6, "repeats": 1, **{name: told[name] for name in same if name in told}},
     )
-    tasks = words(given["task"]) if "task" in given else tuple(TASKS)
+    tasks = words(told["task"]) if "task" in told else tuple(TASKS)
     with kept_in(out) as folder:
         table = run_table(TableSettings(speed, families, tasks), folder)
     show(table.summary(), table.text(), as_json)
@@ -62,11 +62,11 @@ def plan_of(context: typer.Context) -> Plan:
     """The plan of a call: the settings of its file, then the options that were given."""
     from mmspec.benchmarks.plan import Plan, read_plan
 
-    given = {name: value for name, value in context.params.items() if was_given(context, name)}
-    if not given.get("memory"):
-        given.pop("memory", None)  # tasks do what --no-memory asks for
-    refuse(("min_tokens", "memory"), given, "tasks")
-    settings = read_plan(given["config"]) if "config" in given else {}
+    told = given(context)
+    if not told.get("memory"):
+        told.pop("memory", None)  # tasks do what --no-memory asks for
+    refuse(("min_tokens", "memory"), told, "tasks")
+    settings = read_plan(told["config"]) if "config" in told else {}
     renamed = {"model": "models", "task": "tasks", "temperature": "temperatures"}
     readers: dict[str, Callable[[str], Any]] = {
         "model": words,
@@ -75,35 +75,23 @@ def plan_of(context: typer.Context) -> Plan:
         "temperature": numbers,
         "table": table_number,
     }
-    same = (
-        "acceptance",
-        "questions",
-        "max_new_tokens",
-        "repeats",
-        "seed",
-        "style",
-        "judge",
-        "threads",
-        "dtype",
-        "device",
-        "shape",
-        "compile",
-    )
-    for name in (*readers, *same):
-        if name in given:
-            settings[renamed.get(name, name)] = readers.get(name, lambda value: value)(given[name])
+    known = {each.name for each in fields(Plan)} - {"data"}
+    for name, value in told.items():
+        setting = renamed.get(name, name)
+        if setting in known:
+            settings[setting] = readers[name](value) if name in readers else value
     plan = Plan(**settings)
-    if "data" not in given:
+    if "data" not in told:
         return plan
-    paths = {task: given["data"] / task if len(plan.tasks) > 1 else given["data"] for task in plan.tasks}
+    paths = {task: told["data"] / task if len(plan.tasks) > 1 else told["data"] for task in plan.tasks}
     return replace(plan, data={**plan.data, **paths})
 
 
-def refuse(names: Iterable[str], given: Container[str], run: str) -> None:
+def refuse(names: Iterable[str], told: Container[str], run: str) -> None:
     """Raise InputError for the first option that was given and that this run does not take."""
     for name in names:
-        if name in given:
-            raise InputError(f"--{name.replace('_', '-')} is not for {run}: leave it out")
+        if name in told:
+            raise InputError(f"{option(name)} is not for {run}: leave it out")
 
 
 def table_number(text: str) -> int:

@@ -76,8 +76,7 @@ def auto(
     settings = AutoSettings(speed, long_questions, long_tokens)
     with kept_in(out) as folder:
         report = run_auto(loaded(speed, "none"), settings, folder)
-        summary, text = keep(folder, report)
-    show(summary, text, as_json)
+        show(*keep(folder, report), as_json)
 
 
 def accuracy(
@@ -101,7 +100,7 @@ def accuracy(
     """
     from mmspec.benchmarks.accuracy import AccuracySettings, run_accuracy
     from mmspec.benchmarks.records import Store
-    from mmspec.benchmarks.report import accuracy_summary, accuracy_text, save
+    from mmspec.benchmarks.report import AccuracyReport, keep
     from mmspec.benchmarks.weights import weights_of
 
     settings = AccuracySettings(
@@ -121,9 +120,7 @@ def accuracy(
         pipe = loaded(settings, drafter)
         store = Store(folder, {"run": "accuracy", **asdict(settings), **weights_of(pipe, [drafter])})
         answers = run_accuracy(pipe, settings, store)
-        summary, text = accuracy_summary(answers, settings), accuracy_text(answers, settings)
-        save(folder, summary, text)
-    show(summary, text, as_json)
+        show(*keep(folder, AccuracyReport(settings, answers)), as_json)
 
 
 def gauges(
@@ -201,11 +198,10 @@ def classes(
         pipe = loaded(settings, "none")
         settings = fitted(settings, pipe) if drafters is None else settings
         report = run_told(pipe, settings)
-        summary, text = keep(folder, report)
+        show(*keep(folder, report), as_json)
         if plot and out is not None:
             panel = partial(draw_classes, found=report.panel())
             save_panels([panel], f"{model}, {questions} questions", folder / "plot.png")
-    show(summary, text, as_json)
 
 
 def ablations(
@@ -235,5 +231,4 @@ def ablations(
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")
         settings = fitted(settings, pipe) if drafters is None else settings
-        summary, text = keep(folder, run_ablations(pipe, settings))
-    show(summary, text, as_json)
+        show(*keep(folder, run_ablations(pipe, settings)), as_json)

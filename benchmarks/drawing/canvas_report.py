@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmspec import Pipeline
-from mmspec.benchmarks.drawing.canvas_run import check, paint_all, timed
+from mmspec.benchmarks.drawing.canvas_run import fitted, paint_all
 from mmspec.benchmarks.drawing.quality import Drawn, eyes, qualities
 from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, PictureReport, judged_cells, judged_table
-from mmspec.benchmarks.drawing.run import ImageSettings, judge_of
-from mmspec.benchmarks.figures import method_figures
-from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.tables import FEW, aligned, number, percent, span
+from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind, judge_of, run_batch
+from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.tables import FEW, aligned, named, number, percent, span
 
 SPEED_HEAD = ["method", "ms/picture", "NFE", "tokens/NFE", "alpha", "S", "95 %", "draft", "verify", "other"]
 NOTE = f"""\
@@ -23,44 +22,38 @@ against our plain decoding in the model's own steps, the only one there is; othe
 {JUDGED_NOTE}"""
 
 
-@dataclass(frozen=True)
-class CanvasSpeed:
-    """One row at one batch size. None stands for what cannot be said."""
-
-    method: str
-    lossless: bool
-    ms_per_picture: float
-    forwards: float
-    tokens_per_forward: float | None
-    alpha: float | None
-    speedup: float | None
-    low: float | None
-    high: float | None
-    draft: float | None
-    verify: float | None
-    other: float | None
-
-
+@dataclass
 class CanvasReport(PictureReport):
-    """What a run of continuous tokens says; its speeds are `CanvasSpeed`."""
+    """What a run of continuous tokens says. rates: share of drafted tokens that were accepted, by row."""
 
-    def speed_block(self, size: int, found: Sequence[CanvasSpeed]) -> str:
+    rates: dict[str, float | None]
+
+    def speed_more(self, each: Figures) -> dict[str, float | None]:
+        """See `PictureReport`."""
+        return {
+            "alpha": self.rates[each.method],
+            "ms_per_picture": each.ms_per_token and each.ms_per_token * self.length,
+            "forwards": each.verifications / (each.new_tokens / self.length),  # a canvas begins empty: no prefill
+        }
+
+    def speed_block(self, size: int, found: Sequence[Figures]) -> str:
         """See `PictureReport`."""
         rows = [SPEED_HEAD]
         for each in found:
+            more = self.speed_more(each)
             rows.append([
-                each.method + ("" if each.lossless else " (lossy)"),
-                number(each.ms_per_picture, 0),
-                number(each.forwards, 1),
-                number(each.tokens_per_forward),
-                number(each.alpha),
+                named(each),
+                number(more["ms_per_picture"], 0),
+                number(more["forwards"], 1),
+                number(each.tau),
+                number(more["alpha"]),
                 number(each.speedup),
-                span(each.low, each.high),
+                span(each.speedup_low, each.speedup_high),
                 percent(each.draft),
                 percent(each.verify),
                 percent(each.other),
             ])  # fmt: skip
-        few = [FEW] if any(each.speedup is not None and each.low is None for each in found) else []
+        few = [FEW] if any(each.speedup is not None and each.speedup_low is None for each in found) else []
         return "\n".join([f"batch {size}", aligned(rows), *few])
 
     def quality_block(self) -> str:
@@ -68,42 +61,25 @@ class CanvasReport(PictureReport):
         return f"{judged_table(self.quality, [JUDGED_HEAD, *map(judged_cells, self.quality)])}\n\n{NOTE}"
 
 
-def canvas_speed(samples: Sequence[Sample], method: str, length: int, alpha: float | None) -> CanvasSpeed:
-    """The figures of one row; samples are of one batch size."""
-    found = method_figures(samples, method)
-    return CanvasSpeed(
-        method,
-        found.lossless,
-        (found.ms_per_token or 0.0) * length,
-        found.verifications / sum(sample.runs[method].more["pictures"] for sample in samples),
-        found.tau,
-        alpha,
-        found.speedup,
-        found.speedup_low,
-        found.speedup_high,
-        found.draft,
-        found.verify,
-        found.other,
-    )
-
-
 def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasReport:
     """Everything: speed at every batch size, pictures, figures. It goes on where an earlier run in `folder` stopped.
 
     Args: pipe: a pipeline on the target, without a drafter.
     """
-    check(pipe, settings)
-    length = pipe.target.budget
+    settings = fitted(pipe, settings)
     judge = judge_of(pipe, settings)
     see = eyes(settings, judge)
-    samples = {size: timed(pipe, settings, size, folder / f"batch-{size}") for size in settings.batches}
-    painted = paint_all(pipe, settings, folder / "pictures")
-    speeds = {
-        size: [canvas_speed(found, name, length, painted.rates[name]) for name in settings.speed.drafters]
-        for size, found in samples.items()
-    }
+    asked = judge_kind().captions(settings.captions, settings.prompts)
+    speeds = {size: figures(run_batch(pipe, settings, size, folder / f"batch-{size}")) for size in settings.batches}
+    pictures, rates = paint_all(pipe, settings, asked, folder / "pictures")
     lossless = {each.method: each.lossless for each in next(iter(speeds.values()))}
-    drawn = Drawn(painted.asked, {}, painted.pictures)
-    quality = qualities(pipe, settings, drawn, lossless, judge, see)
-    reader = None if judge is None else judge.own_figures
-    return CanvasReport(settings, length, speeds, quality, reader, drawn)
+    drawn = Drawn(asked, {}, pictures)
+    return CanvasReport(
+        settings,
+        settings.speed.max_new_tokens,
+        speeds,
+        qualities(pipe, settings, drawn, lossless, judge, see),
+        None if judge is None else judge.own_figures,
+        drawn,
+        rates,
+    )

@@ -28,30 +28,30 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
     known = [each for each in speeds if each.method != HF]
     timed = all(each.speedup is not None for each in known)
     at = {each.method: each.speedup if timed else each.tau for each in known}
-    lines: dict[str, list[tuple[float, float, float, Quality]]] = defaultdict(list)
+    lines: dict[str, list[tuple[float | None, float, float, Quality]]] = defaultdict(list)
     for each in found:
         quality, speed = of(each), at.get(each.row)
         if quality is not None and speed is not None:
             drafter, rule, knob = split(each.row)
             series = f"{drafter}@{rule}" if each.lossless is False else each.row
-            lines[series].append((0.0 if knob is None else knob, speed, quality, each))
+            lines[series].append((knob, speed, quality, each))
     figure, panel = pyplot.subplots(figsize=(9, 7), layout="constrained")
     panel.set(xlabel="S (decode)" if timed else "tau (tokens per verification)", ylabel=name, title=title)
     for index, (series, points) in enumerate(lines.items()):
-        points.sort(key=lambda point: point[0])
+        points.sort(key=lambda point: point[0] or 0.0)
         xs, ys = [point[1] for point in points], [point[2] for point in points]
         lossy = points[0][3].lossless is False
         look: dict[str, Any] = {"color": color(index), "marker": "o" if lossy else "s"}
         panel.errorbar(xs, ys, yerr=_bars(points), capsize=3, linestyle="-" if lossy else "", label=series, **look)
         for knob, x, y, _ in points:
-            if lossy:
+            if lossy and knob is not None:
                 panel.annotate(f"{knob:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize="x-small")
     if lines:
         legend_below(panel)
     save_figure(figure, path)
 
 
-def _bars(points: Sequence[tuple[float, float, float, Quality]]) -> Any:
+def _bars(points: Sequence[tuple[float | None, float, float, Quality]]) -> Any:
     """95 % intervals of fidelity; None where quality is something else."""
     scores = [point[3].fidelity for point in points]
     if None in scores:

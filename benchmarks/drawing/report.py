@@ -46,16 +46,16 @@ class PictureReport:
 
     settings: ImageSettings
     length: int
-    speeds: dict[int, list[Any]]
+    speeds: dict[int, list[Figures]]
     quality: list[Quality]
     reader: dict[str, float] | None
     drawn: Drawn
 
-    def speed_told(self, each: Any) -> dict[str, Any]:
-        """The speed of a row, for JSON."""
-        return asdict(each)
+    def speed_more(self, each: Figures) -> dict[str, float | None]:
+        """What is told of the speed of a row beside its figures."""
+        raise NotImplementedError
 
-    def speed_block(self, size: int, found: Sequence[Any]) -> str:
+    def speed_block(self, size: int, found: Sequence[Figures]) -> str:
         """The speed of every row at one batch size."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class PictureReport:
         return {
             "settings": settings,
             **conditions(),
-            "speed": [{"batch": size} | self.speed_told(each) for size, each in speeds],
+            "speed": [{"batch": size} | self.speed_more(each) | asdict(each) for size, each in speeds],
             "quality": [asdict(each) for each in self.quality],
             "reader": self.reader,
         }
@@ -90,13 +90,13 @@ class PictureReport:
 
 @dataclass
 class ImageReport(PictureReport):
-    """What an image run says; its speeds are `Figures`. top: the gauge."""
+    """What an image run says. top: the gauge."""
 
     top: float | None
 
-    def speed_told(self, each: Figures) -> dict[str, Any]:
+    def speed_more(self, each: Figures) -> dict[str, float | None]:
         """See `PictureReport`."""
-        return {"nfe": nfe(each, self.length), "compression": compression(each, self.length)} | asdict(each)
+        return {"nfe": nfe(each, self.length), "compression": compression(each, self.length)}
 
     def speed_block(self, size: int, found: Sequence[Figures]) -> str:
         """See `PictureReport`."""
@@ -138,7 +138,8 @@ class ImageReport(PictureReport):
 
     def draw(self, folder: Path) -> None:
         """plot.png of the smallest batch, curve.png."""
-        size, found = next(iter(self.speeds.items()))
+        size = min(self.speeds)
+        found = self.speeds[size]
         title = f"{self.settings.speed.model}, batch {size}"
         plot(found, title, folder / "plot.png")
         draw_curve(self.quality, found, title, folder / "curve.png")

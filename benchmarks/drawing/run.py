@@ -7,8 +7,8 @@ takes is the same for all and not counted. The rows of a batch count one by one:
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import cycle, islice
@@ -37,6 +37,7 @@ OTHER_SEEDS = 1_000_000
 TOGETHER = 16
 """Pictures that are drawn together when no clock runs."""
 LEAST_REQUESTS = 2
+STEPS = re.compile(r":steps=(\d+)(?=[:@]|$)")
 
 CURVE_DRAFTER = "scd-mc"
 CURVE = {
@@ -87,6 +88,10 @@ class ImageSettings:
         """The only one."""
         return self.speed.temperatures[0]
 
+    def whole(self, length: int) -> ImageSettings:
+        """The same for whole pictures, which have so many tokens."""
+        return replace(self, speed=replace(self.speed, max_new_tokens=length, min_tokens=length))
+
 
 def curve_rows() -> tuple[str, ...]:
     """The rows of a quality-speed curve."""
@@ -130,6 +135,18 @@ class Drawing:
         return self.pipe(prompt=list(captions), guidance=self.guidance, steps=self.steps, **told)
 
 
+def steps_of(text: str) -> tuple[str, int | None]:
+    """A row without its steps, and these; None are the model's own."""
+    found = STEPS.search(text)
+    return STEPS.sub("", text, count=1), int(found[1]) if found else None
+
+
+def drawing(pipe: Pipeline, text: str, guidance: float | None) -> Drawing:
+    """What draws a row; with steps where the model takes these."""
+    told, steps = steps_of(text) if "steps" in pipe.target.settings else (text, None)
+    return Drawing(row(pipe, told), guidance, steps)
+
+
 @dataclass
 class StockJanus:
     """`generate` of transformers on the same model with the same warpers. Its first forward is its prefill."""
@@ -170,7 +187,7 @@ def methods(pipe: Pipeline, settings: ImageSettings) -> dict[str, Method]:
     found: dict[str, Method] = {}
     stock = pipe.target.model.config.model_type == "janus" and pipe.target.guidance(settings.guidance) > 1
     for text in settings.speed.drafters:
-        found[text] = Drawing(row(pipe, text), settings.guidance)
+        found[text] = drawing(pipe, text, settings.guidance)
         if text == OURS and stock:
             found[HF] = StockJanus(pipe, settings.guidance)
     return found
@@ -201,8 +218,7 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
     pipe.target.check_decoder()  # nothing can be judged without pictures
-    length = pipe.target.layout.length
-    return replace(settings, speed=replace(settings.speed, max_new_tokens=length, min_tokens=length))
+    return settings.whole(pipe.target.layout.length)
 
 
 def told_of(pipe: Pipeline, settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
@@ -212,17 +228,8 @@ def told_of(pipe: Pipeline, settings: ImageSettings, captions: list[str]) -> dic
     return told | weights_of_rows(pipe, settings.speed.drafters)
 
 
-def run_batch(
-    pipe: Pipeline,
-    settings: ImageSettings,
-    size: int,
-    folder: Path,
-    make: Callable[[Pipeline, ImageSettings], dict[str, Method]] = methods,
-) -> list[Sample]:
-    """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone.
-
-    Args: make: the rows of the settings as methods.
-    """
+def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) -> list[Sample]:
+    """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone."""
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
     captions = clocked(settings, count * size)
     groups = [captions[start : start + size] for start in range(0, len(captions), size)]
@@ -233,7 +240,7 @@ def run_batch(
         speed,
         Store(folder, told),
         lambda: cast("Any", groups),
-        lambda pipe: make(pipe, settings),
+        lambda pipe: methods(pipe, settings),
         warm=lambda: cast("Any", groups[0]),
         prepare=lambda _, asked: asked,
         size=captions_size,
@@ -262,12 +269,12 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
     with progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done)) as bar:
         for name in rows:
             missing = [index for index in range(len(captions)) if (name, index) not in done]
-            drawing = Drawing(row(pipe, OURS if name == AGAIN else name), settings.guidance) if missing else None
+            painter = drawing(pipe, OURS if name == AGAIN else name, settings.guidance) if missing else None
             for first in dict.fromkeys(index // TOGETHER * TOGETHER for index in missing):
-                assert drawing is not None
+                assert painter is not None
                 seed = settings.speed.seed + first + (OTHER_SEEDS if name == AGAIN else 0)
                 batch = captions[first : first + TOGETHER]
-                replies = drawing.draw(batch, settings.speed.max_new_tokens, settings.temperature, seed)
+                replies = painter.draw(batch, settings.speed.max_new_tokens, settings.temperature, seed)
                 for index, reply in enumerate(replies, first):
                     if (name, index) not in done:
                         store.add({"row": name, "caption": index, "tokens": list(reply.token_ids)})

@@ -1,5 +1,8 @@
-"""`python -m mmspec.benchmarks.gpu --stage ceilings`."""
+"""`python -m mmspec.benchmarks.gpu --stage ceilings`: the same as `mmspec bench gpu`."""
 
-from mmspec.benchmarks.gpu.cli import main
+import sys
 
+from mmspec.cli import main
+
+sys.argv[1:1] = ["bench", "gpu"]
 main()

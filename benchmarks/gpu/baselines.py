@@ -67,8 +67,7 @@ def measured(bench: Bench, spec: Spec) -> dict[str, Any]:
         found["unseen_ms"][name] = per_token(bench, ready[name], ids[:, : spec.prompt // 2])
     rows, length = bench.settings.rows, spec.prompt + bench.settings.tokens // 2
     floor = 1000 * step_seconds(spec.dims, 1, length, bench.card, rows)
-    fastest = min(found["ms"], key=lambda name: found["ms"][name]["median"], default=None)
-    return {**found, "rows": rows, "floor_ms": floor, "fastest": fastest}
+    return {**found, "rows": rows, "floor_ms": floor}
 
 
 def per_token(bench: Bench, way: Way, ids: Tensor) -> float:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from mmspec.benchmarks.commands.reading import words
-from mmspec.errors import Error, InputError, unknown_name
+from mmspec.benchmarks.commands.reading import whole_numbers, words
+from mmspec.errors import InputError, unknown_name
 
 STAGES = ("ceilings", "attention", "baselines", "sweep", "equality", "rounds", "real")
 SMALL_REPEATS, SMALL_TOKENS = 2, 8
@@ -86,8 +86,8 @@ def gpu(
         repeats=min(repeats, SMALL_REPEATS) if small else repeats,
         tokens=min(tokens, SMALL_TOKENS) if small else tokens,
         rows=rows,
-        depths=numbers("depths", depths),
-        nodes=numbers("nodes", nodes),
+        depths=tuple(sorted(set(whole_numbers(depths, "depths")))),
+        nodes=tuple(sorted(set(whole_numbers(nodes, "nodes")))),
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     logging.getLogger("mmspec.benchmarks.gpu").setLevel(logging.INFO)
@@ -103,25 +103,3 @@ def gpu(
             break
         finally:
             print(bench.book.text())
-
-
-def numbers(name: str, told: str) -> tuple[int, ...]:
-    """Whole numbers from 1 on, separated by commas, in ascending order. Raises InputError: something else."""
-    try:
-        found = sorted({int(word) for word in words(told)})
-    except ValueError:
-        found = [0]
-    if min(found, default=1) < 1:
-        raise InputError(f"{name}={told!r} is not valid: whole numbers from 1 on, separated by commas, are needed")
-    return tuple(found)
-
-
-def main() -> None:
-    """Run as a program: a user's mistake is one line and exit status 2."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(gpu)
-    try:
-        app()
-    except Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

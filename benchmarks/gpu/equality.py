@@ -2,22 +2,22 @@
 
 With a drafter that is the target itself (everything is accepted), and with an EAGLE head, a block drafter and Medusa's
 heads of random weights (hardly anything); greedy and sampled at a seed. The plain loop without a draft says what is
-right.
+right, so it runs here also where forwards without the engine are not measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from mmspec import Pipeline
-from mmspec.benchmarks.gpu.baselines import OWN
-from mmspec.benchmarks.gpu.bench import Bench, sized
+from mmspec.benchmarks.gpu.bench import Bench, pipeline, sized
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
-from mmspec.benchmarks.gpu.rounds import head_like, pipelines
+from mmspec.benchmarks.gpu.rounds import head_like
 from mmspec.drafters.dflash import BlockNet, DFlash
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
@@ -41,7 +41,7 @@ def run(bench: Bench) -> None:
 
 
 def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
-    """By drafter and way of drawing: tau, and True or the place of the first other token."""
+    """By drafter and way of drawing: tau, and True or the place of the first other token, see `first_other`."""
     model = build(spec, bench.device, torch.float32, layers=2)
     rows, width, tokens = bench.settings.rows, min(spec.prompt, 512), min(bench.settings.tokens, 64)
     ids = prompt_of(spec, width, bench.device, rows)
@@ -49,22 +49,20 @@ def equal(bench: Bench, spec: Spec) -> dict[str, Any]:
     there = torch.arange(width, device=bench.device) >= shorter
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": there.long(), "max_new_tokens": tokens}
     found: dict[str, Any] = {"tau": {}, "equal": {}}
-    pipes = pipelines(bench, lambda: model)
+    plain = pipeline(model)
+    drafting = pipeline(model, compiled=True) if bench.settings.compile else plain
     drafters = {
         "the target itself": Independent(model),
         "EAGLE, random": Eagle(head_like(model), total=8),
-        "DFlash, random": DFlash(block_like(pipes[OWN].target), width=2, top_k=2, total=8),
-        "Medusa, random": Medusa(heads_like(pipes[OWN].target), depth=3, total=8),
+        "DFlash, random": DFlash(block_like(plain.target), width=2, top_k=2, total=8),
+        "Medusa, random": Medusa(heads_like(plain.target), depth=3, total=8),
     }
     for asked, options in ASKED.items():
-        plain = answers(pipes[OWN], {**inputs, **options})
+        right = answers(plain, {**inputs, **options})
         for name, drafter in drafters.items():
-            pipe = sized(list(pipes.values())[-1], (8,)).with_drafter(drafter)
-            out = answers(pipe, {**inputs, **options})
-            drafted, right = ([token for row in each for token in row.token_ids] for each in (out, plain))
-            same = [mine == other for mine, other in zip(drafted, right, strict=True)]
+            out = answers(sized(drafting, (8,)).with_drafter(drafter), {**inputs, **options})
             key = f"{name}, {asked}"
-            found["tau"][key], found["equal"][key] = out[0].stats.tau, same.index(False) if not all(same) else True
+            found["tau"][key], found["equal"][key] = out[0].stats.tau, first_other(out, right)
     return found
 
 
@@ -87,6 +85,17 @@ def answers(pipe: Pipeline, inputs: dict[str, Any]) -> list[Any]:
     """Those of all rows."""
     out = pipe.generate(**inputs)
     return out if isinstance(out, list) else [out]
+
+
+def first_other(out: Sequence[Any], right: Sequence[Any]) -> int | bool:
+    """True if all rows have the tokens of the right ones, else the first place in a row at which one differs."""
+    differ = [
+        place
+        for mine, other in zip(out, right, strict=True)
+        for place, (token, wanted) in enumerate(zip(mine.token_ids, other.token_ids, strict=True))
+        if token != wanted
+    ]
+    return min(differ, default=True)
 
 
 def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:

@@ -166,8 +166,7 @@ def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[t
         prepare=lambda _, sentence: sentence,
         size=sentence_size,
     )
-    found = [(sample_of(record), record["marks"]) for record in store.load()]
-    return sorted(found, key=lambda each: (each[0].question, each[0].temperature, each[0].repeat))
+    return [(sample_of(record), record["marks"]) for record in store.load()]
 
 
 def sentence_size(pipe: Pipeline, sentence: Sentence) -> int:

@@ -70,16 +70,15 @@ class ChartQA:
 
 
 def _pictures(row: Row) -> tuple[Picture, ...]:
-    root = row.file.parent
-    name = row.get("imgname")
+    name, root = row.get("imgname"), row.file.parent
     if name is None:
         row.need("image", "imgname")
-        return pictures(row, "image", root)
+        return pictures(row, "image")
     try:
         folder = "png" if inside(root, f"png/{name}").is_file() or not inside(root, str(name)).is_file() else "."
     except InputError as error:
         raise row.error(f"column 'imgname': {error}") from error
-    return (Picture(row, "imgname", Path(folder, str(name)), root),)
+    return (Picture(row, "imgname", Path(folder, str(name))),)
 
 
 def _split(row: Row) -> str:

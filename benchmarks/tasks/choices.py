@@ -7,11 +7,11 @@ as wrong, so that a score can be repeated.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from string import ascii_uppercase
 
 from mmspec.benchmarks.tasks.rows import Row
-from mmspec.benchmarks.tasks.task import EXPLAIN
+from mmspec.benchmarks.tasks.task import EXPLAIN, Item, Mark, Style
 
 PUNCTUATION = str.maketrans({mark: " " for mark in ".()[],:;!*#{}\"'"})
 NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}([A-Z])\b")
@@ -95,6 +95,18 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
         if len(found) == 1:
             return found[0]
     return ""
+
+
+class Lettered:
+    """What tasks have in common whose answers are letters. rule: finds the letter in a reply to a score prompt."""
+
+    metric = "accuracy"
+    rule: Callable[[str, Sequence[str]], str]
+
+    def mark(self, item: Item, reply: str, style: Style) -> Mark:
+        """See `Task`."""
+        letter = (self.rule if style == "score" else named_letter)(reply, item.choices)
+        return Mark(letter, letter in item.answers)
 
 
 def _occurs(choice: str, text: str) -> bool:

@@ -155,7 +155,7 @@ def _item(row: Row) -> Item:
         id=row.text("pid", "index", "key"),
         question=row.text("question"),
         answers=(answer,) if answer else (),
-        pictures=(Picture(row, column, row.need(column), row.file.parent),),
+        pictures=(Picture(row, column, row.need(column)),),
         choices=choices,
         groups={name: str(meta[name]) for name in ("task", "category", "language") if meta.get(name)},
         facts={

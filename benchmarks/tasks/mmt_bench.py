@@ -11,23 +11,23 @@ from typing import Any
 
 from PIL import Image
 
-from mmspec.benchmarks.tasks.choices import bracketed_letter, checked_letter, explained, named_letter, options
+from mmspec.benchmarks.tasks.choices import Lettered, bracketed_letter, checked_letter, explained, options
 from mmspec.benchmarks.tasks.pictures import pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import Item, Style
 from mmspec.benchmarks.tasks.world import asked
 
 FILES = (("MMT-Bench_VAL.tsv",), ("MMT-Bench_VAL_MI.tsv",), ("*val*.parquet",), ("*VAL*.parquet",))
 LETTERS = "ABCDEFGHI"
 
 
-class MMTBench:
+class MMTBench(Lettered):
     """The official TSV files, with one picture or several per row, or the parquet mirrors."""
 
     name = "mmt-bench"
     title = "MMT-Bench"
-    metric = "accuracy"
     short = "MMT"
+    rule = staticmethod(bracketed_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
@@ -42,11 +42,6 @@ class MMTBench:
             return explained(question, item.choices)
         told = options(item.choices, "{letter}: {text}")
         return f"Question: {question}\n{told}\nAnswer the question using a single character from the given options."
-
-    def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """See `Task`."""
-        letter = (bracketed_letter if style == "score" else named_letter)(reply, item.choices)
-        return Mark(letter, letter in item.answers)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Every fourth row has two pictures, every fourth shares the picture of the row before."""
@@ -83,7 +78,7 @@ def _item(row: Row) -> Item:
         id=row.text("index"),
         question=row.text("question"),
         answers=(checked_letter(row, answer, choices),) if answer else (),
-        pictures=pictures(row, "image", row.file.parent),
+        pictures=pictures(row, "image"),
         choices=choices,
         hint=row.note("hint"),
         groups={name: value for name, value in groups.items() if value},

@@ -89,8 +89,8 @@ def _pictures(row: Row) -> tuple[Picture, ...]:
     path = row.get("image_path")
     if path is None or row.get("image") is not None:
         row.need("image", "image_path")
-        return pictures(row, "image", row.file.parent)
-    return (Picture(row, "image_path", path, row.file.parent),)
+        return pictures(row, "image")
+    return (Picture(row, "image_path", path),)
 
 
 def _stand_in(found: Asked, index: int) -> dict[str, object]:

@@ -22,12 +22,12 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture cell; a `Path` is one whatever its ending. root: what paths are relative to, and may not leave."""
+    """A picture cell; a `Path` is one whatever its ending. Paths are relative to the folder of the row's file, and lead
+    nowhere else."""
 
     row: Row
     column: str
     cell: Any
-    root: Path
 
     def load(self) -> Image.Image:
         """The picture, RGB. Raises: InputError, which names file, row and column."""
@@ -37,17 +37,17 @@ class Picture:
             raise self.row.error(f"column {self.column!r}: {error}") from error
 
     def _source(self) -> bytes | Path:
-        cell = self.cell
+        cell, root = self.cell, self.row.file.parent
         if isinstance(cell, dict):  # how parquet files keep pictures: the bytes, or a path
             cell = cell.get("bytes") or cell.get("path")
         if isinstance(cell, bytes):
             return cell
         if isinstance(cell, Path):
-            return inside(self.root, cell)
+            return inside(root, cell)
         if not isinstance(cell, str):
             raise InputError(f"a picture must be a path, base64 or bytes, not {shorten(self.cell)}")
         if cell.lower().endswith(ENDINGS):
-            return inside(self.root, cell)
+            return inside(root, cell)
         try:
             return base64.b64decode(cell, validate=True)
         except (binascii.Error, ValueError) as error:
@@ -70,9 +70,9 @@ def cells(row: Row, column: str) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
-def pictures(row: Row, column: str, root: Path) -> tuple[Picture, ...]:
+def pictures(row: Row, column: str) -> tuple[Picture, ...]:
     """The pictures of a column."""
-    return tuple(Picture(row, column, cell, root) for cell in cells(row, column))
+    return tuple(Picture(row, column, cell) for cell in cells(row, column))
 
 
 def pictured_rows(file: Path, at: str | None = None) -> Iterator[Row]:

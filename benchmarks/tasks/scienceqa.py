@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmspec.benchmarks.tasks.choices import explained, leading_letter, letters, named_letter, options
+from mmspec.benchmarks.tasks.choices import Lettered, explained, leading_letter, letters, options
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import Item, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.errors import InputError
 
@@ -18,13 +18,13 @@ FILES = (("problems.json",), ("ScienceQA-FULL/test*.parquet",), ("test*.parquet"
 SUBJECTS = {"natural science": "NAT", "social science": "SOC", "language science": "LAN"}
 
 
-class ScienceQA:
+class ScienceQA(Lettered):
     """`problems.json`, `pid_splits.json` and `images`, the parquet mirrors, or VLMEvalKit's TSV; the test split."""
 
     name = "scienceqa"
     title = "ScienceQA"
-    metric = "accuracy"
     short = "ScienceQA"
+    rule = staticmethod(leading_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
@@ -41,11 +41,6 @@ class ScienceQA:
             return f"{context}{explained(item.question, item.choices)}"
         told = options(item.choices, "{letter}. {text}")
         return f"{context}{item.question}\n{told}\nAnswer with the option's letter from the given choices directly."
-
-    def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """See `Task`."""
-        letter = (leading_letter if style == "score" else named_letter)(reply, item.choices)
-        return Mark(letter, letter in item.answers)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Two to five options in turn; every third question without a picture, its answer in the hint."""
@@ -101,8 +96,8 @@ def _pictures(row: Row, key: str) -> tuple[Picture, ...]:
     name = row.get("image")
     if isinstance(name, str) and row.file.suffix == ".json":
         path = f"images/{row.note('split') or 'test'}/{key}/{name}"
-        return (Picture(row, "image", path, row.file.parent),)
-    return pictures(row, "image", row.file.parent)
+        return (Picture(row, "image", path),)
+    return pictures(row, "image")
 
 
 def _test_ids(problems: Path) -> set[str]:

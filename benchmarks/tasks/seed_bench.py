@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmspec.benchmarks.tasks.choices import checked_letter, explained, first_letter, named_letter, options
+from mmspec.benchmarks.tasks.choices import Lettered, checked_letter, explained, first_letter, options
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import Item, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 
 logger = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ ROOTS = {"cc3m": "cc3m-image", "SEED-Bench v2": "SEED-Bench-2-image"}
 DRAWN = ("Image Generation", "Image & Text Generation")
 
 
-class SeedBench2:
+class SeedBench2(Lettered):
     """The official JSON file with the picture folders beside it, the parquet mirror, or VLMEvalKit's TSV."""
 
     name = "seed-bench-2"
     title = "SEED-Bench-2"
-    metric = "accuracy"
     short = "SEED"
+    rule = staticmethod(first_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
@@ -50,11 +50,6 @@ class SeedBench2:
             return explained(item.question, item.choices)
         told = options(item.choices, "{letter}. {text}")
         return f"{item.question}\n{told}\nAnswer with the option's letter from the given choices directly."
-
-    def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """See `Task`."""
-        letter = (first_letter if style == "score" else named_letter)(reply, item.choices)
-        return Mark(letter, letter in item.answers)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Every third question shows two pictures."""
@@ -95,9 +90,9 @@ def _item(row: Row) -> Item:
 
 def _pictures(row: Row) -> tuple[Picture, ...]:
     if row.get("image") is not None:
-        return pictures(row, "image", row.file.parent)
+        return pictures(row, "image")
     names = row.texts("data_id", "image")
     source = row.text("data_source")
     if source not in ROOTS:
         raise row.error(f"data_source {source!r} is none of {', '.join(ROOTS)}")
-    return tuple(Picture(row, "data_id", Path(ROOTS[source], name), row.file.parent) for name in names)
+    return tuple(Picture(row, "data_id", Path(ROOTS[source], name)) for name in names)

@@ -16,11 +16,9 @@ def stated(reply: str) -> str:
     """
     text = reply.strip()
     rest = _behind_marker(text)
-    if rest is not None:
-        numbers = NUMBER.match(rest)
-        return _plain(numbers[0]) if numbers else re.split(r"[.\n](?:\s|$)", rest)[0].strip("\"' ")
-    numbers_found = NUMBER.findall(text)
-    return _plain(numbers_found[-1]) if numbers_found else text.rstrip(".")
+    if rest is None:
+        return last_number(text) or text.rstrip(".")
+    return marked_number(text) or re.split(r"[.\n](?:\s|$)", rest)[0].strip("\"' ")
 
 
 def marked_number(reply: str) -> str:

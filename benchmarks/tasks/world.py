@@ -91,15 +91,13 @@ def told(facts: Facts) -> str:
     return f'The table "{facts.title}" says {"; ".join(rows)}.'
 
 
-def save_picture(image: Image.Image, path: Path) -> Path:
+def save_picture(image: Image.Image, path: Path) -> None:
     """Write a PNG, with its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
-    return path
 
 
-def save_json(value: Any, path: Path) -> Path:
+def save_json(value: Any, path: Path) -> None:
     """Write JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
-    return path
