@@ -100,6 +100,8 @@ class EagleWindow(Window):
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take over the features of both rows, then as every window."""
+        if all(state.done):
+            return
         assert isinstance(state, GuidedState)
         assert isinstance(verified, GuidedVerified)
         features = verified.rows[self.drafter.eagle.tap]

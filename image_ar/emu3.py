@@ -41,14 +41,14 @@ class Emu3(ImageTarget):
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         self.mapping = model.model.vocabulary_mapping
-        names = self.mapping.vocab_map or {}
+        names, known, size = self.mapping.vocab_map, self.mapping.img2bpe, model.config.vq_config.codebook_size
         ends = [names.get(name) for name in ("<|extra_200|>", "<|extra_201|>", "<|image end|>")]
-        codes = [self.mapping.img2bpe[code] for code in range(len(self.mapping.img2bpe))]
-        if None in ends or len(codes) != model.config.vq_config.codebook_size:
+        if None in ends or sorted(known) != list(range(size)):
             raise UnsupportedError(
-                f"the checkpoint's vocabulary_map names {len(codes)} visual tokens, its codebook has "
-                f"{model.config.vq_config.codebook_size} codes; line ends, end of frame and of image are needed, too"
+                f"the checkpoint's vocabulary_map names {len(known)} visual tokens, its codebook has {size} codes; "
+                "each code needs one, and line ends, end of frame and of image are needed"
             )
+        codes = [known[code] for code in range(size)]
         last = model.config.text_config.eos_token_id
         words = [*codes, *ends, last if isinstance(last, int) else last[0]]
         self.codes = len(codes)

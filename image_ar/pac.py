@@ -83,6 +83,7 @@ class Tree(Window):
             "sampled",
             window.q[:, level_of],
             None if window.valid is None else window.valid[:, level_of],
+            _levels=window.size - 1,
         )
         return self.drafted
 

@@ -143,6 +143,8 @@ class Window(Drafting):
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Draw the window again, shift it by what each row accepted, and guess what is new."""
+        if all(state.done):
+            return
         own, self.drafted = draft is self.drafted, None
         spine, self.spine = self.spine if own else None, None
         before = state.emitted - accepted.count

@@ -300,6 +300,7 @@ def load_drafter(source: str | os.PathLike[str], target: Any, method: str | None
     folder = locate("drafter", source, known=[])
     published = _read_published(folder, target)
     if published is not None:
+        _check_finite(folder, published)
         published.bind(target)
         return published
     description = _describe(folder)

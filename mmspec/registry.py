@@ -1,4 +1,4 @@
-"""Names of targets, drafters, acceptance rules and commands, resolved to code on demand.
+"""Names of targets, drafters, acceptance rules, recipes, commands and more, resolved to code on demand.
 
 A table per kind maps "modality/name" to "package.module:attribute"; the modality "any" serves all of them. Strings
 instead of classes: nothing is imported before it is asked for, and the core can name modality packages without

@@ -1,4 +1,4 @@
-"""Targets on stock Hugging Face decoders: any causal language model, and the base of every causal multimodal target.
+"""Targets on stock Hugging Face models: the base of all of them, which serves decoders that read from left to right.
 
 A multimodal family adds two things (see `mmspec.vlm`): how a prompt with pictures becomes model inputs, and which ids
 stand for image positions. Pictures enter at prefill only, so verification and commit are the same for all of them.
@@ -38,7 +38,10 @@ PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 
 
 class CausalTarget:
-    """A causal HF model as target. See `mmspec.contract.TextTarget`."""
+    """A causal HF model as target; families that decode otherwise override its `prefill`, `verify` and `commit`.
+
+    See `mmspec.contract.TextTarget`.
+    """
 
     hf: ClassVar[tuple[str, str]]
     """Names in transformers of the stock classes, of the model and of the processor, which are imported when asked for.

@@ -134,8 +134,7 @@ class Csm(CausalTarget):
         check_no_history(sampler.sampling)
         rows, budget = unpad(inputs), inputs["max_new_tokens"]
         most, longest = self.decoder.max_length, max(map(len, rows))
-        left = most - longest
-        if left < 1:
+        if longest >= most:
             raise InputError(f"the prompt has {longest} tokens, the model's context is {most}: shorten it")
         frames, logits = [], []
         for row in rows:
@@ -147,13 +146,12 @@ class Csm(CausalTarget):
         check_finite(scores, "the prompt")
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.model.device)
         pending = sampler.draw(sampler.warp(Draft.root(zeros), scores), zeros[:, None])[:, 0]
-        limit = min(budget, left * self.codebooks)
         return CsmState(
             ids=[[] for _ in rows],  # those of the prompt are words, and no drafter may take them for codes
             done=[False] * len(rows),
             emitted=zeros,
             prompt_length=torch.tensor([len(row) for row in rows], device=self.model.device),
-            limits=[limit] * len(rows),
+            limits=[min(budget, (most - len(row)) * self.codebooks) for row in rows],
             pending=pending,
             room=0,
             frames=frames,

@@ -24,6 +24,7 @@ from mmspec.cache import Past, RowCache
 from mmspec.contract import Draft, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, described, shorten
+from mmspec.placeholders import forbid
 from mmspec.speech.audio import read_audio, resampled
 from mmspec.targets import CausalTarget
 
@@ -130,7 +131,11 @@ class Whisper(CausalTarget):
             tokenizer.set_prefix_tokens(language=language.strip() or None, task=told, predict_timestamps=False)
         except ValueError as error:
             raise InputError(f"the language of {shorten(text)} is not known: {error}") from error
-        return list(tokenizer.prefix_tokens)
+        found = list(tokenizer.prefix_tokens)
+        names = getattr(self.model.generation_config, "lang_to_id", None)
+        if language.strip() and names and found[1] not in names.values():  # the ids of newer languages are others here
+            raise InputError(f"this checkpoint does not know the language of {shorten(text)}")
+        return found
 
     @staticmethod
     def _samples(source: Any, rate: int) -> Any:
@@ -170,8 +175,5 @@ class Whisper(CausalTarget):
     def allowed(self, logits: Tensor, first: bool = False) -> Tensor:
         """Logits [.., V] without what the generation config suppresses."""
         config = self.model.generation_config
-        never = list(config.suppress_tokens or ())
-        never += list(config.begin_suppress_tokens or ()) if first else []
-        if not never:
-            return logits
-        return logits.index_fill(-1, torch.tensor(never, device=logits.device), -torch.inf)
+        never = (*(config.suppress_tokens or ()), *((first and config.begin_suppress_tokens) or ()))
+        return forbid(logits, never)

@@ -623,4 +623,4 @@ def test_pictures_of_the_data_s_own_are_no_answers(folder: Path) -> None:
     command = f"train drafter --target {folder / 'model'} --method eagle --data {folder / 'captions'} --answers data"
     done = CliRunner().invoke(cli.app, f"{command} --run {folder / 'other'} --held-out 2".split())
     assert isinstance(done.exception, InputError)
-    assert "has no answer in the data" in str(done.exception)
+    assert "are texts, and this model makes none" in str(done.exception)

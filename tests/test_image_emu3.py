@@ -11,7 +11,7 @@ from test_image_janus import Replay
 import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import InputError
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.emu3 import Emu3
 from mmspec.image_ar.jacobi import SJD, GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.pac import Proactive
@@ -159,3 +159,11 @@ def test_a_size_beyond_the_context_is_refused_before_its_layout_is_made(
 def test_without_guidance_no_negative_prompt_is_needed(target: Emu3) -> None:
     plain = {**request(), "guidance": 1, "negative_prompt_ids": None, "negative_prompt_attention_mask": None}
     assert all(len(out.token_ids) == LENGTH for out in mmspec.load(target.model).generate(**plain))
+
+
+def test_a_vocabulary_map_with_a_hole_is_refused() -> None:
+    model = tiny_images.emu3_model()
+    known = model.model.vocabulary_mapping.img2bpe
+    del known[3]
+    with pytest.raises(UnsupportedError, match="names 31 visual tokens, its codebook has 32 codes"):
+        Emu3(model)

@@ -1,5 +1,6 @@
 """Published drafters come in and say what a reference forward on their tensors says; ours go out and come back."""
 
+import copy
 import json
 import pickle
 import sys
@@ -302,6 +303,13 @@ def test_what_does_not_fit_is_refused_with_both_values(case: str, pipe: Any, tmp
     with pytest.raises(kind, match=words) as caught:
         pipe.with_drafter(folder)
     assert type(caught.value) is kind
+
+
+def test_weights_too_large_for_the_target_s_numbers_are_refused(pipe: Any, tmp_path: Path) -> None:
+    half = mmspec.load(copy.deepcopy(pipe.target.model).half(), "none", processor=pipe.processor)
+    folder = published.eagle(pipe.target).but(fc__bias=torch.full((32,), 1e6)).write(tmp_path / "published")
+    with pytest.raises(CheckpointError, match=r"too large for torch.float16: fc.bias is not finite"):
+        half.with_drafter(folder)
 
 
 def test_a_published_configuration_that_makes_no_sense_is_one_clear_error(pipe: Any, tmp_path: Path) -> None:

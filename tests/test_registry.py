@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 from transformers import LlamaConfig
 
 import mmspec
 from mmspec import inventory, registry
 from mmspec.errors import Error, UnknownNameError, UnsupportedError, missing_extra, unknown_name
+from mmspec.interchange.published import find_layout
 from mmspec.loading import find_family, has_drafter
 
 
@@ -113,6 +115,10 @@ def test_what_another_distribution_broke_stops_nobody(
         assert "exact" in {entry["name"] for entry in inventory.rules()}
     assert caplog.text.count("aa-broken") == 3
     assert "does not derive from mmspec.contract.Rule" in caplog.text
+    plugins.append(EntryPoint("any/aa-broken", "no_such_module:Thing", "mmspec.layouts"))
+    registry.entries.cache_clear()
+    tiny.tiny_llama(tmp_path / "model")
+    assert find_layout(tmp_path / "model") is None
     monkeypatch.setitem(registry.BUILTIN["drafters"], "any/bb-broken", "no_such_module:Thing")
     registry.entries.cache_clear()
     with pytest.raises(UnsupportedError, match="bb-broken"):

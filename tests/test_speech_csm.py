@@ -138,6 +138,15 @@ def test_rows_of_a_batch_are_those_of_single_calls(target: Csm, name: str, rule:
     assert any(one != other for one, other in steps)
 
 
+def test_a_long_prompt_leaves_the_other_rows_their_room(target: Csm) -> None:
+    long, short = torch.arange(1, 119)[None], torch.tensor([[5, 9, 30]])
+    ids = torch.cat([long, torch.nn.functional.pad(short, (long.shape[1] - short.shape[1], 0))])
+    inputs = {"input_ids": ids, "attention_mask": torch.cat([torch.ones_like(long), (ids[1:] > 0).long()])}
+    sampler = toys.Sampler(Sampling(), 2, torch.device("cpu"))
+    state = target.prefill({**inputs, "max_new_tokens": 600}, NoDrafter.needs, sampler)
+    assert state.limits == [(128 - 118) * CODEBOOKS, 600]
+
+
 def test_words_of_the_prompt_are_never_drafted_as_codes(target: Csm) -> None:
     """Every code is also the id of a word, and after each stands one that no code has."""
     words = [word for code in range(CODES) for word in (code, 200 + code)]

@@ -250,9 +250,10 @@ class Words:
 
     def set_prefix_tokens(self, language: str | None, task: str | None, predict_timestamps: bool) -> None:
         self.task = task or self.task  # as transformers does
-        if language not in (None, "en"):
+        if language not in (None, "en", "yue"):
             raise ValueError(f"unsupported language {language}")
-        self.prefix_tokens = [START, 92] if language else [START]
+        ids = {"en": 92, "yue": 94}  # counted from the first one, as transformers does
+        self.prefix_tokens = [START, ids[language]] if language else [START]
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return "".join(chr(40 + i) for i in ids)
@@ -273,8 +274,13 @@ def test_the_prompt_is_one_that_the_checkpoint_was_trained_with(model: Any, tmp_
             pipe(prompt="transcribe", voice=file)
         pipe.target.prompt(words, "translate en")
         assert words.task == "translate"
+        model.generation_config.lang_to_id = {"<|en|>": 92, "<|de|>": 93}
+        assert pipe.target.prompt(words, "transcribe en") == [START, 92]
+        with pytest.raises(InputError, match="does not know the language of 'transcribe yue'"):
+            pipe.target.prompt(words, "transcribe yue")
     finally:
         del model.generation_config.is_multilingual
+        model.generation_config.__dict__.pop("lang_to_id", None)
 
 
 class Processor:

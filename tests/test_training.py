@@ -738,6 +738,8 @@ def test_words_stay_apart_where_a_picture_stood_between_them(written: str, text:
         ({"prompt": " "}, "line 2: the prompt is missing or empty"),
         ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
         ({"prompt": "a", "image": "no.png"}, "'no.png' is not a file inside"),
+        ({"prompt": "a", "image": "iVBOR" * 1000}, "is not a file inside"),  # base64 is longer than any name
+        ({"prompt": "a", "image": "a\0.png"}, "is not a file inside"),
         ({"prompt": "a", "image": "../a.png"}, "'../a.png' is not a file inside"),
         ({"prompt": "a", "voice": "no.wav"}, "the voice 'no.wav' is not a file inside"),
         ({"prompt": "a", "voice": "../a.wav"}, "the voice '../a.wav' is not a file inside"),

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
@@ -20,7 +20,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from mmspec.contract import Drafter
 from mmspec.drafters.precision import placed
 from mmspec.errors import CheckpointError, MismatchError, one_line, shorten
-from mmspec.registry import entries, resolve
+from mmspec.registry import entries, importable
 from mmspec.safe_files import check_weights, read_json
 
 logger = logging.getLogger(__name__)
@@ -107,24 +107,21 @@ def find_layout(folder: Path) -> Layout | None:
     if not (folder / CONFIG).exists():
         return None
     config, names = read_json(folder / CONFIG), tensor_names(folder)
-    for modality, _, name in (key.partition("/") for key in sorted(entries("layouts"))):
-        layout = cast("Layout", resolve("layouts", name, modality))
+    layout: Layout
+    for _, layout in importable("layouts", sorted(entries("layouts"))):
         if names and layout.recognises(config, names):
             return layout
     return None
 
 
 def read_published(folder: Path) -> Published:
-    """Configuration and tensors. Raises: CheckpointError: missing, pickled, damaged or not finite."""
+    """Configuration and tensors. Raises: CheckpointError: missing, pickled or damaged."""
     check_weights(folder)
     published = Published(folder, read_json(folder / CONFIG))
     for file in sorted(folder.glob("*.safetensors")):
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118  not a dictionary
-                tensor = tensors.get_tensor(name)
-                if tensor.is_floating_point() and not tensor.isfinite().all():
-                    raise CheckpointError(f"the weights in {folder} are damaged: {name} is not finite")
-                published.tensors[name] = tensor
+                published.tensors[name] = tensors.get_tensor(name)
     return published
 
 

@@ -105,8 +105,10 @@ class Lines:
         if not record["prompt"].strip():
             raise InputError(f"{where}: the prompt is missing or empty")
         for key, file in self._files(record).items():
-            path = file.resolve()
-            if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
+            inside = False
+            with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
+                inside = file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
+            if not inside:
                 raise InputError(f"{where}: the {key} {shorten(record[key])} is not a file inside {self.folder}")
         return record
 

@@ -13,6 +13,8 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
 
     With a chat template that is what the template puts between the prompt and the end of the assistant's turn.
     """
+    if pipe.target.makes != "text":
+        raise InputError("the data's own answers are texts, and this model makes none: use the target's answers")
     if question.answer is None:
         raise InputError(
             f"the question {shorten(question.prompt)} has no answer in the data: use the target's, "
