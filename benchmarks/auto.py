@@ -191,7 +191,7 @@ def with_random_weights(drafter: HeadDrafter | Independent) -> HeadDrafter | Ind
             other.net = type(net)(net.config, **net.settings).to(like.device, like.dtype).eval()
             other.net.draft_ids = net.draft_ids
             return other
-        model = drafter.decoder.model
+        model = drafter.net
         return Independent(type(model)(model.config).to(model.device, model.dtype))
 
 

@@ -135,7 +135,7 @@ def run(
     size: Callable[[Pipeline, Any], int] = prompt_size,
     spread: Spread | None = None,
 ) -> list[Sample]:
-    """Answer what the store does not hold yet; returns all samples in order.
+    """Answer what the store does not hold yet; returns all samples in order, in which the store's lines are left.
 
     Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
         default one of the miniworld. note: what else to write down about a sample. prepare: what the methods are given

@@ -70,6 +70,7 @@ class TaskReport:
             "shared": self.run.shared,
             "samples": len(self.run.answered),
             "timed": self.timed,
+            "judged": len(self.run.judged),
             "figures": [asdict(figures) for figures in self.figures],
             "classes": {f"{t:g}": self.classes(t) for t in settings.speed.temperatures},
             "scores": [asdict(score) for score in self.scores],
@@ -95,6 +96,9 @@ class TaskReport:
         settings = self.run.settings
         data = str(settings.data) if settings.data else f"stand-in data: no score of {self.run.task.title}"
         timed = f"{self.timed} of {len(self.run.answered)} replies are timed"
+        unjudged = len(self.run.answered) - len(self.run.judged)
+        if self.run.judged and unjudged:
+            timed += f", {unjudged} have no answer in the data and are in no score"
         return f"{self.name} ({data}), {settings.style} prompts: {timed}"
 
     def metric(self) -> str:

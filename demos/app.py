@@ -57,7 +57,7 @@ def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
     family = family_of(model)
     if family.modality == "speech" and family.makes == "text":
         raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
-    if getattr(family, "continuous", False):
+    if family.continuous:
         raise UnsupportedError(f"{model} draws without codes, and no tab shows that: use mmspec generate")
     kind = next((kind for kind in TABS if kind.modality == family.modality), Studio)
     for name in drafters or ():

@@ -129,7 +129,7 @@ class Booth(Studio):
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
         """A few codes, so that the first visitor's sentence is not slower than the others'."""
-        pipe(prompt=self.sentences[0], max_new_tokens=max(8, getattr(pipe.target, "least", 0)))
+        pipe(prompt=self.sentences[0], max_new_tokens=max(8, pipe.target.least))
         return pipe
 
 

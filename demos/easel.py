@@ -126,7 +126,7 @@ class Easel(Studio):
         """Their texts, or what models of this family draw instead."""
         from mmspec.loading import family_of
 
-        return list(getattr(family_of(self.model), "examples", ())) or [one.prompt for one in self.asked]
+        return list(family_of(self.model).examples) or [one.prompt for one in self.asked]
 
     @cached_property
     def judge(self) -> Any:

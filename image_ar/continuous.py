@@ -120,7 +120,7 @@ class Continuous(Rule):
 
     def bind(self, target: Any) -> None:
         """Raise MismatchError for a target whose tokens are ids."""
-        if not getattr(target, "continuous", False):
+        if not target.continuous:
             raise MismatchError(
                 f"the rule {name_of('rules', self)!r} judges tokens that are continuous, and those of "
                 f"{type(target).__name__} are ids: use 'exact'"

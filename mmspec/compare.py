@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -55,12 +56,17 @@ class Comparison:
     @property
     def speedup(self) -> float | None:
         """S: seconds per token of our autoregressive loop / those of the drafter, decoding only."""
-        return _ratio(self.autoregressive, self.speculative, "decode_seconds")
+        return self._gain(lambda stats: stats.decode_seconds / (stats.new_tokens - stats.first))  # the prefill's token
 
     @property
     def speedup_end_to_end(self) -> float | None:
         """S with the prefill counted on both sides."""
-        return _ratio(self.autoregressive, self.speculative, "seconds")
+        return self._gain(lambda stats: stats.seconds / stats.new_tokens)
+
+    def _gain(self, per_token: Callable[[Stats], float]) -> float | None:
+        """Seconds per token of the one answer / those of the other; None where nothing was verified."""
+        slow, fast = self.autoregressive.stats, self.speculative.stats
+        return per_token(slow) / per_token(fast) if fast.accept_lengths else None
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -91,15 +97,3 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
     greedy = sampling_for(given(options), pipe.target.model.generation_config).temperature == 0
     dtype = str(pipe.target.model.dtype).removeprefix("torch.")
     return Comparison(slow, fast, bound(pipe.rule, greedy), dtype)
-
-
-def _ratio(slow: Generation, fast: Generation, seconds: str) -> float | None:
-    """Seconds per token of one answer / those of the other; None where nothing was verified."""
-    if not fast.stats.accept_lengths:
-        return None
-    decoding = seconds == "decode_seconds"  # which does not make the prefill's token
-
-    def per_token(stats: Stats) -> float:
-        return getattr(stats, seconds) / (stats.new_tokens - (stats.first if decoding else 0))
-
-    return per_token(slow.stats) / per_token(fast.stats)

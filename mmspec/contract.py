@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -359,8 +360,8 @@ class Drafter(ABC):
     A subclass names its `kinds`, and says what else is not as it stands here.
     """
 
-    kinds: frozenset[Kind]
-    """The kinds of proposal it can make."""
+    kinds: frozenset[Kind] = frozenset()
+    """The kinds of proposal it can make. What targets ask of a class, before it is made, stands on the class."""
     needs: Needs = Needs()
     shapes: tuple[Shape, ...] = ()
     """Those among which `auto` chooses, from the smallest to the largest (`mmspec.control`), where it follows
@@ -368,10 +369,14 @@ class Drafter(ABC):
     reuses: bool = False
     """Whether it drafts again, in a later round, tokens that were not kept: rules that `looks_ahead` refuse it, and
     `auto` leaves it its own size."""
+    placeholders: Collection[int] = ()
+    """ids that it never proposes: those of its target, once it is bound."""
     drafts_columns: bool = False
     """Whether its drafts are columns of codes: some targets take no others."""
     drafts_chains: bool = False
     """Whether its drafts are chains, whatever their size: some targets take no others."""
+    lossless: bool = True
+    """False where it is meant for a lossy rule."""
     source: str = ""
     """The paper, for lists."""
     advice: str = ""

@@ -28,7 +28,7 @@ from mmspec.payoff import Costs, Rates
 from mmspec.registry import name_of
 
 if TYPE_CHECKING:
-    from mmspec.contract import Accepted, Draft, Round, Rule
+    from mmspec.contract import Accepted, Draft, Drafter, Round, Rule
     from mmspec.sampling import Sampler
 
 NO_DRAFT = Shape(0)
@@ -225,12 +225,11 @@ class Memory:
     lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
 
-def control_for(shape: Any, drafter: Any) -> Control:
+def control_for(shape: str | Shape, drafter: Drafter) -> Control:
     """The control that a user asks for.
 
-    Args: shape: "auto", "own" (the drafter's own settings), or a `Shape`.
-    Raises: InputError for anything else. MismatchError for a `Shape` and a drafter that does not follow one, or whose
-        smallest is larger.
+    Args: shape: "auto", "own" (the drafter's own settings), or a `Shape`. drafter: bound to its target.
+    Raises: MismatchError for a `Shape` and a drafter that does not follow one, or whose smallest is larger.
     """
     shapes = drafter.shapes
     if isinstance(shape, Shape):
@@ -246,17 +245,20 @@ def control_for(shape: Any, drafter: Any) -> Control:
                 "or 'own'"
             )
         return Fixed(shape)
-    if shape not in ("auto", "own"):
-        raise InputError(
-            f"shape={shorten(shape)} is not valid: 'auto', 'own', a mmspec.Shape or a text such as '5x4x16'"
-        )
     settles = drafter.reuses  # guesses that get better round by round: no round can be judged alone
     return Auto(shapes) if shape == "auto" and shapes and not settles else OWN
 
 
-def asked_shape(shape: Any) -> Any:
-    """What a user gave for a shape, a text read by `read_shape`; nothing stays nothing."""
-    return read_shape(shape) if isinstance(shape, str) and shape else shape
+def asked_shape(shape: Any) -> str | Shape | None:
+    """What a user gave for a shape: a `Shape`, or a text as `read_shape` takes it; nothing stays nothing.
+
+    Raises: InputError for anything else.
+    """
+    if isinstance(shape, str):
+        return read_shape(shape) if shape else None
+    if shape is None or isinstance(shape, Shape):
+        return shape
+    raise InputError(f"shape={shorten(shape)} is not valid: 'auto', 'own', a mmspec.Shape or a text such as '5x4x16'")
 
 
 def read_shape(text: str) -> str | Shape:

@@ -51,7 +51,7 @@ def drafters() -> list[dict[str, Any]]:
             "modalities": serves,
             "takes": takes(method),
             "trained": issubclass(method, TrainedDrafter),
-            "lossless": True,  # under the default rule
+            "lossless": method.lossless,  # under the default rule, which is
             "source": method.source or table[f"{serves[0]}/{name}"],
         }
         for name, serves, method in _usable("drafters")

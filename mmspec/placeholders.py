@@ -1,4 +1,4 @@
-"""Image slots are positions, not words: the one place where drafters get rid of placeholder ids.
+"""Image slots are positions, not words: the one place where ids are ruled out, above all a drafter's placeholders.
 
 A target may emit such an id, which is then a token like any other. A drafter never proposes one, since it would hardly
 be accepted, and a drafter that reads text alone does not read the slots of a prompt.
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 
-def forbid(logits: Tensor, placeholders: Collection[int]) -> Tensor:
-    """A drafter's logits [.., V] with the placeholders ruled out, before any law is made of them."""
-    return rule_out(logits, listed(tuple(placeholders), logits.device))
+def forbid(logits: Tensor, ids: Collection[int]) -> Tensor:
+    """Logits [.., V] with some ids, such as placeholders, ruled out before any law is made of them."""
+    return rule_out(logits, listed(tuple(ids), logits.device))
 
 
 def rule_out(logits: Tensor, ids: Tensor | None) -> Tensor:

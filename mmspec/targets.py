@@ -49,6 +49,14 @@ class CausalTarget:
     modality = "text"
     makes = "text"
     """What an answer is: a text, a picture, a sound."""
+    continuous = False
+    """Whether its tokens are values instead of ids."""
+    writes_columns = False
+    """Whether a step emits a column of codes instead of one."""
+    examples: tuple[str, ...] = ()
+    """Prompts to show it with, where those of the synthetic world are none for it."""
+    least = 0
+    """Tokens that an answer needs at least to be a whole one."""
     placeholders: tuple[int, ...] = ()
     pictures: tuple[str, ...] = ()
     """Names of the model inputs that hold pictures."""

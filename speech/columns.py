@@ -86,7 +86,7 @@ class ColumnRule(Rule):
 
     def bind(self, target: Any) -> None:
         """Raise MismatchError for a target that does not write columns."""
-        if not getattr(target, "writes_columns", False):
+        if not target.writes_columns:
             raise MismatchError(
                 f"the rule {name_of('rules', self)!r} judges columns of codes, and {type(target).__name__} emits "
                 "single tokens: use 'exact'"

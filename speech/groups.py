@@ -124,8 +124,10 @@ def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Group
     free = len(ids)
     if not 1 <= size <= max(free, 1):
         raise InputError(f"groups of {size} tokens on average cannot be made of {free} tokens: give 1 to {free}")
-    if size == 1:
-        return alike(embeddings, 2.0, alone)
+    if size == 1:  # every token is a group of its own, however alike they are
+        count = len(embeddings)
+        own = torch.arange(count, device=embeddings.device)[:, None].expand(-1, 2)
+        return Groups(Lists.of(own, count), Lists.of(own, count))
     return alike(embeddings, threshold(embeddings[ids], (size - 1) * len(embeddings)), alone)
 
 

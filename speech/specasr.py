@@ -47,7 +47,6 @@ class SpecASR(Independent):
         self.decoder, self.vocab_size = self.small.decoder, self.small.vocab_size
         self.net = model
         self.length, self.threshold, self.reach = length, threshold, reach
-        self.placeholders = ()
 
     def bind(self, target: Any) -> None:
         """The vocabularies and the features must be the same."""

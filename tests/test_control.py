@@ -374,8 +374,8 @@ def test_shapes_that_cannot_be_had_are_one_clear_error() -> None:
     for wrong in ((-1,), (2, 0), (4, 1, 4), (2.0,), (True,)):
         with pytest.raises(InputError, match="is not valid"):
             Shape(*wrong)
-    with pytest.raises(InputError, match=r"shape='large' is not valid: 'auto', 'own', a mmspec\.Shape"):
-        control_for("large", PromptLookup())
+    with pytest.raises(InputError, match=r"shape=5 is not valid: 'auto', 'own', a mmspec\.Shape"):
+        mmspec.load("no/such-model", shape=5)  # told before anything is looked for
     with pytest.raises(MismatchError, match=r"'none' makes drafts of its own size"):
         control_for(Shape(3), NoDrafter())
     looking = Lookahead(window=5, ngram=4, branches=4)

@@ -10,7 +10,7 @@ import toys
 from torch import Tensor
 
 from mmspec.contract import Draft, Kind, Shape
-from mmspec.control import PRUNED
+from mmspec.control import PRUNED, TREES
 from mmspec.drafters.children import Choice, Judged
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.dspark import DSpark
@@ -180,11 +180,13 @@ def test_trees_leave_out_what_is_hardly_taken_where_the_host_looks_at_them() -> 
         for kind, method in ((Eagle, "eagle2"), (DSpark, "dspark"), (Hydra, "hydra"), (Eagle1, "eagle"))
     )
     for drafter in (pruned, block, hydra, static):
+        assert drafter.shapes == ()  # not bound yet
         drafter.bind(target)
     assert [shape.total for shape in pruned.shapes] == [shape.total for shape in PRUNED]
     assert {shape.least for shape in pruned.shapes} == {Eagle.floor}
     assert {shape.least for shape in block.shapes} == {DSpark.floor}
-    assert {shape.least for shape in (*hydra.shapes, *static.shapes)} == {0.0}
+    assert static.shapes == TREES
+    assert {shape.least for shape in hydra.shapes} == {0.0}
 
 
 def first_children(choice: Choice, level: int) -> Tensor:

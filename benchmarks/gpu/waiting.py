@@ -16,7 +16,7 @@ from mmspec.sampling import Sampler
 
 
 class Waiting(Drafter):
-    """Drafts what `inner` drafts, which is bound to the target."""
+    """Drafts what `inner` drafts, which is bound to the target already: another `bind` would make its steps anew."""
 
     def __init__(self, inner: Drafter, device: torch.device) -> None:
         self.inner, self.device = inner, device

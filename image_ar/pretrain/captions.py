@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmspec.miniworld.facts import COLORS, SHAPES
+from mmspec.miniworld.facts import SHAPES
+from mmspec.miniworld.scenes import BACKGROUNDS, INK_COLORS
 from mmspec.miniworld.talk_shapes import PLACES
 
-INKS = tuple(color for color in COLORS if color != "white")  # white would vanish on a white ground
-GROUNDS = ("white", "gray", "cream", "sky", "mint")
+INKS, GROUNDS = INK_COLORS, BACKGROUNDS
 NUMBERS = ("no", "a", "two", "three")
 SIDES = {"above": (0, -1), "below": (0, 1), "to the left of": (1, -1), "to the right of": (1, 1)}
 """Words -> the axis of a cell (0 row, 1 column) and on which side of the second group the first one lies."""

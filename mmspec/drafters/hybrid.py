@@ -94,7 +94,6 @@ class Mixing(Drafting):
 
         A copy may be as deep as the wanted shape has nodes: it costs as much to verify.
         """
-        assert state.pending is not None
         copier = self.drafter.copier
         total = state.nodes(copier.total)
         most = min(copier.length, state.room, total - 1)
@@ -106,7 +105,7 @@ class Mixing(Drafting):
             asking |= not copies[-1] and not done
             if copies[-1]:
                 trees[row] = tree
-        device = state.pending.device
+        device = state.emitted.device
         if not asking:
             return plant(trees, device)
         draft = self.other.propose(state)

@@ -60,7 +60,6 @@ class Independent(TrainedDrafter):
         self.decoder = Decoder(model)
         self.net: Any = model
         self.length, self.tokenizer = length, tokenizer
-        self.placeholders: tuple[int, ...] = ()
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
 
     def bind(self, target: Any) -> None:
@@ -80,7 +79,7 @@ class Independent(TrainedDrafter):
                 f"{sizes}, and without both tokenizers nobody knows whether the ids that they share mean the same: "
                 "take a drafter with the target's vocabulary, or one whose folder holds its tokenizer"
             )
-        self.placeholders = tuple(target.placeholders)
+        self.placeholders = target.placeholders
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the stock HF folder; returns what `drafter.json` must say beside it."""

@@ -40,11 +40,10 @@ class Lookahead(Drafter):
             )
         self.window, self.ngram, self.branches = window, ngram, branches
         self.shapes = (Shape(window + ngram - 2, branches + 1, 1 + (window + branches) * (ngram - 1)),)  # or no draft
-        self.placeholders: list[int] = []
 
     def bind(self, target: Any) -> None:
         """Learn which ids must not be guessed."""
-        self.placeholders = list(target.placeholders)
+        self.placeholders = target.placeholders
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> LookingAhead:
         """Seed every row's window with the end of its prompt, and its pool with the prompt's n-grams."""
@@ -114,12 +113,11 @@ class LookingAhead(Drafting):
 
     def propose(self, state: State) -> Draft:
         """Window and n-grams of every row that still runs, in one tree each."""
-        assert state.pending is not None
         texts = zip(self.rows, state.ids, state.done, strict=True)
         levels = state.levels(self.drafter.window + self.drafter.ngram - 2)
         planned = [(HostTree(ids[-1]), []) if done else row.tree(ids[-1], levels) for row, ids, done in texts]
         self.newest = [nodes for _, nodes in planned]
-        self.drafted = plant([tree for tree, _ in planned], state.pending.device)
+        self.drafted = plant([tree for tree, _ in planned], state.emitted.device)
         return self.drafted
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:

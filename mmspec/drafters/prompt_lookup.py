@@ -35,11 +35,10 @@ class PromptLookup(Drafter):
         if length < 1 or ngram < 1:
             raise InputError(f"prompt lookup needs length >= 1 and ngram >= 1, got {length} and {ngram}")
         self.length, self.ngram = length, ngram
-        self.placeholders: frozenset[int] = frozenset()
 
     def bind(self, target: Any) -> None:
         """Learn which ids must not be copied."""
-        self.placeholders = frozenset(target.placeholders)
+        self.placeholders = target.placeholders
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Copying:
         """Index the prompts."""
@@ -82,14 +81,13 @@ class Copying(Drafting):
 
     def propose(self, state: State) -> Draft:
         """A chain per row; rows without a match, or with a shorter one, are padded with nodes marked invalid."""
-        assert state.pending is not None
         most = state.levels(self.drafter.length)
         copies = [self._copy(index, ids, most) for index, ids in zip(self.indices, state.ids, strict=True)]
         width = max(map(len, copies))
         rows = [ids[-1:] + copy + ids[-1:] * (width - len(copy)) for ids, copy in zip(state.ids, copies, strict=True)]
-        draft = chain(torch.tensor(rows, device=state.pending.device))
+        draft = chain(torch.tensor(rows, device=state.emitted.device))
         if any(len(copy) < width for copy in copies):
-            real = torch.tensor([[len(copy)] for copy in copies], device=state.pending.device)
+            real = torch.tensor([[len(copy)] for copy in copies], device=state.emitted.device)
             draft.valid = draft.depth <= real
         return draft
 

@@ -50,13 +50,12 @@ class Recycling(Drafter):
                 f"and {width}"
             )
         self.total, self.depth, self.width = total, depth, width
-        self.placeholders: list[int] = []
         self.vocab_size = 0
         self.successors: Tensor | None = None  # [V + 1, width] int32; the last row takes what is not worth keeping
 
     def bind(self, target: Any) -> None:
         """Learn the vocabulary; what was learned in another one is forgotten."""
-        self.placeholders = list(target.placeholders)
+        self.placeholders = target.placeholders
         if self.vocab_size != target.vocab_size:
             self.vocab_size, self.successors = target.vocab_size, None
 

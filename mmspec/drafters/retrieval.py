@@ -55,7 +55,6 @@ class Retrieval(Drafter):
             )
         self.datastore = datastore
         self.length, self.total, self.longest, self.shortest, self.tries = length, total, longest, shortest, tries
-        self.placeholders: frozenset[int] = frozenset()
 
     def bind(self, target: Any) -> None:
         """Every id of the datastore must be one of the target's."""
@@ -65,7 +64,7 @@ class Retrieval(Drafter):
                 f"the datastore holds the id {most}, the target knows ids 0 to {target.vocab_size - 1}: build it with "
                 "the target's tokenizer"
             )
-        self.placeholders = frozenset(target.placeholders)
+        self.placeholders = target.placeholders
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the datastore; returns what `drafter.json` must say beside it."""
@@ -91,8 +90,7 @@ class Retrieving(Drafting):
 
     def propose(self, state: State) -> Draft:
         """A tree per row, of the continuations of its longest ending."""
-        assert state.pending is not None
-        return plant([self._tree(state, row) for row in range(len(state.ids))], state.pending.device)
+        return plant([self._tree(state, row) for row in range(len(state.ids))], state.emitted.device)
 
     def _tree(self, state: State, row: int) -> HostTree:
         ids, wanted = state.ids[row], self.drafter

@@ -105,11 +105,10 @@ class Suffix(Drafter):
             )
         self.length, self.total, self.factor, self.share = length, total, factor, share
         self.longest, self.tries, self.store = longest, tries, store
-        self.placeholders: frozenset[int] = frozenset()
 
     def bind(self, target: Any) -> None:
         """Learn which ids must not be copied; a store must hold answers in the target's vocabulary."""
-        self.placeholders = frozenset(target.placeholders)
+        self.placeholders = target.placeholders
         if self.store is not None:
             self.store.claim(target)
 
@@ -141,10 +140,9 @@ class Matching(Drafting):
 
     def propose(self, state: State) -> Draft:
         """A tree per row, of the continuations of its longest match."""
-        assert state.pending is not None
         most, total = state.levels(self.drafter.length), state.nodes(self.drafter.total)
         trees = [self.tree(state, row, most, total)[1] for row in range(len(state.ids))]
-        return plant(trees, state.pending.device)
+        return plant(trees, state.emitted.device)
 
     def tree(self, state: State, row: int, most: int, total: int, behind: int = 0) -> tuple[int, HostTree]:
         """The length of a row's longest match, and the tree that it gives: at most `most` levels and `total` nodes.

@@ -29,7 +29,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Shapes:
-    """A scene of one to six shapes, at most one per cell, on a background of one colour or a soft gradient."""
+    """A scene of one to six shapes, at most one per cell, on a background of one colour."""
 
     things: tuple[Thing, ...]
     background: str

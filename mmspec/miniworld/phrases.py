@@ -45,11 +45,10 @@ class Ask:
 
 
 class Voice:
-    """Says templates with a random generator; `choices` counts the choice points passed, for statistics."""
+    """Says templates with a random generator."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.choices = 0
 
     def say(self, template: str, **slots: object) -> str:
         """The template with every choice made and every slot filled."""
@@ -58,21 +57,19 @@ class Voice:
 
     def pick(self, options: Sequence[Item]) -> Item:
         """One of the options, the first ones being the more likely."""
-        self.choices += len(options) > 1
         return self.rng.choices(options, WEIGHTS[len(options)])[0]
 
     def shuffled(self, items: Iterable[Item]) -> list[Item]:
         """The items in random order."""
         order = list(items)
         self.rng.shuffle(order)
-        self.choices += max(len(order) - 1, 0)
         return order
 
-    def join(self, items: Sequence[str], last: str = "[and|as well as|and also]") -> str:
+    def join(self, items: Sequence[str]) -> str:
         """The items as a list: "a, b and c"."""
         if len(items) == 1:
             return items[0]
-        return ", ".join(items[:-1]) + f" {self.say(last)} {items[-1]}"
+        return ", ".join(items[:-1]) + f" {self.say('[and|as well as|and also]')} {items[-1]}"
 
     def chain(self, clauses: Sequence[str]) -> str:
         """The clauses as sentences of one to three clauses each, with connectives between them."""

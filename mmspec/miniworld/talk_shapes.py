@@ -61,8 +61,6 @@ def neighbor(scene: Shapes, thing: Thing, side: str) -> Thing | None:
 
 def ground(voice: Voice, scene: Shapes) -> str:
     """The background as a noun phrase with article."""
-    if "gradient" in scene.background:
-        return voice.say("a [soft|smooth|gentle] <gradient>")
     return voice.say("[a|one] [|plain-looking |simple |calm ]{color} background", color=mark(scene.background))
 
 

@@ -98,6 +98,7 @@ class SightDrafter(Eagle):
         """Share the target's embeddings and head; ask for the prompt's embeddings, pictures included."""
         check_sees(target, self.noun)
         super().bind(target)
+        self.forwards, self.steps = (), None  # a request makes its own, which knows what is seen
         self.needs = Needs(taps=self.needs.taps, embeddings=True, focus=self.net.focuses)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Looking:
