@@ -60,7 +60,9 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def described(value: object) -> str:
-    """The shape of a tensor, the type of anything else, for use in a message."""
+    """The shape of a tensor, the name of a class, the type of anything else, for use in a message."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     shape = getattr(value, "shape", None)
     return type(value).__name__ if shape is None else str(list(shape))
 

@@ -22,6 +22,7 @@ from mmspec.errors import (
     MismatchError,
     OutOfMemoryError,
     UnsupportedError,
+    described,
     one_line,
     shorten,
 )
@@ -173,7 +174,7 @@ def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> D
             hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""
             raise InputError(
                 "drafter must be a name, a folder, a hub id or an object of a class that derives from "
-                f"mmspec.contract.Drafter, not {_what(drafter)}{hint}"
+                f"mmspec.contract.Drafter, not {described(drafter)}{hint}"
             )
         drafter.bind(target)
         return drafter
@@ -248,16 +249,11 @@ def find_rule(rule: Any, target: CausalTarget) -> Rule:
     if not isinstance(rule, Rule):
         raise InputError(
             "acceptance must be the name of a rule or an object of a class that derives from mmspec.contract.Rule, not "
-            f"{_what(rule)}"
+            f"{described(rule)}"
         )
     target.check_rule(rule)
     rule.bind(target)
     return rule
-
-
-def _what(thing: object) -> str:
-    """What a user gave, where an object was asked for."""
-    return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:

@@ -227,10 +227,10 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
     "drafter type": (lambda pipe: pipe.with_drafter(5), "drafter must be a name"),
     "drafter model": (
         lambda pipe: pipe.with_drafter(pipe.target.model),
-        "not a SmolVLMForConditionalGeneration: save the model and pass its folder",
+        "not SmolVLMForConditionalGeneration: save the model and pass its folder",
     ),
     "drafter of another family": (lambda pipe: pipe.with_drafter("gemma3-mini"), "has a vocabulary of 1548 ids"),
-    "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name"),
+    "drafter class": (lambda pipe: pipe.with_drafter(Independent), "drafter must be a name.*not the class Independent"),
     "model type": (lambda _: mmspec.load(5), "model must be a name"),
     "no head": (lambda pipe: mmspec.load(pipe.target.model.model, processor=pipe.processor), "no language-model head"),
     "tokenizer": (
