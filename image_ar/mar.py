@@ -242,7 +242,8 @@ def walks(
     told, *free = states[:, every, context, places].unbind(0)
     scale = torch.full(places.shape, canvas.scale, device=places.device, dtype=values.dtype)
     if model.config.guidance_schedule == "linear":
-        after = canvas.after(depth + 1).to(values.dtype)
+        # the published loop counts one token as hidden still when it reveals the last ones
+        after = canvas.after(depth + 1).clamp(max=canvas.length - 1).to(values.dtype)
         scale = 1 + (scale - 1) * after / canvas.length
     noise = walk_noise(canvas.sampler.seeds, places, model.config).to(values.dtype)
     return model.walk(told, noise, canvas.sampler.sampling.temperature, free[0] if free else None, scale)

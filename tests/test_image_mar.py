@@ -147,7 +147,8 @@ def test_plain_decoding_is_the_published_loop(made: Mar, guidance: float) -> Non
             known = values.clone()
             told = states_of_one(made, [row] * 3, known, order[:start])
             free = states_of_one(made, [-1] * 3, known, order[:start])
-            scale = 1 + (guidance - 1) * end / LENGTH
+            hidden = max(1, LENGTH - end)  # as it is there, in the last step, too
+            scale = 1 + (guidance - 1) * (LENGTH - hidden) / LENGTH
             for place in order[start:end]:
                 noise = walk_noise(canvas.sampler.seeds[row : row + 1], torch.tensor([[place]]), made.config)[0, 0]
                 x = noise[-1].double()
