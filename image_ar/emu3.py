@@ -87,9 +87,10 @@ class Emu3(ImageTarget):
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
         """The negative prompts."""
         ids, mask = inputs.get("negative_prompt_ids"), inputs.get("negative_prompt_attention_mask")
-        if ids is None or len(ids) != len(rows):
+        if not isinstance(ids, Tensor) or len(ids) != len(rows):
             raise InputError(
-                f"guidance needs negative_prompt_ids for {len(rows)} prompts: pass them, or guidance=1 to draw without"
+                f"guidance needs negative_prompt_ids for {len(rows)} prompts: pass a tensor, or guidance=1 to "
+                "draw without"
             )
         return unpad({"input_ids": ids, "attention_mask": mask})
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
-from mmspec.image_ar.layout import UNKNOWN, Layout, check_fits
+from mmspec.image_ar.layout import UNKNOWN, Layout, check_fits, counts, listed
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
 from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
 from mmspec.prompts import asking, check_plain
@@ -147,12 +147,12 @@ class GlmImage(ImageTarget):
         """The sizes that the request asks for, or the usual ones."""
         if inputs.get("image_grid_thw") is None:
             return self.layout
-        grids = torch.as_tensor(inputs["image_grid_thw"])
-        batch = len(inputs["input_ids"])
-        pairs = grids.view(-1, 2, 3) if grids.shape == (2 * batch, 3) else None
-        if pairs is None or len(pairs.unique(dim=0)) != 1 or int(grids.min()) < 1:
+        asked, batch = inputs["image_grid_thw"], len(inputs["input_ids"])
+        grids = counts(asked)
+        pairs = grids.view(-1, 2, 3) if grids is not None and grids.shape == (2 * batch, 3) else None
+        if pairs is None or len(pairs.unique(dim=0)) != 1:
             raise InputError(
-                f"image_grid_thw={shorten(grids.tolist())} is not valid for {batch} prompts: two rows (1, rows, "
+                f"image_grid_thw={shorten(listed(asked))} is not valid for {batch} prompts: two rows (1, rows, "
                 "columns) are needed for each, of the picture and of its preview, the same for all; pictures as input "
                 "are not read"
             )
@@ -194,5 +194,8 @@ class GlmImage(ImageTarget):
         Args: ids: of a whole answer. layout: of the request, where it is not the usual one (`layout_of`).
         """
         layout = layout or self.layout
-        codes = torch.tensor(layout.grid(ids)).view(layout.rows, layout.columns)
+        codes, whole = torch.tensor(layout.grid(ids)), layout.rows * layout.columns
+        if len(codes) != whole:
+            raise InputError(f"the answer has {len(codes)} of the picture's {whole} codes: draw it to its end")
+        codes = codes.view(layout.rows, layout.columns)
         return codes.repeat_interleave(2, 0).repeat_interleave(2, 1).view(1, -1)

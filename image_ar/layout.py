@@ -23,16 +23,30 @@ def size_of(image_sizes: Any, context: int) -> tuple[int, int]:
 
     Raises: InputError: no whole numbers from 1, not the same for every picture, or more codes than the context holds.
     """
-    sizes = torch.as_tensor(image_sizes)
-    whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
-    if not whole or sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1 or int(sizes.min()) < 1:
+    sizes = counts(image_sizes)
+    if sizes is None or sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1:
         raise InputError(
-            f"image_sizes={shorten(sizes.tolist())} is not valid: rows and columns of codes are needed, the same for "
-            "every picture of a batch"
+            f"image_sizes={shorten(listed(image_sizes))} is not valid: rows and columns of codes are needed, the same "
+            "for every picture of a batch"
         )
     rows, columns = sizes[0].tolist()
     check_fits(rows, columns, context)
     return rows, columns
+
+
+def counts(value: Any) -> Tensor | None:
+    """What a request gave as whole numbers from 1, a tensor or lists; None where it holds anything else."""
+    try:
+        found = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+    return found if whole and found.numel() and int(found.min()) >= 1 else None
+
+
+def listed(value: Any) -> Any:
+    """The same for a message: tensors as lists."""
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def check_fits(rows: int, columns: int, context: int) -> None:

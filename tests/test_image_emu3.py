@@ -137,10 +137,13 @@ def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
         ({"image_sizes": [[0, 4]] * 2}, "is not valid: rows and columns"),
         ({"image_sizes": [[4.0, 4.0]] * 2}, "is not valid: rows and columns"),
         ({"image_sizes": torch.zeros(0, 2, dtype=torch.long)}, "is not valid: rows and columns"),
+        ({"image_sizes": "tall"}, "is not valid: rows and columns"),
+        ({"image_sizes": [[3, 4], [3]]}, "is not valid: rows and columns"),
         ({"image_sizes": [[9, 9]] * 2}, "the picture 93, the model's context is 96"),
         ({"image_sizes": [[9, 40]] * 2}, "a picture of 9 x 40 codes is not possible: the model's context is 96"),
         ({"image_sizes": None}, "the picture 8193"),
         ({"negative_prompt_ids": None}, "guidance needs negative_prompt_ids for 2 prompts"),
+        ({"negative_prompt_ids": [[1], [1]]}, "guidance needs negative_prompt_ids for 2 prompts: pass a tensor"),
     ],
 )
 def test_bad_requests_are_named(target: Emu3, changes: dict[str, Any], message: str) -> None:

@@ -172,6 +172,8 @@ def test_the_codes_are_handed_on_as_the_pipeline_takes_them(target: GlmImage, gr
     whole = torch.tensor(greedy[0][6:18]).view(1, 1, *LARGE).double()
     want = torch.nn.functional.interpolate(whole, scale_factor=2, mode="nearest").long().view(1, -1)
     assert torch.equal(target.prior(greedy[0], layout), want)
+    with pytest.raises(InputError, match="the answer has 11 of the picture's 12 codes"):
+        target.prior(greedy[0][:17], layout)
     usual = target.layout_of({"input_ids": torch.ones(1, 4)})
     assert isinstance(usual, TwoGrids)
     assert (usual.rows, usual.columns, usual.small) == (36, 24, (19, 13))
@@ -182,6 +184,8 @@ def test_the_codes_are_handed_on_as_the_pipeline_takes_them(target: GlmImage, gr
     [
         ({"image_grid_thw": torch.tensor([[1, 3, 4]] * 2)}, "two rows .1, rows, columns. are needed for each"),
         ({"image_grid_thw": torch.tensor([[1, 3, 4], [1, 2, 3], [1, 3, 4], [1, 2, 2]])}, "the same for all"),
+        ({"image_grid_thw": torch.tensor([[1.0, 3.0, 4.0]] * 4)}, "two rows .1, rows, columns. are needed for each"),
+        ({"image_grid_thw": "large"}, "image_grid_thw='large' is not valid for 2 prompts"),
         ({"image_grid_thw": None}, "the picture 1112, the model's context is 96"),
         ({"guidance": 3.0}, "guidance"),
     ],
