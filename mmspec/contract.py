@@ -293,6 +293,11 @@ class Round:
     other_s: float = 0.0
     prefill: bool = False
 
+    @property
+    def seconds(self) -> float:
+        """All of them together."""
+        return self.draft_s + self.verify_s + self.other_s
+
 
 class Target(Protocol):
     """The model whose output must be reproduced."""

@@ -193,7 +193,7 @@ class Choosing:
             return
         kept = [len(path) - 1 for path, run in zip(accepted.paths, accepted.emitted, strict=True) if run]
         if played.depth <= room or draft.size == played.total:  # else the budget cut it short
-            memory.costs.learn(played, done.draft_s + done.verify_s + done.other_s)
+            memory.costs.learn(played, done.seconds)
         memory.rates.learn(played.width, min(played.depth, room), kept)
         if probe and any(kept):  # after a probe that succeeds comes another at once
             self.patience = PROBE // 2

@@ -43,26 +43,25 @@ class Stop(Protocol):
 
 @dataclass
 class Started:
-    """A round of which the host has not read what was accepted. draft_s, verify_s, other_s: as in `Round`, so far."""
+    """A round of which the host has not read what was accepted; `round` has its times so far."""
 
     draft: Draft
     verified: Verified
     accepted: Accepted
     read: Reading
-    draft_s: float
-    verify_s: float
-    other_s: float
+    round: Round
 
-    def done(self) -> Round:
-        """The round, now that the host side of `accepted` is filled."""
-        return Round(
-            self.accepted.emitted,
-            self.accepted.drafted,
-            proposed=self.draft.size - (self.accepted.next is not None),
-            draft_s=self.draft_s,
-            verify_s=self.verify_s,
-            other_s=self.other_s,
-        )
+
+class Watch:
+    """A clock that tells the seconds since it was last asked."""
+
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Those seconds; the next ones count from now."""
+        before, self.last = self.last, time.perf_counter()
+        return self.last - before
 
 
 def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
@@ -97,12 +96,11 @@ def decode(
 
     control: chooses how large each draft should be; by default the drafter does.
     """
-    clock = time.perf_counter
     kind = choose_kind(rule, drafter)
-    entered = clock()
+    watch = Watch()
     state = target.prefill(inputs, drafter.needs, sampler)
     state.chains = rule.chains and not sampler.greedy
-    prefilled = clock()
+    prefill_s = watch.lap()
     first = stop.start(state)
     drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
     state.forget_prompt()
@@ -110,64 +108,62 @@ def decode(
     state.steady = isinstance(plan, Fixed)
     early = state.early and drafting is not None and drafting.early
     plays = early and state.plays and rule.on_device
-    yield Round(first, [0] * len(first), verify_s=prefilled - entered, other_s=clock() - prefilled, prefill=True)
+    yield Round(first, [0] * len(first), verify_s=prefill_s, other_s=watch.lap(), prefill=True)
 
-    def keep(one: Started) -> None:
-        """Tell target and drafter what was accepted."""
-        begun = clock()
-        if not plays:
-            target.commit(state, one.draft, one.accepted)
-        committed = clock()
-        drafting.observe(state, one.draft, one.verified, one.accepted)
-        one.other_s += committed - begun
-        one.draft_s += clock() - committed
-
-    def finish(one: Started) -> Round:
-        """Read what was accepted."""
-        begun = clock()
-        stop.cut(state, one.draft, one.accepted, one.read.values())
-        one.other_s += clock() - begun
-        if not early:
-            keep(one)
-        if all(state.done):  # the time of one in vain is this answer's, too
-            one.other_s += sum(vain.draft_s + vain.verify_s + vain.other_s for vain in started)
-        done = one.done()
-        begun = clock()
-        plan.learn(one.draft, one.accepted, done)
-        done.other_s += clock() - begun
-        return done
-
-    started: deque[Started] = deque()
-
-    def start(begun: float) -> None:
+    def start() -> Started:
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
-        drafted = clock()
+        draft_s = watch.lap()
         if plays:
             verified, accepted = cast(PlayingTarget, target).play(state, draft, rule)
-            checked = clock()
+            verify_s = watch.lap()
         else:
             verified = target.verify(state, draft)
-            checked = clock()
+            verify_s = watch.lap()
             scores = sampler.warp(draft, verified.logits)
             accepted = rule(draft, scores, sampler, state.emitted)
             accepted.running = [not done for done in state.done]
         read = Reading(stop.ask(state, draft, accepted))
-        spent = drafted - begun, checked - drafted, clock() - checked
-        started.append(Started(draft, verified, accepted, read, *spent))
-        if early:
-            keep(started[-1])
+        proposed = draft.size - (accepted.next is not None)
+        return Started(draft, verified, accepted, read, Round([], [], proposed, draft_s, verify_s, watch.lap()))
 
+    def keep(one: Started) -> None:
+        """Tell target and drafter what was accepted."""
+        watch.lap()
+        if not plays:
+            target.commit(state, one.draft, one.accepted)
+        one.round.other_s += watch.lap()
+        drafting.observe(state, one.draft, one.verified, one.accepted)
+        one.round.draft_s += watch.lap()
+
+    def finish(one: Started) -> Round:
+        """Read what was accepted."""
+        watch.lap()
+        stop.cut(state, one.draft, one.accepted, one.read.values())
+        one.round.tokens, one.round.drafted = one.accepted.emitted, one.accepted.drafted
+        one.round.other_s += watch.lap()
+        if not early:
+            keep(one)
+        if all(state.done):  # the time of one in vain is this answer's, too
+            one.round.other_s += sum(vain.round.seconds for vain in started)
+        watch.lap()
+        plan.learn(one.draft, one.accepted, one.round)
+        one.round.other_s += watch.lap()
+        return one.round
+
+    started: deque[Started] = deque()
     while not all(state.done):
-        begun = clock()
+        watch.lap()
         state.shape = plan.choose(state.room - len(started))
         if started and (state.room < 1 or not (state.shape == NO_DRAFT or drafting.ahead(state))):
             yield finish(started.popleft())
             if all(state.done):
                 return
-            begun = clock()
+            watch.lap()
         try:
-            start(begun)
+            started.append(start())
+            if early:
+                keep(started[-1])
         except RuntimeError:  # out of memory, say: what was verified has its tokens all the same, and may be the end
             while started and not all(state.done):
                 yield finish(started.popleft())
