@@ -21,10 +21,9 @@ from PIL import Image
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS, Figures, figures, long_enough
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import HuggingFace, Method, Ours
 from mmspec.benchmarks.questions import Question, long_questions
-from mmspec.benchmarks.records import Store
+from mmspec.benchmarks.records import Store, conditions_of
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
 from mmspec.benchmarks.tables import aligned, number, speed_table
 from mmspec.benchmarks.weights import weights_of
@@ -67,10 +66,12 @@ class AutoSettings:
 
 @dataclass
 class AutoReport:
-    """runs: "world", "random" (if the drafter has weights) and "outside", each with the figures of all its methods."""
+    """runs: "world", "random" (if the drafter has weights) and "outside", each with the figures of all its methods.
+    stores: folders of their samples."""
 
     settings: AutoSettings
     runs: dict[str, list[Figures]]
+    stores: list[Path]
 
     def verdicts(self) -> list[dict[str, Any]]:
         """Per temperature: S of the control, of the best fixed shape, their ratio, and S of the other two runs."""
@@ -92,7 +93,8 @@ class AutoReport:
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         runs = {name: [asdict(each) for each in run] for name, run in self.runs.items()}
-        return {"settings": asdict(self.settings), **conditions(), "verdicts": self.verdicts(), "runs": runs}
+        begun = conditions_of(self.stores)
+        return {"settings": asdict(self.settings), **begun, "verdicts": self.verdicts(), "runs": runs}
 
     def text(self) -> str:
         """Everything, for people."""
@@ -158,6 +160,7 @@ def run_auto(pipe: Pipeline, settings: AutoSettings, folder: Path) -> AutoReport
             name: figures(long_enough(some, (speed if name == "world" else long).min_tokens))
             for name, some in samples.items()
         },
+        [folder / name for name in samples],
     )
 
 

@@ -30,10 +30,9 @@ from mmspec.benchmarks.figures import (
     counted,
     figures,
 )
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.methods import Method, Ours, methods
 from mmspec.benchmarks.plan_run import plain
-from mmspec.benchmarks.records import Sample, Store
+from mmspec.benchmarks.records import Sample, Store, conditions_of
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
@@ -84,18 +83,20 @@ class Row:
 
 @dataclass
 class DrafterTable:
-    """What was found. missing: what there is nothing of, and why. short: tasks without a reply that is long enough."""
+    """What was found. missing: what there is nothing of, and why. short: tasks without a reply that is long enough.
+    stores: folders of the samples."""
 
     settings: TableSettings
     rows: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     short: list[str] = field(default_factory=list)
+    stores: list[Path] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
             "settings": asdict(self.settings),
-            **conditions(),
+            **conditions_of(self.stores),
             "rows": [asdict(one) for one in self.rows],
             "missing": self.missing,
             "short": self.short,
@@ -171,7 +172,8 @@ def fill(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings, place: Path)
         whole: list[Sample] = []
         for order, task in enumerate(table.settings.tasks):
             here = replace(speed, drafters=tuple(there), temperatures=(temperature,))
-            samples = measured(pipe, here, task, compared, place / task / f"T{temperature:g}")
+            table.stores.append(place / task / f"T{temperature:g}")
+            samples = measured(pipe, here, task, compared, table.stores[-1])
             kept = counted(samples, speed.min_tokens)
             if not kept:
                 table.short.append(

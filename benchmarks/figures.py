@@ -18,8 +18,10 @@ import numpy as np
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.errors import InputError
 
-OURS, HF = "none", "hf"
+OURS, HF, HF_ASSISTED, HF_LOOKUP = "none", "hf", "hf-assisted", "hf-prompt-lookup"
 BASELINES = (OURS, HF)
+STOCK = (HF, HF_ASSISTED, HF_LOOKUP)
+"""The methods of transformers: above temperature 0 they have other draws."""
 TOLERANCE = 1.02
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -37,7 +39,7 @@ class Figures:
     bound: tau * t_AR / t_verify, the S of a method whose drafting and bookkeeping were free; above it S is an error of
         measurement (`suspicious`). histogram: share of rounds that accepted 0, 1, 2, ... drafted tokens.
     draft, verify, other: shares of the time of a round. equal_ours, equal_hf: share of replies with the tokens of our
-        AR loop at the same seed, and of HF `generate` at temperature 0.
+        AR loop at the same seed, and of HF `generate` at temperature 0. exact: whether equal_ours must be 1.
     """
 
     method: str
@@ -62,6 +64,7 @@ class Figures:
     equal_ours: float | None
     equal_hf: float | None
     lossless: bool
+    exact: bool
 
 
 def counted(samples: Sequence[Sample], min_tokens: int) -> list[Sample]:
@@ -130,9 +133,10 @@ def method_figures(samples: Sequence[Sample], method: str) -> Figures:
         draft=draft,
         verify=verify,
         other=other,
-        equal_ours=None if method == HF and samples[0].temperature else equality(samples, method, OURS),
+        equal_ours=None if method in STOCK and samples[0].temperature else equality(samples, method, OURS),
         equal_hf=None if samples[0].temperature else equality(samples, method, HF),
         lossless=all(run.lossless for run in runs),
+        exact=all(run.exact for run in runs),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from mmspec.benchmarks.figures import BASELINES, Figures, figures
+from mmspec.benchmarks.figures import BASELINES, figures
 from mmspec.benchmarks.tables import aligned, number
 from mmspec.benchmarks.task_report import LEAST, TaskReport
 from mmspec.benchmarks.tasks.spec_bench import KINDS
@@ -55,8 +55,9 @@ def table_1(reports: Sequence[TaskReport]) -> str:
         rows = [head]
         for report in reports:
             lines = []
+            kinds = [kind_speeds(report, kind, temperature) for kind in KINDS.values()]
             for method in drafting([report], temperature):
-                speeds = [kind_speed(report, kind, method, temperature) for kind in KINDS.values()]
+                speeds = [kind.get(method) for kind in kinds]
                 whole = report.figure(method, temperature)
                 overall = geometric(speeds)
                 cells = [*map(number, speeds), number(whole.tau if whole else None), number(overall)]
@@ -66,8 +67,8 @@ def table_1(reports: Sequence[TaskReport]) -> str:
     return "\n\n".join([*blocks, OVERALL, stand_ins(reports)])
 
 
-def kind_speed(report: TaskReport, kind: str, method: str, temperature: float) -> float | None:
-    """S on one kind of text."""
+def kind_speeds(report: TaskReport, kind: str, temperature: float) -> dict[str, float | None]:
+    """S of every method on one kind of text."""
     samples = [
         each.sample
         for each in report.run.answered
@@ -75,8 +76,7 @@ def kind_speed(report: TaskReport, kind: str, method: str, temperature: float) -
         and each.sample.temperature == temperature
         and all(len(run.tokens) >= LEAST for run in each.sample.runs.values())
     ]
-    found: list[Figures] = figures(samples)
-    return next((each.speedup for each in found if each.method == method), None)
+    return {each.method: each.speedup for each in figures(samples)}
 
 
 def temperatures(reports: Sequence[TaskReport]) -> list[float]:

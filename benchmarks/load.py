@@ -101,10 +101,11 @@ class LoadReport:
     def failures(self) -> list[str]:
         """What the demo did not stand."""
         visits = [*self.crowd, *self.single]
+        texts = {visit.text for visit in visits if not visit.problem}
         problems = list(dict.fromkeys(visit.problem for visit in visits if visit.problem))
         told = {
             f"{sum(bool(visit.problem) for visit in visits)} requests had no answer: {'; '.join(problems)}": problems,
-            "the same question was answered in different ways": len({visit.text for visit in visits}) > 1,
+            "the same question was answered in different ways": len(texts) > 1,
             "who came first was not answered first": not self.orderly,
             f"the page took more than {OPENS:g} s to open": self.opened > OPENS,
             f"memory grew by {100 * (self.growth - 1):.0f} %": self.growth > FLAT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,11 @@ import transformers
 
 import mmspec
 
+PLACED = ("device used", "dtype used", "threads used", "processor")
+
 
 def conditions() -> dict[str, Any]:
-    """Date, versions and hardware of this run."""
+    """Date, versions and hardware of this process."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
@@ -37,15 +40,22 @@ def conditions() -> dict[str, Any]:
     }
 
 
-def told_conditions() -> str:
-    """The same in one line, for people."""
-    found = conditions()
+def told_conditions(found: Mapping[str, Any]) -> str:
+    """Conditions in one line, for people."""
     hardware, versions = found["hardware"], found["versions"]
     parts = [found["date"][:10], hardware["system"], hardware["processor"], f"{hardware['cores']} cores"]
     parts += [f"{hardware['threads']} threads", hardware["gpu"] or "no GPU"]
     return ", ".join(
         [part for part in parts if part] + [f"{name} {version}" for name, version in versions.items() if version]
     )
+
+
+def placed(model: torch.nn.Module) -> dict[str, Any]:
+    """PLACED: what the settings of a run say of a model, as it came to be. Samples of two computers are not mixed."""
+    like = next(model.parameters())
+    device = torch.cuda.get_device_name(like.device) if like.is_cuda else like.device.type
+    dtype = str(like.dtype).removeprefix("torch.")
+    return dict(zip(PLACED, (device, dtype, torch.get_num_threads(), processor_name()), strict=True))
 
 
 def commit() -> str | None:

@@ -20,12 +20,12 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from mmspec import Pipeline
-from mmspec.benchmarks.figures import HF, OURS
+from mmspec.benchmarks.figures import HF, HF_ASSISTED, HF_LOOKUP, OURS
 from mmspec.benchmarks.records import Run
 from mmspec.benchmarks.rows import in_dtype
+from mmspec.contract import bound
 from mmspec.control import read_shape
 
-HF_ASSISTED, HF_LOOKUP = "hf-assisted", "hf-prompt-lookup"
 PARTNERS = {OURS: HF, "spd": HF_ASSISTED, "prompt-lookup": HF_LOOKUP}
 """Which method of transformers is measured beside one of ours."""
 TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}
@@ -38,6 +38,13 @@ class Method(Protocol):
 
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """Answer one prompt (model inputs of batch size 1)."""
+
+
+def exact(pipe: Pipeline, temperature: float) -> bool:
+    """Whether a reply must have the tokens of our AR loop: no draft may change them, and they are computed in float32,
+    since in half precision close calls may fall the other way."""
+    rule, dtype = pipe.rule, pipe.target.model.dtype
+    return rule.lossless and bound(rule, not temperature) and dtype in (torch.float32, torch.float64)
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Ours:
             verifications=len(stats.accept_lengths),
             verified_tokens=len(reply.token_ids) - 1,
             accept_lengths=list(stats.accept_lengths),
+            exact=exact(self.pipe, temperature),
         )
 
 
@@ -69,20 +77,22 @@ class HuggingFace:
     """`generate` of transformers: plain, with settings that make it draft, or with an assistant model.
 
     The time before the first token is that of a second call that stops there. Speculative methods verify their first
-    draft together with the prompt, so there every forward is a verification.
+    draft together with the prompt, so there every forward is a verification. ends: ids that end a reply, where they are
+    not those of the checkpoint alone.
     """
 
     model: PreTrainedModel
     settings: dict[str, Any] = field(default_factory=dict)
     assistant: PreTrainedModel | None = None
     warpers: dict[str, Any] = field(default_factory=lambda: PLAIN)
+    ends: list[int] | None = None
 
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See Method."""
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
-        first = generation_config(self.model, 1, temperature, self.warpers)
+        first = generation_config(self.model, 1, temperature, self.warpers, self.ends)
         _, prefill = timed_generate(self.model, inputs, first, None, seed)
-        config = generation_config(self.model, max_new_tokens, temperature, self.warpers, **self.settings)
+        config = generation_config(self.model, max_new_tokens, temperature, self.warpers, self.ends, **self.settings)
         with counted_forwards(self.model) as forwards:
             tokens, seconds = timed_generate(self.model, inputs, config, self.assistant, seed)
         skipped = 0 if self.settings else 1
@@ -105,10 +115,16 @@ def timed_generate(
 
 
 def generation_config(
-    model: PreTrainedModel, max_new_tokens: int, temperature: float, warpers: dict[str, Any] = PLAIN, **settings: Any
+    model: PreTrainedModel,
+    max_new_tokens: int,
+    temperature: float,
+    warpers: dict[str, Any] = PLAIN,
+    ends: list[int] | None = None,
+    **settings: Any,
 ) -> GenerationConfig:
-    """The settings of transformers that mean the same as ours. warpers: beside temperature, where tokens are drawn."""
-    ends = model.generation_config.eos_token_id
+    """The settings of transformers that mean the same as ours. warpers: beside temperature, where tokens are drawn.
+    ends: see `HuggingFace`."""
+    ends = model.generation_config.eos_token_id if ends is None else ends
     padding = model.generation_config.pad_token_id
     greedy = {"do_sample": False, "repetition_penalty": 1.0}
     sampling = {"do_sample": True, "temperature": float(temperature), **warpers} if temperature else greedy

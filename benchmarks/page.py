@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from html import escape
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec.benchmarks import plot
 from mmspec.benchmarks.layouts import layout
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.task_report import TaskReport
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ def page(report: PlanReport) -> str:
     """The whole page."""
     parts = [f"<h1>Speculative decoding: {escape(', '.join(report.plan.models))}</h1>"]
     parts.append(f"<p><code>{escape(report.command)}</code></p>")
-    parts.append(f"<pre>{escape(json.dumps(conditions(), indent=1))}</pre>")
+    parts.append(f"<pre>{escape(report.conditions)}</pre>")
     parts += [f'<p class="failed">failed: {escape(line)}</p>' for line in report.failures]
     if report.plan.table:
         parts.append(

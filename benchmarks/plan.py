@@ -85,22 +85,9 @@ class Plan:
 
     def settings(self, model: str, task: str) -> TaskSettings:
         """The settings of one model on one task."""
-        speed = SpeedSettings(
-            model=model,
-            drafters=self.drafters or self.usual_drafters,
-            acceptance=self.acceptance,
-            temperatures=self.temperatures,
-            questions=self.questions,
-            max_new_tokens=self.max_new_tokens,
-            min_tokens=1,
-            repeats=self.repeats,
-            seed=self.seed,
-            threads=self.threads,
-            dtype=self.dtype,
-            device=self.device,
-            shape=self.shape,
-            compile=self.compile,
-        )
+        own = {each.name for each in fields(self)} - {"drafters", "data"}
+        told = {each.name: getattr(self, each.name) for each in fields(SpeedSettings) if each.name in own}
+        speed = SpeedSettings(model, self.drafters or self.usual_drafters, min_tokens=1, **told)
         return TaskSettings(task, speed, self.style, self.data.get(task), self.judge)
 
 

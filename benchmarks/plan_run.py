@@ -26,18 +26,24 @@ from mmspec.spread import Where, spread_over
 
 @dataclass
 class PlanReport:
-    """failures: what could not be run, and why. command: what was called."""
+    """summaries: of the reports, as they were kept. failures: what could not be run, and why. command: the call."""
 
     plan: Plan
     reports: list[TaskReport]
+    summaries: list[dict[str, Any]]
     failures: list[str]
     command: str
+
+    @property
+    def conditions(self) -> str:
+        """When and where the samples were begun, a line for each that is unlike the others."""
+        return "\n".join(dict.fromkeys(map(told_conditions, self.summaries)))
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
             "command": self.command,
-            "reports": [report.summary() for report in self.reports],
+            "reports": self.summaries,
             "failures": self.failures,
         }
 
@@ -47,7 +53,7 @@ class PlanReport:
         parts += [SHARED] if self.plan.table and any(report.run.shared for report in self.reports) else []
         parts += [report.text() for report in self.reports]
         parts += [f"failed: {line}" for line in self.failures]
-        return "\n\n\n".join([*parts, f"{self.command}\n{told_conditions()}"])
+        return "\n\n\n".join([*parts, f"{self.command}\n{self.conditions}"])
 
 
 def plain(model: str) -> str:
@@ -61,7 +67,7 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
     Args: where: the Ray cluster whose workers answer; by default this process does.
     Raises: InputError: nothing at all could be run.
     """
-    reports, failures = [], []
+    reports, summaries, failures = [], [], []
     for model in plan.models:
         load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none")
         try:
@@ -78,11 +84,11 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
                 except Error as error:
                     failures.append(f"{model}, {task}: {one_line(error)}")
                     continue
-                keep(place, found)
                 reports.append(found)
+                summaries.append(keep(place, found)[0])
     if not reports:
         raise InputError("; ".join(failures))
-    report = PlanReport(plan, reports, failures, command)
+    report = PlanReport(plan, reports, summaries, failures, command)
     keep(folder, report)
     if page:
         from mmspec.benchmarks.page import page as draw

@@ -2,7 +2,7 @@
 
 A sample is one JSON line, written in one piece when it is complete; tau, S and scores are computed from these lines
 alone. A second run with the same folder and settings goes on where the first one stopped. Other settings in the same
-folder are an error, because their figures must not be mixed.
+folder, or another computer, are an error, because their figures must not be mixed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmspec.benchmarks.machine import PLACED, conditions
 from mmspec.errors import CheckpointError, InputError, reason, shorten
 from mmspec.safe_files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from mmspec.stats import Stats
+
+SETTINGS, CONDITIONS = "settings.json", "conditions.json"
+FREE = {"min_tokens"}
+"""Settings that change no sample, but what is made of them."""
 
 
 @dataclass
@@ -29,7 +34,8 @@ class Run:
     verifications: target forwards after which tokens were emitted, the prefill excluded; verified_tokens: how many.
     accept_lengths: drafted tokens accepted, per round. draft_seconds, verify_seconds, other_seconds: parts of the
         rounds. The methods of transformers do not tell these.
-    lossless: whether the acceptance rule keeps the target's law. more: what else was measured, by name.
+    lossless: whether the acceptance rule keeps the target's law. exact: whether the tokens must be those of our AR loop
+        (`mmspec.benchmarks.methods.exact`). more: what else was measured, by name.
     """
 
     tokens: list[int]
@@ -42,6 +48,7 @@ class Run:
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
     lossless: bool = True
+    exact: bool = False
     more: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -67,7 +74,8 @@ class Sample:
 
 
 class Store:
-    """The folder of a run: `settings.json`, `samples.jsonl` and what is derived from them.
+    """The folder of a run: `settings.json`, `conditions.json` (when and where it began), `samples.jsonl` and what is
+    derived from them.
 
     Args: folder: made if it does not exist. settings: everything that the samples depend on.
     Raises: InputError: the folder holds a run with other settings, or cannot be written.
@@ -82,15 +90,21 @@ class Store:
             raise InputError(f"cannot write to {folder}: {reason(error)}") from error
 
     def _settle(self, settings: dict[str, Any]) -> None:
-        path = self.folder / "settings.json"
+        path, begun = self.folder / SETTINGS, self.folder / CONDITIONS
         settings = json.loads(json.dumps(settings))
-        if not path.exists():
-            if self.samples.exists():
-                raise InputError(f"{self.folder} has samples but no settings.json: choose another folder")
+        if path.exists():
+            self._compare(settings, _parse(path.read_text(encoding="utf-8"), path))
+        elif self.samples.exists():
+            raise InputError(f"{self.folder} has samples but no {SETTINGS}: choose another folder")
+        else:
             write_whole(path, json.dumps(settings, indent=1))
-            return
-        before = _parse(path.read_text(encoding="utf-8"), path)
-        other = [name for name in sorted({*settings, *before}) if settings.get(name) != before.get(name)]
+        if not begun.exists():
+            write_whole(begun, json.dumps(conditions(), indent=1))
+
+    def _compare(self, settings: dict[str, Any], before: dict[str, Any]) -> None:
+        unknown = {name for name in PLACED if name not in before}  # folders of earlier versions do not say it
+        names = sorted({*settings, *before} - FREE - unknown)
+        other = [name for name in names if settings.get(name) != before.get(name)]
         if other:
             told = ", ".join(f"{n}={shorten(before.get(n))} (now {shorten(settings.get(n))})" for n in other)
             raise InputError(f"{self.folder} holds a run with {told}: choose another folder or the same settings")
@@ -126,6 +140,17 @@ class Store:
         if order != sorted(order):
             placed = sorted(zip(order, records, strict=True), key=lambda each: each[0])
             write_whole(self.samples, "".join(_line(record) for _, record in placed))
+
+
+def conditions_of(places: Sequence[Path]) -> dict[str, Any]:
+    """When and where the samples of a run were begun: the earliest conditions of the stores at `places`; as "others"
+    those of stores that were made with other code or on another computer. Empty where there is no store."""
+    files = [place / CONDITIONS for place in places]
+    told = [_parse(file.read_text(encoding="utf-8"), file) for file in files if file.exists()]
+    latest_first = sorted(told, key=lambda one: one["date"], reverse=True)
+    unlike = {json.dumps([one["versions"], one["hardware"]]): one for one in latest_first}  # the earliest of each
+    first, *others = sorted(unlike.values(), key=lambda one: one["date"]) or [{}]
+    return first | ({"others": others} if others else {})
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -12,11 +12,10 @@ from mmspec import Pipeline
 from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score_of, scores
 from mmspec.benchmarks.figures import OURS, Figures, figures, long_enough
 from mmspec.benchmarks.gauges import Gauges, gauges
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.questions import told_of_own
-from mmspec.benchmarks.records import Sample
-from mmspec.benchmarks.speed import SpeedSettings, asked
+from mmspec.benchmarks.records import Sample, conditions_of
+from mmspec.benchmarks.speed import Prompt, SpeedSettings
 from mmspec.benchmarks.tables import SHARED, accuracy_table, gauge_table, speed_table
 from mmspec.safe_files import write_whole
 
@@ -27,6 +26,7 @@ class SpeedReport:
 
     peaks: method -> peak bytes, see `mmspec.benchmarks.memory`. weights: method -> bytes of its drafter's own network.
     shared: whether workers shared a machine, so that timings are no speeds. own: how many questions one's own data has.
+    refused: why some of those that were chosen could not be asked.
     """
 
     settings: SpeedSettings
@@ -38,12 +38,12 @@ class SpeedReport:
     shared: bool = False
     weights: dict[str, int] = field(default_factory=dict)
     own: int = 0
+    refused: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
             "settings": asdict(self.settings),
-            **conditions(),
             "shared": self.shared,
             "samples": self.samples,
             "counted": self.kept,
@@ -51,6 +51,7 @@ class SpeedReport:
             "gauges": [asdict(gauges) for gauges in self.gauges],
             "peak_bytes": self.peaks,
             "draft_bytes": self.weights,
+            "refused": self.refused,
         }
 
     def text(self) -> str:
@@ -63,6 +64,8 @@ class SpeedReport:
         notes = [f"own weights of the drafters: {sizes}"] if sizes else []
         notes += [SHARED] if self.shared else []
         notes += [told_of_own(self.settings.questions, self.own)] if self.settings.data is not None else []
+        if self.refused:
+            notes.append(f"{len(self.refused)} of them cannot be asked; the first: {self.refused[0]}")
         return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges), *notes])
 
     def draw(self, path: Path) -> None:
@@ -74,12 +77,17 @@ def speed_report(
     pipe: Pipeline,
     samples: Sequence[Sample],
     settings: SpeedSettings,
+    questions: Sequence[Prompt],
     peaks: dict[str, int],
     shared: bool = False,
     weights: dict[str, int] | None = None,
     own: int = 0,
+    refused: list[str] | None = None,
 ) -> SpeedReport:
-    """The report of a run. own: see `SpeedReport`. Raises: InputError if no reply is long enough to count."""
+    """The report of a run. questions: those of `asked`. own, refused: see `SpeedReport`.
+
+    Raises: InputError if no reply is long enough to count.
+    """
     kept = long_enough(samples, settings.min_tokens)
     found = figures(kept)
     lookup = {each.temperature: each.speedup for each in found if each.method == "prompt-lookup"}
@@ -88,11 +96,12 @@ def speed_report(
         len(samples),
         len(kept),
         found,
-        gauges(pipe, kept, lookup, asked(pipe, settings)),
+        gauges(pipe, kept, lookup, questions),
         peaks,
         shared,
         weights or {},
         own,
+        refused or [],
     )
 
 
@@ -108,7 +117,6 @@ class AccuracyReport:
         fields = {"classes": "kind", "forms": "form", "families": "family"}
         return {
             "settings": asdict(self.settings),
-            **conditions(),
             "accuracy": asdict(score_of("all", self.answers)),
             "same_as_stock": self.same if self.settings.stock else None,
             **{name: [asdict(each) for each in scores(self.answers, field)] for name, field in fields.items()},
@@ -139,8 +147,10 @@ class Reporting(Protocol):
 
 
 def keep(folder: Path, report: Reporting) -> tuple[dict[str, Any], str]:
-    """Write summary.json and table.txt of a report into the run's folder; returns its summary and its text."""
-    summary, text = report.summary(), report.text()
+    """Write summary.json and table.txt of a report into the run's folder; returns its summary and its text.
+
+    Where the samples lie in that folder, the summary says when and where they were begun."""
+    summary, text = report.summary() | conditions_of([folder]), report.text()
     write_whole(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     write_whole(folder / "table.txt", text + "\n")
     return summary, text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ from mmspec.benchmarks.questions import long_questions, own_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
 from mmspec.engine.cache import FRONT, rounded
-from mmspec.errors import InputError
+from mmspec.errors import Error, InputError
 from mmspec.progress import progress
 from mmspec.spread import Here, Spread
+from mmspec.training.questions import Question
 
 WARM_UP_SEED = "bench-warm-up"
 
@@ -38,12 +39,13 @@ class SpeedSettings:
     """What the samples of a speed run depend on.
 
     drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
-    many prompts. min_tokens: shorter replies do not count. repeats: times that each prompt is answered. seed: of the
-    first reply; each has one of its own, or all would meet the same noise. rows: prompts that are answered together, as
-    a batch. threads: 0 leaves torch's choice. shape: of drafts, as `--shape` takes it; by default auto: how many tokens
-    a round drafts then follows the clock (the reply does not), while with any other one it is the same in every run.
-    compile: whether our loop runs compiled forwards; None: as `mmspec.load` chooses. data: whose questions are asked,
-    the last ones of a folder or of a data set of the hub (`own_questions`); None: the world's.
+    many prompts, of one's own data those that cannot be asked included. min_tokens: shorter replies do not count.
+    repeats: times that each prompt is answered. seed: of the first reply; each has one of its own, or all would meet
+    the same noise. rows: prompts that are answered together, as a batch. threads: 0 leaves torch's choice. shape: of
+    drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
+    does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards;
+    None: as `mmspec.load` chooses. data: whose questions are asked, the last ones of a folder or of a data set of the
+    hub (`own_questions`); None: the world's.
     """
 
     model: str
@@ -91,36 +93,70 @@ def prompt_size(pipe: Pipeline, inputs: Any) -> int:
     return inputs["input_ids"].shape[1]
 
 
-def run_speed(pipe: Pipeline, settings: SpeedSettings, store: Store, spread: Spread | None = None) -> list[Sample]:
+def run_speed(
+    pipe: Pipeline,
+    settings: SpeedSettings,
+    store: Store,
+    questions: Sequence[Prompt],
+    spread: Spread | None = None,
+) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order.
 
-    Args: pipe: a pipeline on the target, without a drafter. spread: as for `run`.
+    Args: pipe: a pipeline on the target, without a drafter. questions: those of `asked`. spread: as for `run`.
     """
     return run(
         pipe,
-        settings,
+        replace(settings, questions=len(questions)),
         store,
-        lambda: asked(pipe, settings),
+        lambda: questions,
         partial(methods, drafters=settings.drafters, shape=settings.shape),
         warm=lambda: warm_question(pipe, settings.data, settings.questions),
         spread=spread,
     )
 
 
-def asked(pipe: Pipeline, settings: SpeedSettings) -> Sequence[Prompt]:
-    """The questions of a run."""
+def asked(pipe: Pipeline, settings: SpeedSettings) -> tuple[Sequence[Prompt], list[str]]:
+    """The questions of a run, and why others of one's own data cannot be asked.
+
+    Raises: InputError: none of them can.
+    """
     if settings.data is None:
-        return long_questions(settings.questions, token_counter(pipe))
-    own = own_questions(settings.data, settings.questions)
-    return [own[index] for index in range(len(own))]
+        return long_questions(settings.questions, token_counter(pipe)), []
+    read = list(own_read(pipe, settings.data, settings.questions))
+    questions, refused = [one for one, _ in read if one], [why for _, why in read if why]
+    if not questions:
+        raise InputError(f"none of {len(refused)} questions of {settings.data} can be asked; the first: {refused[0]}")
+    return questions, refused
+
+
+def own_read(pipe: Pipeline, data: str, number: int) -> Iterator[tuple[Question | None, str]]:
+    """The last `number` questions of one's own data; None, and why, for one that cannot be asked."""
+    own = own_questions(data, number)
+    for index in range(len(own)):
+        try:
+            question = own[index]
+        except InputError as error:
+            yield None, str(error)
+        else:
+            why = refusal(pipe, question)
+            yield (None, f"{question.where}: {why}") if why else (question, "")
+
+
+def refusal(pipe: Pipeline, question: Prompt) -> str:
+    """Why the model cannot be asked a question: its pictures, its text, no room for a reply; "" if it can."""
+    try:
+        length, room = prompt_size(pipe, model_inputs(pipe, question)), pipe.target.decoder.max_length
+    except Error as error:
+        return str(error)
+    return f"the prompt has {length} tokens, the model's context is {room}" if length >= room else ""
 
 
 def warm_question(pipe: Pipeline, data: str | None, questions: int) -> Prompt:
-    """One to warm up with that is not among the `questions` that are measured; the first one where those are all of
-    one's own data."""
+    """One to warm up with that is not among the `questions` that are measured; the first one that can be asked where
+    those are all of one's own data, or the one before them cannot."""
     if data is None:
         return long_questions(1, token_counter(pipe), WARM_UP_SEED)[0]
-    return own_questions(data, questions + 1)[0]
+    return next(question for question, _ in own_read(pipe, data, questions + 1) if question)
 
 
 def run(

@@ -7,7 +7,6 @@ from typing import Any
 
 from mmspec.benchmarks.accuracy import Score, score
 from mmspec.benchmarks.figures import Figures, figures
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.tables import SHARED, aligned, percent, span, speed_table
 from mmspec.benchmarks.task_run import Answered, TaskRun
 from mmspec.benchmarks.token_classes import Counts, summed
@@ -66,7 +65,6 @@ class TaskReport:
             "metric": self.run.task.metric,
             "settings": asdict(settings.speed),
             "data": str(settings.data) if settings.data else None,
-            **conditions(),
             "shared": self.run.shared,
             "samples": len(self.run.answered),
             "timed": self.timed,
@@ -105,7 +103,8 @@ class TaskReport:
         """What the score is."""
         if getattr(self.run.task, "judge", None):
             return self.run.task.metric
-        how = "as published" if self.run.settings.style == "score" else "answers found in explanations by rules"
+        by_rules = "answers found in explanations by rules"
+        how = self.run.task.scored if self.run.settings.style == "score" else by_rules
         return f"{self.run.task.metric}, {how}"
 
 

@@ -16,13 +16,13 @@ from PIL import Image
 from mmspec import Pipeline
 from mmspec.benchmarks.methods import methods
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
-from mmspec.benchmarks.speed import SpeedSettings, run, tokenizer_of
+from mmspec.benchmarks.speed import SpeedSettings, refusal, run, tokenizer_of
 from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.task import Item, Mark, Style, Task, choose, find_task
 from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import Counts, counts
 from mmspec.benchmarks.weights import weights_of
-from mmspec.errors import Error, InputError
+from mmspec.errors import InputError
 from mmspec.spread import Spread
 from mmspec.text import decode_text
 
@@ -175,13 +175,8 @@ def askable(pipe: Pipeline, task: Task, items: list[Item], style: Style) -> tupl
     questions, refused = [], []
     for item in items:
         question = TaskQuestion(item, task.prompt(item, style))
-        try:
-            length = pipe.prepare(question.image, question.prompt)["input_ids"].shape[1]
-            room = pipe.target.decoder.max_length
-            if length >= room:
-                raise InputError(f"the prompt has {length} tokens, the model's context is {room}")
-        except Error as error:
-            refused.append(f"question {item.id!r}: {error}")
+        if why := refusal(pipe, question):
+            refused.append(f"question {item.id!r}: {why}")
         else:
             questions.append(question)
     if not questions:

@@ -187,10 +187,6 @@ class ToldReport:
             },
         }
 
-    def panel(self) -> dict[str, dict[str, list[int]]]:
-        """What `mmspec.benchmarks.plot.draw_classes` draws."""
-        return {method: self.totals(method) for method in self.counts}
-
 
 def run_told(pipe: Pipeline, settings: ToldSettings) -> ToldReport:
     """The figures of every drafter, on the same questions."""

@@ -11,22 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from PIL import Image
-
 from mmspec.benchmarks.questions import LONG_REFERENCE
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.world import CHARTS, asked
 from mmspec.miniworld import sample
+from mmspec.training.questions import Question
 
 SEED = "bench-drafters"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A picture and what is asked about it."""
-
-    image: Image.Image
-    prompt: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +28,7 @@ class WorldTask:
     families: tuple[str, ...]
     form: str
 
-    def questions(self, number: int, tokens: Callable[[str], int]) -> list[Asked]:
+    def questions(self, number: int, tokens: Callable[[str], int]) -> list[Question]:
         """The first `number` ones, one per picture.
 
         Args: tokens: of a text, as the model's tokenizer counts them; reference answers have at least 60, but those of
@@ -46,14 +37,14 @@ class WorldTask:
         seed = f"{SEED}/{self.title}"
         if self.form == "choice":
             found = asked(number, seed, self.families)
-            return [Asked(one.image, explained(one.question, one.options)) for one in found]
+            return [Question(one.image, explained(one.question, one.options)) for one in found]
 
-        def long() -> Iterator[Asked]:
+        def long() -> Iterator[Question]:
             for index in count():
                 drawn = sample(seed, index, self.families[index % len(self.families)])
                 fit = [qa for qa in drawn.qas if qa.form == self.form and tokens(qa.answer) >= LONG_REFERENCE]
                 if fit:
-                    yield Asked(drawn.image, random.Random(f"{seed}/{index}").choice(fit).question)
+                    yield Question(drawn.image, random.Random(f"{seed}/{index}").choice(fit).question)
 
         return list(islice(long(), number))
 

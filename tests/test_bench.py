@@ -26,11 +26,15 @@ from typer.testing import CliRunner, Result
 
 import mmspec
 from mmspec.benchmarks import figures as fig
-from mmspec.benchmarks import gauges, machine, memory, methods, questions, speed, tables
+from mmspec.benchmarks import gauges, machine, memory, methods, questions, records, speed, tables
 from mmspec.benchmarks.accuracy import judge, score, scores
 from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.commands.speed import QUESTIONS, REPEATS
+from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS
+from mmspec.benchmarks.load import LoadReport, LoadSettings, Visit
+from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.plot import plot, require_matplotlib, save_figure
-from mmspec.benchmarks.records import Run, Sample, Store, sample_of
+from mmspec.benchmarks.records import Run, Sample, Store, conditions_of, sample_of
 from mmspec.benchmarks.report import SpeedReport
 from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
@@ -278,6 +282,50 @@ def test_equality_compares_tokens_with_both_baselines(two_samples: list[Sample])
     assert (eagle.equal_ours, eagle.equal_hf, hf.equal_ours) == (0.5, None, None)
 
 
+@pytest.mark.parametrize("name", fig.STOCK)
+def test_methods_of_transformers_have_other_draws_and_are_not_held_against_ours(name: str) -> None:
+    runs = {"none": run_of(21, 20.0), name: run_of(21, 10.0)}
+    drawn, greedy = (fig.method_figures([Sample(0, warmth, 0, runs)], name) for warmth in (1.0, 0.0))
+    assert (drawn.equal_ours, greedy.equal_ours) == (None, 1)
+
+
+def test_100_percent_of_the_replies_are_all_of_them() -> None:
+    told = [tables.whole_percent(equal / 256) for equal in (256, 255, 128, 0)]
+    assert told == ["100%", "99%", "50%", "0%"]
+    assert [tables.whole_percent(share) for share in (0.29, 0.996, None)] == ["29%", "99%", "-"]
+    same = run_of(21, 20.0)
+    samples = [sample_with(index, none=same, x=run_of(21 + (index == 0), 9.0)) for index in range(256)]
+    assert tables.speed_cells(fig.method_figures(samples, "x"))[-2] == "99%"
+
+
+def test_replies_that_must_be_ours_and_are_not_are_told(two_samples: list[Sample]) -> None:
+    """Of a rule that is exact, in float32; elsewhere they may differ."""
+    for must, differs in ((True, True), (True, False), (False, True)):
+        for sample in two_samples:
+            sample.runs["eagle2"].exact = must
+        two_samples[1].runs["eagle2"].tokens[5] = 99 if differs else 5
+        text = tables.speed_table(fig.figures(two_samples), {}, None)
+        assert ("! eagle2: not every reply is that of our AR loop" in text) == (must and differs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "expected"),
+    [
+        ("exact", "float32", (True, True)),
+        ("exact", "bfloat16", (False, False)),
+        ("ratio", "float32", (True, False)),  # it has the law of ours above temperature 0, not its draws
+        ("typical", "float32", (False, False)),
+    ],
+)
+def test_an_exact_rule_in_float32_must_give_our_tokens(
+    model: Path, rule: str, dtype: str, expected: tuple[bool, bool]
+) -> None:
+    pipe = mmspec.load(model, "none", rule, dtype=dtype)
+    assert (methods.exact(pipe, 0.0), methods.exact(pipe, 1.0)) == expected
+    inputs = pipe.prepare(None, "what?")
+    assert methods.Ours(pipe)(inputs, 2, 1.0, 0).exact is expected[1]
+
+
 def test_short_replies_do_not_count() -> None:
     short = sample_with(0, none=run_of(59, 1.0), x=run_of(90, 1.0))
     long = sample_with(1, none=run_of(60, 1.0), x=run_of(10, 1.0))
@@ -371,6 +419,49 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{", encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"settings\.json is damaged"):
         Store(tmp_path, SETTINGS)
+
+
+def test_how_long_a_reply_must_be_to_count_changes_no_sample(tmp_path: Path) -> None:
+    Store(tmp_path, {**SETTINGS, "min_tokens": 60})
+    Store(tmp_path, {**SETTINGS, "min_tokens": 20})
+    Store(tmp_path, SETTINGS)
+
+
+def test_a_run_says_when_and_where_it_began_and_is_not_gone_on_with_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine.placed(torch.nn.Linear(2, 2).half())
+    assert here == {
+        "device used": "cpu",
+        "dtype used": "float16",
+        "threads used": torch.get_num_threads(),
+        "processor": machine.processor_name(),
+    }
+    old, new = tmp_path / "old", tmp_path / "new"
+    Store(old, SETTINGS)  # as earlier versions wrote it
+    Store(new, SETTINGS | here)
+    began = conditions_of([new])
+    assert set(began) == {"date", "versions", "hardware"}
+    for name in machine.PLACED:
+        with pytest.raises(InputError, match=f"holds a run with {name}="):
+            Store(new, SETTINGS | here | {name: "another"})
+    Store(old, SETTINGS | here | {"processor": "another"})
+    monkeypatch.setattr(records, "conditions", lambda: began | {"date": "2999-01-01"})
+    Store(new, SETTINGS | here)
+    assert conditions_of([new]) == began  # not of the last call
+
+
+def test_parts_of_a_run_that_began_elsewhere_are_named(tmp_path: Path) -> None:
+    parts = []
+    for number, (date, commit) in enumerate([("2026-03-02", "b"), ("2026-03-01", "a"), ("2026-03-03", "a")]):
+        parts.append(tmp_path / str(number))
+        parts[-1].mkdir()
+        told = {"date": date, "versions": {"commit": commit}, "hardware": {"cores": 2}}
+        (parts[-1] / "conditions.json").write_text(json.dumps(told))
+    found = conditions_of([*parts, tmp_path / "none"])
+    assert (found["date"], [one["versions"]["commit"] for one in found["others"]]) == ("2026-03-01", ["b"])
+    assert "others" not in conditions_of(parts[1:])
+    assert conditions_of([tmp_path / "none"]) == {}
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
@@ -519,6 +610,7 @@ def test_speed_run_reports_what_its_samples_say(model: Path, speaker: Path, tmp_
             assert figures.equal_ours == (None if figures.method == "none" else 1.0)
             assert figures.equal_hf == (None if figures.temperature else 1.0)
     assert {"settings", "date", "versions", "hardware", "gauges"} <= set(summary)
+    assert summary["date"] == json.loads((out / "conditions.json").read_text())["date"]
     assert [entry["temperature"] for entry in summary["gauges"]] == [0, 1]
     assert (out / "table.txt").read_text() == text
     assert "hf-assisted" in text
@@ -634,12 +726,38 @@ def test_of_questions_of_one_s_own_those_are_asked_that_training_holds_out(tmp_p
     lines = [json.dumps({"prompt": str(number)}) for number in range(8)]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))
     data = str(tmp_path)
-    pipe: Any = None  # of one's own data no tokens are counted
+    decoder = SimpleNamespace(max_length=9)
+    pipe: Any = SimpleNamespace(
+        target=SimpleNamespace(decoder=decoder), prepare=lambda image, prompt: {"input_ids": torch.zeros(1, 8)}
+    )
     _, held_out = open_data(data, None, 3, 0)
     for number, asked, warm in ((3, [held_out[index].prompt for index in range(3)], "4"), (8, [*"01234567"], "0")):
         settings = SpeedSettings("m", ("none",), questions=number, data=data)
-        assert [question.prompt for question in speed.asked(pipe, settings)] == asked
+        assert [question.prompt for question in speed.asked(pipe, settings)[0]] == asked
         assert speed.warm_question(pipe, data, number).prompt == warm
+
+
+def test_questions_of_one_s_own_that_cannot_be_asked_are_told_and_the_others_measured(
+    model: Path, tmp_path: Path
+) -> None:
+    """A damaged picture, which is also the one to warm up with, and a prompt without room for a reply."""
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    bad = {"image": "bad.png", "prompt": "What is this?"}
+    lines = [bad, {"prompt": "Say something."}, {"prompt": "word " * 300}, {"prompt": "And more?"}, bad]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out"
+    arguments = ("--drafters", "none,suffix", "--temperature", "0", "--no-plot", "--data", str(tmp_path))
+    for _ in range(2):  # the second time nothing is left to do
+        text = succeeded(bench(*arguments, "--questions", "4", "--out", str(out), model=model))
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["settings"]["questions"], summary["samples"]) == (4, 2)
+    first, second = summary["refused"]
+    assert re.match(r"mine.jsonl, line 3: the prompt has \d+ tokens, the model's context is 256", first)
+    assert second.startswith("mine.jsonl, line 5: ")
+    assert "The questions are the last 4 of the data." in text
+    assert f"2 of them cannot be asked; the first: {first}" in text
+    with pytest.raises(InputError, match=r"none of 1 questions of .* can be asked; the first: mine.jsonl, line 5"):
+        succeeded(bench(*arguments, "--questions", "1", model=model))
 
 
 def test_a_report_says_how_many_questions_a_training_may_have_read(two_samples: list[Sample]) -> None:
@@ -800,6 +918,23 @@ def test_memory_that_cannot_be_measured_is_told_and_left_out(
         memory.peak(SpeedSettings("m", ("none",)), "none")
     assert memory.peaks(SpeedSettings("m", ("none", "suffix"))) == {}  # the other figures of a long run are not lost
     assert "memory of 'suffix' could not be measured" in capsys.readouterr().err
+
+
+def test_the_help_tells_how_many_are_asked_wherever_nobody_says_it() -> None:
+    asked, plan = SpeedSettings("m", ("none",)), Plan()
+    assert (asked.questions, asked.repeats) == (QUESTIONS, REPEATS)
+    assert (plan.questions, plan.repeats) == (QUESTIONS, TASK_REPEATS)
+    told = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
+    assert f"[default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]" in told
+    assert f"[default: {REPEATS}, of tasks and tables {TASK_REPEATS}]" in told
+
+
+def test_visitors_without_an_answer_have_not_been_answered_in_other_ways() -> None:
+    crowd = [Visit([0], 1.0, "x"), Visit([1], 2.0, "", "no answer")]
+    report = LoadReport(LoadSettings("m", at_once=2, requests=8), 5.0, crowd, [Visit(text="x")] * 8, [100] * 9)
+    assert report.failures() == ["1 requests had no answer: no answer"]
+    crowd.append(Visit([2], 3.0, "y"))
+    assert "the same question was answered in different ways" in report.failures()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.benchmarks.auto import endless, outside_picture, outside_questions, with_random_weights
 from mmspec.benchmarks.cli import app
+from mmspec.benchmarks.records import conditions_of
 from mmspec.control import CHAINS
 from mmspec.drafters.dflash import BlockNet, DFlash
 from mmspec.drafters.eagle import Eagle
@@ -35,6 +36,7 @@ def test_every_run_is_reported_and_kept_and_not_made_twice(model: str, tmp_path:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "auto / best" in result.output
     summary = json.loads((out / "summary.json").read_text())
+    assert summary["date"] == conditions_of([out / "world"])["date"]
     runs = {name: {each["method"]: each for each in run} for name, run in summary["runs"].items()}
     assert list(runs) == ["world", "random", "outside"]
     assert list(runs["world"]) == ["none", "hf", "auto", *map(str, CHAINS)]

@@ -18,7 +18,7 @@ from mmspec.benchmarks.drawing.canvas_report import run_canvas
 from mmspec.benchmarks.drawing.canvas_run import Counting
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH
 from mmspec.benchmarks.drawing.run import ImageSettings, drawing, steps_of
-from mmspec.benchmarks.records import sample_of
+from mmspec.benchmarks.records import conditions_of, sample_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
@@ -74,6 +74,7 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
 ) -> None:
     rows = "none,none:steps=2,mar,mar@continuous-released"
     summary = bench(folder, tmp_path, "--methods", rows)
+    assert summary["date"] == conditions_of([tmp_path / "batch-1"])["date"]
     assert [(each["batch"], each["method"]) for each in summary["speed"]] == [
         (size, name) for size in (1, 2) for name in rows.split(",")
     ]

@@ -13,7 +13,7 @@ from test_bench_tasks import call, succeeded
 import mmspec
 from mmspec.benchmarks import drafter_table as dt
 from mmspec.benchmarks import world_tasks
-from mmspec.benchmarks.records import Sample
+from mmspec.benchmarks.records import Sample, conditions_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
@@ -119,6 +119,7 @@ def test_a_run_measures_what_is_there_and_names_the_rest(finished: tuple[Path, d
     assert all(row.figures.equal_ours == 1 for row in table.rows if row.figures.method not in others)
     summary = json.loads((out / "summary.json").read_text())
     assert len(summary["rows"]) == len(table.rows)
+    assert summary["date"] == conditions_of([*out.glob("*/chart/T*")])["date"]
     assert summary["rows"][0]["figures"]["method"] == "none"
     assert summary["missing"] == table.missing  # also what no other family follows
     text = (out / "table.txt").read_text()

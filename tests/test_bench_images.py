@@ -41,7 +41,7 @@ from mmspec.benchmarks.drawing.run import (
     methods,
     run_batch,
 )
-from mmspec.benchmarks.records import Run, Sample
+from mmspec.benchmarks.records import Run, Sample, conditions_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import bundled
 from mmspec.image_ar.clusters import Grouped
@@ -421,6 +421,7 @@ def test_a_run_measures_and_goes_on_where_it_stopped(folder: Path, tmp_path: Pat
     names = ["batch-1", "batch-2", "curve.png", "pictures", "plot.png", "sheet.png", "summary.json", "table.txt"]
     assert sorted(file.name for file in out.iterdir()) == names
     summary = json.loads((out / "summary.json").read_text())
+    assert summary["date"] == conditions_of([out / name for name in names[:2]])["date"]
     speeds = {(each["batch"], each["method"]): each for each in summary["speed"]}
     assert set(speeds) == {(size, name) for size in (1, 2) for name in ("none", "hf", "scd-gs", "sjd@gsd=14")}
     for size in (1, 2):

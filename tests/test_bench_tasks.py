@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ def test_stand_ins_are_never_called_the_data_set(finished: tuple[Path, str]) -> 
     assert "chartqa-format/miniworld (stand-in data: no score of ChartQA), speed prompts" in text
     assert "Stand-in data, no results of the data sets: chartqa-format/miniworld" in text
     assert (out / "table.txt").read_text() == text
+    began = [json.loads(file.read_text())["date"] for file in out.glob("*/*/conditions.json")]
+    reports = json.loads((out / "summary.json").read_text())["reports"]
+    assert sorted(report["date"] for report in reports) == sorted(began)
     last = text.splitlines()[-2:]  # what the figures depend on: the call, then date, hardware, versions
     assert last[0].startswith("mmspec ")
     assert re.match(r"\d{4}-\d\d-\d\d, .* cores, .* torch .*, transformers ", last[1])
@@ -388,6 +392,33 @@ def test_scores_tell_right_wrong_and_silent() -> None:
     assert not report("spec-bench", {"eagle2": 10.0}).scores
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("chartqa", "relaxed accuracy, as published"),
+        ("mmt-bench", "accuracy, as published"),
+        ("mathvista", "rule accuracy, answers found by rules, where the published one takes a judge model"),
+        (
+            "seed-bench-2",
+            "accuracy, as in lmms-eval, where the model answers; the published one ranks the options by likelihood",
+        ),
+    ],
+)
+def test_a_score_is_called_published_where_it_is_taken_so(task: str, said: str) -> None:
+    found = report(task, {"eagle2": 10.0})
+    assert found.metric().endswith("answers found in explanations by rules")  # the speed style
+    found.run.settings = replace(found.run.settings, style="score")
+    assert found.metric() == said
+
+
+def test_table_1_takes_the_intervals_of_a_kind_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    figures = layouts.figures
+    monkeypatch.setattr(layouts, "figures", lambda samples: (taken.append("kind"), figures(samples))[1])
+    layouts.table_1([report("spec-bench", {"spd": 10.0, "eagle2": 5.0, "suffix": 20.0}, group="conversation")])
+    assert len(taken) == len(layouts.KINDS)  # and not for every method anew
+
+
 def test_tokens_are_counted_by_class_and_origin() -> None:
     texts = ["The", "bar", "4", "2", ".", "end", "x"]
     found = counts(range(7), [2, 0, 1], lambda token: texts[token])
@@ -412,6 +443,12 @@ def test_a_file_and_options_make_a_plan(tmp_path: Path) -> None:
     assert read_plan(file)["data"] == {"chartqa": Path("some/charts"), "mathvista": tmp_path / "official" / "maths"}
     assert Plan(table=1).tasks == ("spec-bench",)
     assert len(Plan(table=2).tasks) == 6
+    asked = Plan(acceptance="ratio", questions=3, repeats=4, seed=5, dtype="float64", shape="4").settings(
+        "m", "chartqa"
+    )
+    told = {"acceptance": "ratio", "questions": 3, "repeats": 4, "seed": 5, "dtype": "float64", "shape": "4"}
+    assert {name: getattr(asked.speed, name) for name in told} == told
+    assert (asked.speed.min_tokens, asked.speed.data, asked.speed.drafters) == (1, None, ("none", "spd", "eagle2"))
     assert [plain(name) for name in ("org/model-1.5", "/tmp/x y", "..")] == ["org_model-1.5", "tmp_x_y", "model"]
 
 
@@ -508,6 +545,15 @@ def test_a_judge_finds_the_answer_in_a_reply(text: str, kind: str, value: str) -
     assert "How many?" in pipe.asked
     assert task.metric == "accuracy, answers extracted by referee"
     assert MathVista().mark(item, "I counted them all.", "speed").value == ""
+
+
+def test_a_judge_reads_the_same_reply_once() -> None:
+    asked: list[str] = []
+    pipe: Any = lambda prompt, **_: asked.append(prompt) or Copying("42")  # noqa: E731
+    judge = Judge("referee", pipe)
+    wanted = [("How many?", "Many.", "a number"), ("How many?", "Many.", "a list"), ("How many?", "Few.", "a number")]
+    assert [judge(*each) for each in wanted * 3] == ["42"] * 9
+    assert len(asked) == 3
 
 
 def test_a_run_says_who_judged(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

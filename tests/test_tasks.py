@@ -102,6 +102,15 @@ def test_chartqa_takes_the_best_of_several_labels() -> None:
         ("From 2010-2014 it rose", "2014"),
         ("Red.", "Red"),
         ("", ""),
+        ("The answer is **12**.", "12"),
+        ("**Answer:** 12", "12"),
+        ("**Answer**: Blue", "Blue"),
+        ("### Answer:\n\n`12`", "12"),
+        ("The final answer is: 12, of 3 bars.", "12"),
+        ("Answer: $12 million, for 7 of them", "12"),
+        (r"The answer is \$12.", "12"),
+        (r"So it is $\boxed{12}$", "12"),
+        ("US$12 in all", "12"),
     ],
 )
 def test_the_value_of_an_explanation(reply: str, value: str) -> None:
@@ -171,6 +180,9 @@ def test_scienceqa_letters(reply: str, letter: str) -> None:
         ("A: small. B: large. So B", ""),  # both stand alone
         ("I choose [D]", "D"),
         ("The answer is (E).", ""),  # no such option
+        ("The correct answer is (B), not (A).", "B"),
+        ("The answer is B. Option (A) is wrong", "B"),
+        ("**Answer**: C. A bar is higher than B.", "C"),
         ("", ""),
     ],
 )
@@ -195,6 +207,7 @@ def test_letters_of_explanations(reply: str, letter: str) -> None:
         ("0.96", "1.0", "float", 1, True),
         ("The price is $4.50", "4.5", "float", 1, True),
         ("Step 1: 3 + 4. The value is 7", "7", "integer", None, True),
+        ("The answer is **12** (7 + 5).", "12", "integer", None, True),
         ("7.9", "7", "integer", None, True),  # cut, not rounded
         ("45%", "45", "integer", None, True),
         ("The answer is 1. As in images/454.jpg, there are 7", "1", "integer", None, True),
@@ -235,6 +248,10 @@ def test_mathvista_rules(reply: str, answer: str, kind: str, precision: int | No
 def test_a_unit_may_stick_to_its_number(reply: str, unit: str, value: str) -> None:
     asked = item("7", answer_type="integer", precision=None, unit=unit)
     assert find_task("mathvista").mark(asked, reply, "score").value == value
+
+
+def test_options_may_hold_what_is_markup_elsewhere() -> None:
+    assert named_letter("It costs $10.", ("$5", "$10")) == "B"
 
 
 def test_edit_distance() -> None:

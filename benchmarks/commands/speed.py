@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,9 +26,7 @@ from mmspec.benchmarks.commands.options import (
     Model,
     Out,
     Plot,
-    Questions,
     Ray,
-    Repeats,
     Seed,
     Shape,
     Style,
@@ -40,11 +38,16 @@ from mmspec.benchmarks.commands.options import (
 )
 from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
 from mmspec.benchmarks.commands.speech import speech
-from mmspec.benchmarks.commands.tasks import plan_of, run_drafters, run_tasks
+from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS, plan_of, run_drafters, run_tasks
 from mmspec.benchmarks.start import fitted, loaded
 from mmspec.errors import InputError
 
 DRAFTERS = "none,prompt-lookup,spd,eagle2,dspark"
+QUESTIONS, REPEATS = 32, 2
+ASKED = "How many questions, at most; with several tasks, of each."
+ASKED += f" [default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]"
+REPEATED = "Times that each question is answered, with successive seeds."
+REPEATED += f" [default: {REPEATS}, of tasks and tables {TASK_REPEATS}]"
 OTHERS = {"image": images, "speech": speech}
 """Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
 
@@ -55,10 +58,10 @@ def speed(
     drafters: Drafters = DRAFTERS,
     acceptance: Acceptance = "exact",
     temperature: Temperature = "0,1",
-    questions: Questions = 32,
+    questions: Annotated[int | None, typer.Option("--questions", "--limit", help=ASKED)] = None,
     max_new_tokens: MaxNewTokens = 96,
     min_tokens: MinTokens = 60,
-    repeats: Repeats = 2,
+    repeats: Annotated[int | None, typer.Option(help=REPEATED)] = None,
     seed: Seed = 0,
     memory: Memory = True,
     plot: Plot = True,
@@ -110,7 +113,7 @@ def speed(
     from mmspec.benchmarks.questions import own_questions
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import keep, speed_report
-    from mmspec.benchmarks.speed import SpeedSettings, run_speed
+    from mmspec.benchmarks.speed import SpeedSettings, asked, run_speed
     from mmspec.benchmarks.weights import weights_of
 
     settings = SpeedSettings(
@@ -118,10 +121,10 @@ def speed(
         drafters=words(drafters),
         acceptance=acceptance,
         temperatures=numbers(temperature),
-        questions=questions,
+        questions=QUESTIONS if questions is None else questions,
         max_new_tokens=max_new_tokens,
         min_tokens=min_tokens,
-        repeats=repeats,
+        repeats=REPEATS if repeats is None else repeats,
         seed=seed,
         threads=threads,
         dtype=dtype,
@@ -135,7 +138,7 @@ def speed(
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
     whole = 0
     if settings.data is not None:
-        own = own_questions(settings.data, questions)
+        own = own_questions(settings.data, settings.questions)
         whole = len(own.source)
         settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
     elif modality != "vlm":
@@ -145,12 +148,14 @@ def speed(
         pipe = load()
         if "drafters" not in given(context):
             settings = fitted(settings, pipe)
+        prompts, refused = asked(pipe, settings)
+        told |= {"refused": refused} if refused else {}
         store = Store(folder, told | asdict(settings) | weights_of(pipe, settings.drafters))
         with spread_over(where, pipe, load) as spread:
-            samples = run_speed(pipe, settings, store, spread)
+            samples = run_speed(pipe, settings, store, prompts, spread)
         found = peaks(settings) if memory else {}
         weights = draft_weights(pipe, settings.drafters)
-        report = speed_report(pipe, samples, settings, found, spread.shared, weights, whole)
+        report = speed_report(pipe, samples, settings, prompts, found, spread.shared, weights, whole, refused)
         show(*keep(folder, report), as_json)
         if plot and out is not None:
             report.draw(folder / "plot.png")

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from mmspec.spread import Where
 
 
+TABLE_QUESTIONS, TASK_REPEATS = 6, 1
+"""Of every kind in the table of drafters; of the same question in all tables, and in tasks (`Plan`)."""
+
+
 def run_tasks(plan: Plan, out: Path | None, page: bool, as_json: bool, where: Where | None) -> None:
     """Run a plan and print what it found. What failed is told at the end, and by the exit status."""
     from mmspec.benchmarks.plan_run import run_plan
@@ -50,7 +54,7 @@ def run_drafters(context: typer.Context, out: Path | None, as_json: bool) -> Non
         model=families[0],
         drafters=usual(words(told.get("drafters", ""))),
         temperatures=numbers(told.get("temperature", "0,1")),
-        **{"questions": 6, "repeats": 1, **{name: told[name] for name in same if name in told}},
+        **{"questions": TABLE_QUESTIONS, "repeats": TASK_REPEATS} | {name: told[name] for name in same if name in told},
     )
     tasks = words(told["task"]) if "task" in told else tuple(TASKS)
     with kept_in(out) as folder:

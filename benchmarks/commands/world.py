@@ -141,7 +141,7 @@ def gauges(
     """
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import speed_report
-    from mmspec.benchmarks.speed import SpeedSettings, run_speed
+    from mmspec.benchmarks.speed import SpeedSettings, asked, run_speed
     from mmspec.benchmarks.tables import gauge_table
 
     settings = SpeedSettings(
@@ -159,8 +159,9 @@ def gauges(
     )
     with kept_in(None) as folder:
         pipe = loaded(settings, "none")
-        samples = run_speed(pipe, settings, Store(folder, {"run": "gauges", **asdict(settings)}))
-        found = speed_report(pipe, samples, settings, {}).gauges
+        prompts, _ = asked(pipe, settings)
+        samples = run_speed(pipe, settings, Store(folder, {"run": "gauges", **asdict(settings)}), prompts)
+        found = speed_report(pipe, samples, settings, prompts, {}).gauges
     show([asdict(each) for each in found], gauge_table(found), as_json)
 
 
@@ -200,7 +201,7 @@ def classes(
         report = run_told(pipe, settings)
         show(*keep(folder, report), as_json)
         if plot and out is not None:
-            panel = partial(draw_classes, found=report.panel())
+            panel = partial(draw_classes, found={method: report.totals(method) for method in report.counts})
             save_panels([panel], f"{model}, {questions} questions", folder / "plot.png")
 
 

@@ -10,7 +10,7 @@ from mmspec import Pipeline
 from mmspec.benchmarks.drawing.canvas_run import fitted, paint_all
 from mmspec.benchmarks.drawing.quality import Drawn, eyes, qualities
 from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, PictureReport, judged_cells, judged_table
-from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind, judge_of, run_batch
+from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind, judge_of, places, run_batch
 from mmspec.benchmarks.figures import Figures, figures
 from mmspec.benchmarks.tables import FEW, aligned, named, number, percent, span
 
@@ -70,8 +70,10 @@ def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasR
     judge = judge_of(pipe, settings)
     see = eyes(settings, judge)
     asked = judge_kind().captions(settings.captions, settings.prompts)
-    speeds = {size: figures(run_batch(pipe, settings, size, folder / f"batch-{size}")) for size in settings.batches}
-    pictures, rates = paint_all(pipe, settings, asked, folder / "pictures")
+    *timed, painted = places(settings, folder)
+    sizes = zip(settings.batches, timed, strict=True)
+    speeds = {size: figures(run_batch(pipe, settings, size, place)) for size, place in sizes}
+    pictures, rates = paint_all(pipe, settings, asked, painted)
     lossless = {each.method: each.lossless for each in next(iter(speeds.values()))}
     drawn = Drawn(asked, {}, pictures)
     return CanvasReport(
@@ -82,4 +84,5 @@ def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasR
         None if judge is None else judge.own_figures,
         drawn,
         rates,
+        stores=[*timed, painted],
     )

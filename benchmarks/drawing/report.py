@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,19 @@ from mmspec.benchmarks.certainty import mean_top
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, eyes, qualities
-from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings, draw_all, fitted, judge_kind, judge_of, run_batch
+from mmspec.benchmarks.drawing.run import (
+    FOLDERS,
+    ImageSettings,
+    draw_all,
+    fitted,
+    judge_kind,
+    judge_of,
+    places,
+    run_batch,
+)
 from mmspec.benchmarks.figures import Figures, figures
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import plot
-from mmspec.benchmarks.records import Sample
+from mmspec.benchmarks.records import conditions_of
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, span, speed_cells, speed_notes
 from mmspec.media import save_image
@@ -42,7 +50,7 @@ nats: per code under the target's law. What the other seeds of our AR loop show 
 @dataclass
 class PictureReport:
     """What a run of pictures says, of whatever tokens. speeds: batch size -> the speed of every row. reader: how good
-    the judge's reader is."""
+    the judge's reader is. stores: folders of the samples."""
 
     settings: ImageSettings
     length: int
@@ -50,6 +58,7 @@ class PictureReport:
     quality: list[Quality]
     reader: dict[str, float] | None
     drawn: Drawn
+    stores: Sequence[Path] = field(default=(), kw_only=True)
 
     def speed_more(self, each: Figures) -> dict[str, float | None]:
         """What is told of the speed of a row beside its figures."""
@@ -70,7 +79,7 @@ class PictureReport:
         speeds = [(size, each) for size, found in self.speeds.items() for each in found]
         return {
             "settings": settings,
-            **conditions(),
+            **conditions_of(self.stores),
             "speed": [{"batch": size} | self.speed_more(each) | asdict(each) for size, each in speeds],
             "quality": [asdict(each) for each in self.quality],
             "reader": self.reader,
@@ -200,10 +209,10 @@ def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageRe
     judge = judge_of(pipe, settings)
     see, clip = eyes(settings, judge), Clip(settings.clip) if settings.clip else None
     asked = judge_kind().captions(settings.captions, settings.prompts)
-    speeds: dict[int, list[Sample]] = {
-        size: run_batch(pipe, settings, size, folder / f"batch-{size}") for size in settings.batches
-    }
-    drawn = decoded(pipe, asked, draw_all(pipe, settings, asked, folder / "pictures"))
+    *timed, painted = places(settings, folder)
+    sizes = zip(settings.batches, timed, strict=True)
+    speeds = {size: figures(run_batch(pipe, settings, size, place)) for size, place in sizes}
+    drawn = decoded(pipe, asked, draw_all(pipe, settings, asked, painted))
     requests = [
         {"prompt": one.prompt, "temperature": settings.temperature, "guidance": settings.guidance} for one in asked
     ]
@@ -211,9 +220,10 @@ def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageRe
     return ImageReport(
         settings,
         settings.speed.max_new_tokens,
-        {size: figures(samples) for size, samples in speeds.items()},
+        speeds,
         qualities(pipe, settings, drawn, lossless, judge, see, clip),
         None if judge is None else judge.own_figures,
         drawn,
         mean_top(pipe, requests[:GAUGED]),
+        stores=[*timed, painted],
     )

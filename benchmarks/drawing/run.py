@@ -21,7 +21,7 @@ from mmspec import Pipeline
 from mmspec.answers import Generation
 from mmspec.benchmarks.figures import HF, OURS
 from mmspec.benchmarks.lines import line_count
-from mmspec.benchmarks.methods import Method
+from mmspec.benchmarks.methods import Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
@@ -126,6 +126,7 @@ class Drawing:
             verified_tokens=sum(reply.stats.new_tokens - reply.stats.first for reply in replies),
             accept_lengths=lengths,
             lossless=last.lossless and self.own_steps,
+            exact=exact(self.pipe, temperature) and self.own_steps,
             more={"pictures": len(replies), "forwards": last.target_calls},
         )
 
@@ -226,6 +227,11 @@ def told_of(pipe: Pipeline, settings: ImageSettings, captions: list[str]) -> dic
     words = sha256("\n".join(captions).encode()).hexdigest()
     told = {**asdict(settings.speed), "guidance": settings.guidance, "prompts": words}
     return told | weights_of_rows(pipe, settings.speed.drafters)
+
+
+def places(settings: ImageSettings, folder: Path) -> list[Path]:
+    """Where a run keeps its samples: those of every batch size, then the pictures."""
+    return [*(folder / f"batch-{size}" for size in settings.batches), folder / "pictures"]
 
 
 def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) -> list[Sample]:

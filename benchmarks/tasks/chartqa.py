@@ -9,7 +9,7 @@ from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, inside, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import stated
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
 from mmspec.errors import InputError
 from mmspec.miniworld.scoring import relaxed_match
@@ -28,7 +28,7 @@ class ChartQA:
 
     name = "chartqa"
     title = "ChartQA"
-    metric = "relaxed accuracy"
+    metric, scored = "relaxed accuracy", PUBLISHED
     short = "ChartQA"
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from string import ascii_uppercase
 
 from mmspec.benchmarks.tasks.rows import Row
-from mmspec.benchmarks.tasks.task import EXPLAIN, Item, Mark, Style
+from mmspec.benchmarks.tasks.stated import unmarked
+from mmspec.benchmarks.tasks.task import EXPLAIN, PUBLISHED, Item, Mark, Style
 
 PUNCTUATION = str.maketrans({mark: " " for mark in ".()[],:;!*#{}\"'"})
 NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}([A-Z])\b")
@@ -77,14 +78,14 @@ def leading_letter(reply: str, choices: Sequence[str]) -> str:
 def named_letter(reply: str, choices: Sequence[str]) -> str:
     """The option that an explanation ends up with; the rule for the speed style, after VLMEvalKit's.
 
-    In turn: the last "(B)"; the last "answer is B"; the only letter that stands alone, within the last five words; the
+    In turn: the last "answer is B"; the last "(B)"; the only letter that stands alone, within the last five words; the
     only option whose text occurs in the last sentence, else in the whole reply.
     """
     known = letters(choices)
     marked = [letter for letter in re.findall(r"\(([A-Z])\)", reply) if letter in known]
-    stated = [letter for letter in NAMED.findall(reply) if letter in known]
+    stated = [letter for letter in NAMED.findall(unmarked(reply)) if letter in known]
     if marked or stated:
-        return (marked or stated)[-1]
+        return (stated or marked)[-1]
     words = reply.translate(PUNCTUATION).split()
     alone = [letter for letter in known if letter in words]
     if len(alone) == 1 and alone[0] in words[-5:]:
@@ -100,7 +101,7 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
 class Lettered:
     """What tasks have in common whose answers are letters. rule: finds the letter in a reply to a score prompt."""
 
-    metric = "accuracy"
+    metric, scored = "accuracy", PUBLISHED
     rule: Callable[[str, Sequence[str]], str]
 
     def mark(self, item: Item, reply: str, style: Style) -> Mark:

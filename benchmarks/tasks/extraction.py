@@ -5,7 +5,7 @@ Which model judges, and the words of its prompt, change the score: it is named a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec import Pipeline, load
@@ -24,10 +24,11 @@ NONE = "none"
 
 @dataclass
 class Judge:
-    """A text model. name: as it was told."""
+    """A text model. name: as it was told. answers: what it said of every prompt: methods often reply alike."""
 
     name: str
     pipe: Pipeline
+    answers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, model: str, dtype: str | None = None, device: str | None = None) -> Judge:
@@ -38,6 +39,8 @@ class Judge:
     def __call__(self, question: str, reply: str, wanted: str) -> str:
         """The answer in a reply; "" if there is none. wanted: what kind of answer is asked for."""
         asked = PROMPT.format(question=question, reply=reply.strip(), wanted=wanted)
-        text = self.pipe(prompt=asked, max_new_tokens=MOST, temperature=0).text.strip()
-        first = text.splitlines()[0].strip() if text else ""
-        return "" if first.rstrip(".").lower() == NONE else first
+        if asked not in self.answers:
+            text = self.pipe(prompt=asked, max_new_tokens=MOST, temperature=0).text.strip()
+            first = text.splitlines()[0].strip() if text else ""
+            self.answers[asked] = "" if first.rstrip(".").lower() == NONE else first
+        return self.answers[asked]

@@ -51,6 +51,7 @@ class MathVista:
 
     name = "mathvista"
     title = "MathVista"
+    scored = "answers found by rules, where the published one takes a judge model"
     short = "MathVista"
 
     def __init__(self, judge: Judge | None = None) -> None:

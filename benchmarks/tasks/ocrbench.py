@@ -8,7 +8,7 @@ from pathlib import Path
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
 from mmspec.miniworld.facts import Chart, Sign
 
@@ -32,7 +32,7 @@ class OCRBench:
 
     name = "ocrbench"
     title = "OCRBench"
-    metric = "containment"
+    metric, scored = "containment", PUBLISHED
     short = "OCRBench"
 
     def items(self, path: Path) -> Iterator[Item]:

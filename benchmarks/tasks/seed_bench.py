@@ -29,6 +29,7 @@ class SeedBench2(Lettered):
 
     name = "seed-bench-2"
     title = "SEED-Bench-2"
+    scored = "as in lmms-eval, where the model answers; the published one ranks the options by likelihood"
     short = "SEED"
     rule = staticmethod(first_letter)
 

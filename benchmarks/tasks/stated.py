@@ -6,15 +6,23 @@ import re
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?%?(?![\w])")
 LIST = re.compile(r"\[[^\[\]]*\]")
-_MARKER = re.compile(r"\b(?:answer|result)(?: is|:) *", re.IGNORECASE)
+_MARKER = re.compile(r"\b(?:answer|result)(?: is:?|:)\s*", re.IGNORECASE)
+_MARKUP = re.compile(r"\\boxed\{([^{}]*)\}|[*`]+")
+_DOLLARS = re.compile(r"\\?\$")
+
+
+def unmarked(reply: str) -> str:
+    """A reply without what sets its words off: stars and backticks, LaTeX's boxes and dollar signs."""
+    return _MARKUP.sub(lambda found: found[1] or "", _DOLLARS.sub(" ", reply))
 
 
 def stated(reply: str) -> str:
     """What an explanation says the answer is: after the last "answer is" or "answer:", else its last number.
 
-    Without either it is the whole reply, less its final full stop. Thousands separators are taken out of numbers.
+    Without either it is the whole reply, less its final full stop. Markup, and the thousands separators of numbers, are
+    taken out.
     """
-    text = reply.strip()
+    text = unmarked(reply).strip()
     rest = _behind_marker(text)
     if rest is None:
         return last_number(text) or text.rstrip(".")
@@ -23,7 +31,7 @@ def stated(reply: str) -> str:
 
 def marked_number(reply: str) -> str:
     """The number right behind the last "answer is" or "answer:"; "" if none stands there."""
-    number = NUMBER.match(_behind_marker(reply) or "")
+    number = NUMBER.match(_behind_marker(unmarked(reply)) or "")
     return _plain(number[0]) if number else ""
 
 

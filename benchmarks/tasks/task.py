@@ -21,6 +21,7 @@ from mmspec.errors import InputError, unknown_name
 Style = Literal["score", "speed"]
 STYLES: tuple[Style, ...] = ("score", "speed")
 EXPLAIN = "Please answer with an explanation."
+PUBLISHED = "as published"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Task(Protocol):
     """As `--task` takes it."""
     title: str
     metric: str
+    scored: str
+    """How a score of the score style was taken, such as PUBLISHED: what is said beside the metric."""
     short: str
     """The head of its column in Table 2."""
 
