@@ -64,7 +64,7 @@ class Places:
         tokens[:, 0] = first
         laws = None
         if init.startswith("sample"):
-            laws = torch.zeros(batch, width + 2 * window + 2, vocab_size, device=device)  # zeros: uniform
+            laws = torch.zeros(batch, width + 2 * window + 2, vocab_size, dtype=torch.float32, device=device)  # uniform
         return cls(init, layout, vocab_size, tokens, laws, torch.zeros(batch, dtype=torch.long, device=device))
 
     def note(self, places: Tensor, tokens: Tensor) -> None:
@@ -81,9 +81,9 @@ class Places:
     def guess(self, places: Tensor) -> Tensor:
         """Log-laws [B, K, V] of first guesses for places [B, K]; a copy is a point mass."""
         ids = torch.arange(self.vocab_size, device=places.device)
+        laws = torch.zeros(*places.shape, self.vocab_size, dtype=torch.float32, device=places.device)
         if self.layout is None:
-            return torch.zeros(*places.shape, self.vocab_size, device=places.device)
-        laws = torch.zeros(*places.shape, self.vocab_size, device=places.device)
+            return laws
         if self.init != RANDOM:
             source = self._source(self.layout, places)
             none = (source < 0)[..., None]

@@ -186,7 +186,7 @@ class Diffusion:
         for index in range(len(self.steps) - 1, -1, -1):
             step = self.steps[index]
             rows = noisy if free is None else torch.cat([noisy, noisy])
-            times = torch.full((1,), step.time, device=noisy.device)  # that of all rows
+            times = torch.full((1,), step.time, dtype=torch.float32, device=noisy.device)  # that of all rows
             out = net(rows, times, condition).to(noisy.dtype)
             if free is not None:
                 out, other = out.chunk(2)

@@ -229,7 +229,7 @@ class ImageTarget(CausalTarget):
         logits = layout.force(guide(heard.logits, batch, scale), zeros[:, None])
         check_finite(logits, "the prompt")
         pending = sampler.draw(sampler.warp(Draft.root(zeros), logits), zeros[:, None])[:, 0]
-        sampler.see(pending[:, None].tolist(), self.vocab_size)
+        sampler.see(pending[:, None].tolist())
         lasts = torch.tensor(lengths, device=device)[:, None] - 1
         every = torch.arange(len(rows), device=device)[:, None]
         return GuidedState(

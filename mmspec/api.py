@@ -180,9 +180,10 @@ def generate(
         _checked(*parts, own, drafters)
 
     def ready() -> Pipeline:
-        pipelines: Any = _pipelines(parts[0], compile, own)
-        make = pipelines if named else pipelines.__wrapped__
-        return make(drafters, drafter, shape, acceptance, numbers)
+        with _MAKING:  # a cache makes a thing twice if two threads ask at once
+            pipelines: Any = _pipelines(parts[0], compile, own)
+            make = pipelines if named else pipelines.__wrapped__
+            return make(drafters, drafter, shape, acceptance, numbers)
 
     return _with_room(ready)(image, prompt, **options)
 
@@ -358,6 +359,9 @@ def _written(place: Any, under: str = "") -> Any:
 def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> None:
     """`check_names`, of what is known to be right no more."""
     check_names(drafter, acceptance, find_model(model, JUDGED))
+
+
+_MAKING = RLock()
 
 
 @lru_cache(maxsize=2)

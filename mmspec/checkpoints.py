@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from mmspec.contract import TrainedDrafter
@@ -59,6 +59,7 @@ PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _QUIETING = Lock()
+_BUILDING = RLock()
 _loud: list[tuple[bool, int]] = []
 """What each `quiet` that is at work found: whether there were progress bars, and the verbosity."""
 
@@ -187,7 +188,7 @@ def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
     Raises: CheckpointError: weights missing, pickled, damaged, incomplete or of another shape than the configuration.
     """
     check_weights(folder)
-    with quiet():
+    with quiet(), _BUILDING:  # transformers patches its classes for as long as it builds one
         try:
             model, report = model_class.from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True

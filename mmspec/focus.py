@@ -52,9 +52,10 @@ def watching(model: Any, layers: Sequence[int], note: Note) -> Iterator[None]:
 def _asking(layer: int, note: Note) -> Callable[..., None]:
     own = get_ident()
 
-    def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        if get_ident() != own:
+    def hook(module: nn.Module, given: tuple[Any, ...], *more: Any) -> None:
+        if get_ident() != own:  # torch may call it without `named` where its own thread removes it meanwhile
             return
+        named: dict[str, Any] = more[0]
         eager: Any = copy.copy(module)  # the same weights
         eager.config = copy.copy(module.config)
         eager.config._attn_implementation = "eager"

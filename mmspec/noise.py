@@ -19,10 +19,16 @@ _BITS = 23
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijective 32-bit mixer with low bias; int64 in and out, values below 2**32."""
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
-    return x ^ (x >> 16)
+    """A bijective 32-bit mixer with low bias; int64 in and out, values below 2**32. It works in place: to fetch memory
+    for numbers of a whole vocabulary takes longer than to mix them."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x &= _MASK
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x &= _MASK
+    x ^= x >> 16
+    return x
 
 
 def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
@@ -40,7 +46,7 @@ def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor
     key = _mix(((seeds >> 32) & _MASK) ^ key)
     key = _mix((key[:, None] + positions * _GOLDEN + (positions >> 32) * _SILVER) & _MASK)
     bits = _mix(_mix((key[:, :, None] + _indices(width, seeds.device)) & _MASK))
-    return ((bits >> (32 - _BITS)).to(torch.float32) + 0.5) * 2.0**-_BITS
+    return (bits >> (32 - _BITS)).to(torch.float32).add_(0.5).mul_(2.0**-_BITS)
 
 
 @cache  # none may go: recorded rounds of `mmspec.engine` read it at its address
@@ -52,4 +58,4 @@ def _indices(width: int, device: torch.device) -> Tensor:
 
 def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
     """Standard Gumbel noise, [B, P, width] float32: argmax(log p + gumbel) is distributed as p."""
-    return -(-uniform(seeds, stream, positions, width).log()).log()
+    return uniform(seeds, stream, positions, width).log_().neg_().log_().neg_()

@@ -8,28 +8,21 @@ off here), but for equal scores at the edge of top-p (see `warp`). All arithmeti
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
+from mmspec.contract import Draft
 from mmspec.errors import InputError
+from mmspec.tree import chain
 
+FIRST = 1024
+"""So many tokens nearly always hold the nucleus of top-p; to sort a whole vocabulary takes as long as a small model."""
 COLDEST = 1e-6
 """The least temperature above 0: logits that are divided by a much smaller one overflow."""
-
-
-class Paths(Protocol):
-    """Nodes and what stands above them: a draft, as far as sampling has to know it."""
-
-    tokens: Tensor
-    parents: Tensor
-
-    @property
-    def ancestors(self) -> Tensor:
-        """[B, N, N] bool, see `mmspec.contract.Draft`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class Sampling:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "ras_share"):
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            check(name, number and math.isfinite(value), "a finite number is needed")
+            check(name, number and abs(value) <= sys.float_info.max, "a finite number is needed")
         warm = self.temperature == 0 or self.temperature >= COLDEST
         check("temperature", warm, f"it must be 0 (greedy) or at least {COLDEST}")
         whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
@@ -85,41 +78,39 @@ class Sampler:
         self.device = device
         seeds = [(sampling.seed + row + 2**63) % 2**64 - 2**63 for row in range(batch)]
         self.seeds = torch.tensor(seeds, dtype=torch.long, device=device)
-        self.seen: Tensor | None = None  # [B, V] ids in the text so far; kept only for the repetition penalty
+        self.told: Tensor | None = None  # [B, M] ids in the text so far, or -1; kept only for the repetition penalty
         self.recent: list[list[int]] = [[] for _ in range(batch)]  # the last emitted ids, at most `ras_window` of them
         self._ahead: tuple[Tensor, Tensor] | None = None  # see `noise_ahead`
 
     @property
     def remembers(self) -> bool:
         """Whether laws depend on the tokens before them."""
-        return self.seen is not None or self.sampling.ras_window > 0
+        return self.told is not None or self.sampling.ras_window > 0
 
     def restart(self, seeds: Tensor) -> None:
         """Draw with other seeds [B] from now on; for samplers that do not remember."""
         self.seeds, self._ahead = seeds, None
 
-    def see(self, ids: list[list[int]], vocab_size: int, prompt: bool = False) -> None:
+    def see(self, ids: list[list[int]], prompt: bool = False) -> None:
         """Note tokens of every row that later laws depend on: the prompt's (with `prompt`), or emitted ones."""
         window = self.sampling.ras_window
         if window and not prompt:
             self.recent = [(old + new)[-window:] for old, new in zip(self.recent, ids, strict=True)]
         if self.sampling.repetition_penalty == 1:
             return
-        if self.seen is None:
-            self.seen = torch.zeros(len(ids), vocab_size, dtype=torch.bool, device=self.device)
-        for row, tokens in enumerate(ids):
-            self.seen[row, torch.tensor(tokens, dtype=torch.long, device=self.device)] = True
+        most = max(map(len, ids))
+        told = torch.tensor([row + [-1] * (most - len(row)) for row in ids], dtype=torch.long, device=self.device)
+        self.told = told if self.told is None else torch.cat([self.told, told], 1)
 
-    def warp(self, draft: Paths, logits: Tensor) -> Tensor:
+    def warp(self, draft: Draft, logits: Tensor) -> Tensor:
         """Warped log-scores of the next token at every node, each with the history of its own path.
 
         Args: logits: [B, N, V] raw. Returns: [B, N, V] float32, -inf where ruled out; unnormalised.
         """
         scores = logits.float()
-        if self.seen is not None:
-            scores = penalise(
-                scores, self.seen[:, None] | path_tokens(draft, scores.shape[-1]), self.sampling.repetition_penalty
-            )
+        if self.told is not None:
+            before = self.told[:, None].expand(-1, draft.size, -1)
+            scores = penalise(scores, seen(before, path_tokens(draft)), self.sampling.repetition_penalty)
         if self.greedy:
             return scores
         warped = warp(scores, self.sampling)
@@ -134,15 +125,12 @@ class Sampler:
         Args: path: [B, L] the pending token and what was drafted after it. logits: [B, V] the drafter's own.
         """
         if not self.sampling.ras_window:  # the laws of the nodes above the last one are not asked for
-            if self.seen is not None:
-                seen = self.seen.scatter(-1, path, True)
-                logits = penalise(logits.float(), seen, self.sampling.repetition_penalty)
+            if self.told is not None:
+                logits = penalise(logits.float(), seen(self.told, path), self.sampling.repetition_penalty)
             return self.shape(logits)
-        end = torch.arange(path.shape[1], device=path.device)
-        chain = Chain(path, (end - 1).expand(path.shape))
-        return self.warp(chain, logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
+        return self.warp(chain(path), logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
 
-    def repeated(self, draft: Paths, vocab_size: int) -> Tensor:
+    def repeated(self, draft: Draft, vocab_size: int) -> Tensor:
         """[B, N, V] bool: tokens that make up `ras_share` or more of the window that ends at each node.
 
         Node 0 is the last token that `see` was told, or (before any was emitted) the prompt's, which does not count.
@@ -215,36 +203,28 @@ class Sampler:
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
 
 
-@dataclass
-class Chain:
-    """Tokens [B, N] one after the other, as `Paths`."""
-
-    tokens: Tensor
-    parents: Tensor
-
-    @property
-    def ancestors(self) -> Tensor:
-        """Everything before a token stands above it."""
-        batch, size = self.tokens.shape
-        return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
-
-
 def float32_at_least(logits: Tensor) -> Tensor:
     """Logits in float32 at least, for arithmetic that a model's own dtype would round."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def path_tokens(draft: Paths, vocab_size: int) -> Tensor:
-    """[B, N, V] bool: the tokens on the path from node 0 to each node, both ends included."""
-    batch, size = draft.parents.shape
-    tokens = draft.tokens[:, None, :].expand(batch, size, size)
-    counts = torch.zeros(batch, size, vocab_size, dtype=torch.long, device=tokens.device)
-    return counts.scatter_add_(2, tokens, draft.ancestors.long()) > 0
+def path_tokens(draft: Draft) -> Tensor:
+    """[B, N, N] the tokens on the path from node 0 to each node, both ends included; node 0's for all other nodes."""
+    return torch.where(draft.ancestors, draft.tokens[:, None, :], draft.tokens[:, None, :1])
 
 
-def penalise(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Repetition penalty (CTRL, arXiv 1909.05858): seen tokens' scores are divided by it, or multiplied if negative."""
-    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+def seen(told: Tensor, path: Tensor) -> Tensor:
+    """Ids [.., M + N] of tokens told before [.., M], where -1 stands for none, and of a path [.., N] from node 0 on."""
+    return torch.cat([torch.where(told < 0, path[..., :1], told), path], -1)
+
+
+def penalise(scores: Tensor, ids: Tensor, penalty: float) -> Tensor:
+    """Repetition penalty (CTRL, arXiv 1909.05858): seen tokens' scores are divided by it, or multiplied if negative.
+
+    Args: scores: [.., V]. ids: [.., M] the seen tokens, some of them more than once.
+    """
+    found = scores.gather(-1, ids)
+    return scores.scatter(-1, ids, torch.where(found < 0, found * penalty, found / penalty))
 
 
 def repetition_aware(warped: Tensor, scores: Tensor, repeated: Tensor) -> Tensor:
@@ -284,6 +264,18 @@ def nucleus(p: Tensor, share: float) -> Tensor:
     return inside
 
 
+def in_order(scores: Tensor, most: Tensor, share: float) -> Tensor:
+    """[.., V] scores in descending order: all, or on a CPU the first ones, where `nucleus` needs no more of any law.
+
+    Args: most: [.., 1] the largest probability of each law.
+    """
+    if not scores.is_cuda and scores.shape[-1] > FIRST:
+        first = scores.topk(FIRST, dim=-1).values
+        if not nucleus((first - first[..., :1]).exp() * most, share)[..., -1].any():
+            return first
+    return scores.sort(dim=-1, descending=True).values
+
+
 def warp(scores: Tensor, sampling: Sampling) -> Tensor:
     """Temperature, top-k, top-p, min-p on scores [..., V].
 
@@ -297,9 +289,10 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
         highest = scores.topk(sampling.top_k, dim=-1).values
         scores = scores.masked_fill(scores < highest[..., -1:], -math.inf)
     if sampling.top_p < 1:
+        most = scores.softmax(-1).amax(-1, keepdim=True)
         if highest is None:
-            highest = scores.sort(dim=-1, descending=True).values
-        p = (highest - highest[..., :1]).exp() * scores.softmax(-1).amax(-1, keepdim=True)
+            highest = in_order(scores, most, sampling.top_p)
+        p = (highest - highest[..., :1]).exp() * most
         least = highest.masked_fill(~nucleus(p, sampling.top_p), math.inf).amin(-1, keepdim=True)
         scores = scores.masked_fill(scores < least, -math.inf)
     if sampling.min_p > 0:

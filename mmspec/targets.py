@@ -218,12 +218,12 @@ class CausalTarget:
             prompt, heard = self.read(inputs, rows, taps)
         cache = self.decoder.settle(prompt, budget, needs.taps)
         check_finite(heard.logits, "the prompt")
-        sampler.see(rows, self.vocab_size, prompt=True)
+        sampler.see([sorted(set(row)) for row in rows], prompt=True)
         last = torch.tensor([row[-1] for row in rows], device=self.decoder.device)
         scores = sampler.warp(Draft.root(last), heard.logits)
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)
         pending = sampler.draw(scores, zeros[:, None])[:, 0]
-        sampler.see(pending[:, None].tolist(), self.vocab_size)
+        sampler.see(pending[:, None].tolist())
         return CausalState(
             ids=rows,
             done=[False] * len(rows),
@@ -310,7 +310,7 @@ class CausalTarget:
         if accepted.paths:
             paths = [[] if done else path for path, done in zip(accepted.paths, state.done, strict=True)]
             state.cache.commit(draft.size, paths * (len(state.cache.lengths) // len(paths)))  # guided rows are pairs
-            state.sampler.see(accepted.emitted, self.vocab_size)
+            state.sampler.see(accepted.emitted)
         else:  # the host has not read it yet
             assert isinstance(state.cache, StaticRows)
             state.cache.commit_early(draft, accepted)

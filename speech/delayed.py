@@ -21,7 +21,7 @@ from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
-from mmspec.prompts import asking
+from mmspec.prompts import asking, check_plain
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop
@@ -119,8 +119,10 @@ class Delayed(CausalTarget):
     ) -> dict[str, Any]:
         """`input_ids` and `attention_mask` [B, T] of texts."""
         check_texts_alone(self.noun, images, voice)
+        tokenizer = getattr(processor, "tokenizer", processor)
+        check_plain(texts, tokenizer, tokenizer.all_special_tokens)
         with asking(processor):
-            found = getattr(processor, "tokenizer", processor)(texts, padding=True, return_tensors="pt")
+            found = tokenizer(texts, padding=True, return_tensors="pt")
         return {name: found[name] for name in PROMPT}
 
     def track(self, row: list[int], total: int, scale: float) -> Track:
@@ -188,7 +190,8 @@ class Delayed(CausalTarget):
         found = []
         for row, track in enumerate(state.tracks):
             if state.done[row]:
-                found.append(torch.zeros(draft.size, self.codebooks, self.law_size, device=draft.tokens.device))
+                law = (draft.size, self.codebooks, self.law_size)
+                found.append(torch.zeros(law, dtype=torch.float32, device=draft.tokens.device))
                 continue
             found.append(self.hear(track, draft.tokens[row]))
         logits = torch.stack(found)

@@ -70,7 +70,7 @@ class Tolerance(Relaxed):
 
     def plausible(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Tensor:
         """The number of the first further draw that gave the token."""
-        rank = torch.full(draft.tokens.shape, math.inf, device=scores.device)
+        rank = torch.full(draft.tokens.shape, math.inf, dtype=torch.float32, device=scores.device)
         rows = torch.arange(len(rank), device=scores.device)[:, None]
         above = draft.parents.clamp(min=0)
         # nodes of one depth share the noise of their position; made for all draws at once, since little of it is slow

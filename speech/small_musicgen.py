@@ -102,7 +102,7 @@ class Following(Drafting):
         inner, found = self.drafter.inner, []
         for row, track in enumerate(self.tracks):
             if state.done[row]:
-                found.append(torch.zeros(inner.codebooks, inner.law_size, device=newest.device))
+                found.append(torch.zeros(inner.codebooks, inner.law_size, dtype=torch.float32, device=newest.device))
                 continue
             columns = torch.cat([self.unread[row], newest[row, None]])
             found.append(inner.hear(track, columns)[-1])

@@ -70,10 +70,10 @@ def literal_window(history: list[int], path: list[int], window: int, share: floa
 def test_every_node_sees_what_was_emitted_and_its_own_path(window: int, share: float, emitted: int) -> None:
     generator = torch.Generator().manual_seed(window + emitted)
     sampler = Sampler(Sampling(temperature=1.0, ras_window=window, ras_share=share), 2, CPU)
-    sampler.see([[1, 2, 3], [4, 4, 4]], 6, prompt=True)
+    sampler.see([[1, 2, 3], [4, 4, 4]], prompt=True)
     history = torch.randint(0, 6, (2, emitted), generator=generator).tolist()
     for step in range(emitted):
-        sampler.see([row[step : step + 1] for row in history], 6)
+        sampler.see([row[step : step + 1] for row in history])
     parents = torch.tensor([[-1, 0, 0, 1, 1, 2, 3, 6]]).expand(2, -1)
     tokens = torch.randint(0, 6, (2, 8), generator=generator)
     if emitted:
@@ -150,16 +150,16 @@ class Remembering(tables.TableTarget):
     """A table target that tells its sampler what was emitted, as real targets do."""
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> tables.TableState:
-        sampler.see(inputs["input_ids"].tolist(), self.vocab_size, prompt=True)
+        sampler.see(inputs["input_ids"].tolist(), prompt=True)
         state = super().prefill(inputs, needs, sampler)
         self.sampler = sampler
         assert state.pending is not None
-        sampler.see(state.pending[:, None].tolist(), self.vocab_size)
+        sampler.see(state.pending[:, None].tolist())
         return state
 
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         super().commit(state, draft, accepted)
-        self.sampler.see(accepted.emitted, self.vocab_size)
+        self.sampler.see(accepted.emitted)
 
 
 def literal_outcomes(table: Tensor, sampling: Sampling, budget: int) -> dict[tuple[int, ...], float]:

@@ -81,7 +81,7 @@ def fill(pending: Tensor, emitted: Tensor, choice: Choice, expand: Expand, plan:
     every = above_all.expand(batch, -1, -1)
     draft = Draft(tokens, parents, depth, choice.kind, _ancestors=every, _levels=len(parts))
     if laws:
-        draft.q = torch.zeros(batch, draft.size, laws[0][1].shape[-1], device=pending.device)
+        draft.q = laws[0][1].new_zeros(batch, draft.size, laws[0][1].shape[-1])
         for nodes, law in laws:
             draft.q[:, nodes] = law
     return draft

@@ -97,7 +97,7 @@ def grow(
         width = shape.total - 1
     tokens, origin = pending[:, None], torch.zeros(batch, 1, dtype=torch.long, device=device)
     parent = torch.full((batch, 1), -1, device=device)  # candidate index of each frontier node
-    score = torch.zeros(batch, 1, device=device)
+    score = torch.zeros(batch, 1, dtype=torch.float32, device=device)
     lineage = Lineage(batch, device)
     paths = pending[:, None, None]
     grown: list[tuple[Tensor, ...]] = []  # tokens, parents, scores and depth of each level's candidates

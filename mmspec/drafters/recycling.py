@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import TREES
+from mmspec.drafters.children import best_of_many
 from mmspec.drafters.filling import planned
 from mmspec.drafters.static import best_tree
 from mmspec.errors import InputError
@@ -103,7 +104,7 @@ class Recycled(Drafting):
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
         table = self.successors
         logits = forbid(verified.logits, self.drafter.placeholders)
-        best = logits.topk(table.shape[1], dim=-1).indices.flatten(0, 1)  # [B * N, width]
+        best = best_of_many(logits, table.shape[1])[1].flatten(0, 1)  # [B * N, width]
         unused = table.shape[0] - 1
         tokens = draft.tokens if draft.valid is None else torch.where(draft.valid, draft.tokens, unused)
         tokens = tokens.flatten()

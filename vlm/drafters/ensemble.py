@@ -223,7 +223,7 @@ class Search:
 
     def __init__(self, points: Tensor, batch: int, most: int = 64) -> None:
         self.points, self.most = points, most
-        self.hits, self.distance = torch.zeros(2, batch, len(points), device=points.device)
+        self.hits, self.distance = points.new_zeros(2, batch, len(points))
 
     def see(self, p: Tensor, laws: Tensor, reached: Tensor) -> None:
         """Take note of a round. p: [B, n, V] of the target. laws: [J, B, n, V] of the members. reached: [B, n]
