@@ -57,6 +57,10 @@ class Needs:
     focus: bool = False
 
 
+MOST_NODES = 4096
+"""Of a draft: what stands above what is a table of nodes by nodes."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """How large a draft may be. `Shape(4)` is a chain of four tokens.
@@ -90,6 +94,8 @@ class Shape:
                 f"a draft of depth {self.depth}, width {self.width} and {self.total} nodes is not valid: it needs "
                 "width >= 1 and more nodes than levels"
             )
+        if self.total > MOST_NODES:
+            raise InputError(f"a draft of {self.total} nodes is not possible: {MOST_NODES} are the most")
 
     def __str__(self) -> str:
         """As the command line takes it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypedDict
@@ -145,7 +145,7 @@ def guidance_scale(asked: Any, config: Any, usual: float = 1.0) -> float:
     scale = asked if asked is not None else getattr(config, "guidance_scale", None)
     scale = usual if scale is None else scale
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not number or not math.isfinite(scale) or scale <= 0:
+    if not number or not 0 < scale <= sys.float_info.max:
         raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
     return float(scale)
 

@@ -28,6 +28,7 @@ from mmspec.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from mmspec.options import guidance_scale
 
 RED = Image.new("RGB", (50, 40), "red")
 
@@ -197,6 +198,9 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
         "unknown option 'dtype'.*; dtype belongs to load",
     ),
     "seed": (lambda pipe: pipe(RED, "why", seed=1.5), "seed=1.5 is not valid"),
+    "huge": (lambda pipe: pipe(RED, "why", temperature=10**400), "temperature=10+ is not valid"),
+    "huge guidance": (lambda pipe: guidance_scale(10**400, None), "guidance=10+ is not valid"),
+    "huge draft": (lambda pipe: mmspec.Shape(8, 8, 20_000), "of 20000 nodes is not possible: 4096 are the most"),
     "budget type": (lambda pipe: pipe(RED, "why", max_new_tokens=2.0), "max_new_tokens=2.0 is not valid"),
     "stop type": (lambda pipe: pipe(RED, "why", stop=5), "stop=5 is not valid"),
     "no ids": (lambda pipe: pipe.generate(max_new_tokens=3), r"input_ids must be a tensor \[B, T\]"),
