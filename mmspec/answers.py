@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from threading import Lock
 from typing import Any
@@ -19,11 +19,11 @@ from mmspec.text import TextStream, decode_text
 class Generation:
     """One answer.
 
-    text: without special tokens; a stop string is part of it, as in transformers; "" without a tokenizer.
+    text: without special tokens; a stop string is part of it, as in transformers; "" without a tokenizer, and of
+        models that speak.
     token_ids: what was emitted, the stop token included. prompt_tokens: ids of the prompt, image slots included.
     finish: "stop" (an end token or a stop string), "length", or "closed" where the stream was closed before the end.
-    image: of image models, the picture (a PIL image).
-    audio: of speech models, the sound (`.samples`, `.rate`, `.save(path)`).
+    make: makes `image` and `audio`, once, when one of them is asked for; until then it keeps the model.
     """
 
     text: str
@@ -31,21 +31,40 @@ class Generation:
     prompt_tokens: int
     finish: str
     stats: Stats
-    image: Any = None
-    audio: Any = None
+    make: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+
+    @property
+    def image(self) -> Any:
+        """Of image models, the picture (a PIL image); None of others."""
+        return self._made().get("image")
+
+    @property
+    def audio(self) -> Any:
+        """Of speech models, the sound (`.samples`, `.rate`, `.save(path)`); None of others, and of silence."""
+        return self._made().get("audio")
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that JSON can hold."""
-        media = ("image", "audio")
-        fields = {name: value for name, value in vars(self).items() if name not in media}
-        return {**fields, "stats": self.stats.as_dict()}
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "make"}
+        return {**told, "stats": self.stats.as_dict()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled or copied: the picture or the sound, and no model."""
+        self._made()
+        return vars(self)
+
+    def _made(self) -> dict[str, Any]:
+        made = self.make()
+        self.make = made.copy
+        return made
 
 
 @dataclass
 class Piece:
     """What one round added to one answer: `tokens`, of which the first `drafted` ones were drafted, and their text.
 
-    audio: of speech models, the next sound to play, where there is enough for a chunk.
+    audio: of speech models, the next sound to play, where there is enough for a chunk; of those whose sound is made in
+        one go all of it, in the last piece.
     draw: of image models, makes `image`.
     """
 
@@ -120,11 +139,13 @@ class Stream:
         n: int,
     ) -> None:
         self._rounds, self._stop, self._single, self._n = Lasting(rounds), stop, single, n
-        self._prompt_tokens, self._tokenizer = prompt_tokens, target.tokenizer
-        self._product, self._draws = partial(target.product_of, inputs), target.makes == "picture"
+        self._product, self._makes = partial(target.product_of, inputs), target.makes
+        self._prompt_tokens = prompt_tokens
+        self._tokenizer = None if self._makes == "sound" else target.tokenizer  # codes are no text
         self._texts = [TextStream(self._tokenizer) for _ in prompt_tokens]
         self.stats = [Stats(rule.lossless, verifies=rule.verifies) for _ in prompt_tokens]
         self._sounds = [target.sounding(inputs, row) for row in range(len(prompt_tokens))]
+        self._whole: dict[int, dict[str, Any]] = {}  # what rows made, of whose sound there are no chunks
         self._turn = Lock()
         self._started: float | None = None
         self.first_audio_seconds: float | None = None
@@ -145,7 +166,7 @@ class Stream:
             )
         ]
         self._sound(pieces)
-        if self._draws:
+        if self._makes == "picture":
             for row, piece in enumerate(pieces):
                 piece.draw = partial(self._drawn, row, len(self._stop.outputs[row]))
         return self._by_prompt(pieces)
@@ -201,8 +222,12 @@ class Stream:
         return self._product(row, self._stop.outputs[row][:known]).get("image")
 
     def _sound(self, pieces: list[Piece]) -> None:
-        for sound, piece, finish in zip(self._sounds, pieces, self._stop.finish, strict=True):
-            piece.audio = sound.add(piece.tokens, last=bool(finish)) if sound else None
+        for row, (sound, piece, finish) in enumerate(zip(self._sounds, pieces, self._stop.finish, strict=True)):
+            if sound is not None:
+                piece.audio = sound.add(piece.tokens, last=bool(finish))
+            elif self._makes == "sound" and finish and piece.tokens:  # it has just ended
+                self._whole[row] = self._product(row, self._stop.outputs[row])
+                piece.audio = self._whole[row].get("audio")
             if piece.audio is not None and self.first_audio_seconds is None:
                 assert self._started is not None
                 self.first_audio_seconds = time.perf_counter() - self._started
@@ -216,5 +241,9 @@ class Stream:
         begun = bool(self._stop.outputs)  # else it was closed before the first round
         ids, finish = (self._stop.outputs[row], self._stop.finish[row]) if begun else ([], "")
         text = decode_text(self._tokenizer, ids)
-        made = self._product(row, ids) if ids else {}
-        return Generation(text, ids, self._prompt_tokens[row], finish or "closed", self.stats[row], **made)
+        answer = Generation(text, ids, self._prompt_tokens[row], finish or "closed", self.stats[row])
+        if row in self._whole:
+            answer.make = self._whole[row].copy
+        elif ids and self._makes != "text":
+            answer.make = partial(self._product, row, ids)
+        return answer

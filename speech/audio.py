@@ -1,7 +1,8 @@
 """Sound as samples, and WAV files read and written with the standard library alone.
 
-Only uncompressed WAV is read: 8, 16, 24 or 32 bit integers. Channels are averaged. What an untrusted file declares is
-checked before its samples are read.
+Only uncompressed WAV is read: 8, 16, 24 or 32 bit integers (with Python 3.11 under the plain header alone, and ffmpeg
+writes the extensible one above 16 bits). Channels are averaged. Of an untrusted file no more is read than may be used,
+whatever length it declares: one that was written to a pipe declares a false one.
 """
 
 from __future__ import annotations
@@ -87,14 +88,17 @@ def _read(file: Any, name: str) -> Audio:
     try:
         with wave.open(file, "rb") as sound:
             channels, width, rate, count = sound.getparams()[:4]
-            _check_length(count, rate, name)
+            _check_rate(rate, name)
             if width > WIDEST:
                 raise InputError(f"{name} has samples of {8 * width} bits; 8, 16, 24 or 32 are read")
-            data = sound.readframes(count)
+            data = sound.readframes(min(count, int(LONGEST_S * rate) + 1))
     except (wave.Error, EOFError, OSError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{name} is not a WAV file that can be read (PCM is needed): {one_line(error)}") from error
+        raise InputError(
+            f"{name} is not a WAV file that can be read (PCM is needed, as ffmpeg -c:a pcm_s16le writes it): "
+            f"{one_line(error)}"
+        ) from error
     data = data[: len(data) // (width * channels) * width * channels]  # a cut file ends inside a sample
     return _checked(_decoded(data, width).reshape(-1, channels).mean(1), rate, name)
 
@@ -109,14 +113,10 @@ def _decoded(data: bytes, width: int) -> np.ndarray:
     return (words.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
 
 
-def _check_length(count: int, rate: int, name: str) -> None:
+def _check_rate(rate: int, name: str) -> None:
     low, high = RATES
     if not low <= rate <= high:
         raise InputError(f"{name} has {rate} samples per second; {low} to {high} can be used")
-    if count == 0:
-        raise InputError(f"{name} holds no sound")
-    if count > LONGEST_S * rate:
-        raise InputError(f"{name} lasts {count / rate:.0f} s; at most {LONGEST_S:.0f} s are read")
 
 
 def _checked(samples: np.ndarray, rate: Any, name: str) -> Audio:
@@ -124,7 +124,11 @@ def _checked(samples: np.ndarray, rate: Any, name: str) -> Audio:
         raise InputError(f"{name} has the rate {shorten(rate)}; a whole number of samples per second is needed")
     if samples.ndim != 1 or samples.dtype.kind != "f":
         raise InputError(f"{name} must have one channel of floating-point samples, [N]")
-    _check_length(len(samples), rate, name)
+    _check_rate(rate, name)
+    if not len(samples):
+        raise InputError(f"{name} holds no sound")
+    if len(samples) > LONGEST_S * rate:
+        raise InputError(f"{name} is too long: at most {LONGEST_S:.0f} s are read")
     if not np.isfinite(samples).all():
         raise InputError(f"{name} holds samples that are not finite")
     return Audio(samples.astype(np.float32), rate)

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
-from mmspec.prompts import padded
+from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
@@ -114,7 +114,8 @@ class Csm(CausalTarget):
 
     def head_at(self, hidden: Tensor, code: int) -> Tensor:
         """Logits [B, V] of code `code` (1 to K - 1) from hidden states [B, D] of the depth decoder."""
-        return self.model.depth_decoder.codebooks_head(hidden[:, None], torch.tensor([code]))[:, 0]
+        weight = self.model.depth_decoder.codebooks_head.weight[code - 1]  # a view, which the module would copy
+        return linear(hidden, weight.T)
 
     def encode(
         self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
@@ -122,6 +123,7 @@ class Csm(CausalTarget):
         """Model inputs of a batch, said by the model's speaker 0: `input_ids` and `attention_mask` [B, T]."""
         check_texts_alone("CSM", images, voice)
         tokenizer = getattr(processor, "tokenizer", processor)
+        check_plain(texts, tokenizer)
         rows = [tokenizer(f"[0]{text}")["input_ids"] for text in texts]
         return padded(rows, tokenizer.pad_token_id or 0)
 

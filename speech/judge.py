@@ -7,6 +7,7 @@ model or wherever one is told; its own errors come along, since no word error ra
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmspec.errors import InputError
+from mmspec.errors import InputError, shorten
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.listener import Listener, energies
 from mmspec.speech.pretrain.texts import sentences
@@ -47,10 +48,13 @@ class Judge:
         return self.listener.figures
 
     @staticmethod
-    def texts(count: int, file: str | os.PathLike[str] | None = None) -> list[str]:
+    def texts(
+        count: int, file: str | os.PathLike[str] | None = None, check: Callable[[str], object] = spoken
+    ) -> list[str]:
         """Sentences to be said: the first lines of a file, or held-out ones of the synthetic world.
 
-        Raises: InputError: the file cannot be read, has too few lines, or one that cannot be pronounced.
+        Args: check: raises InputError for a line that cannot be said, or judged.
+        Raises: InputError: the file cannot be read, has too few lines, or one that `check` refuses.
         """
         if file is None:
             return sentences("test", count)
@@ -62,10 +66,21 @@ class Judge:
             raise InputError(f"{file} holds {len(lines)} sentences, one a line; {count} are asked for")
         for place, line in enumerate(lines[:count], 1):
             try:
-                spoken(line)
+                check(line)
             except InputError as error:
                 raise InputError(f"{file}, sentence {place}: {error}") from error
         return lines[:count]
+
+    @staticmethod
+    def check(text: str) -> None:
+        """Raise InputError for a text that no listener writes down."""
+        try:
+            spoken(text)
+        except InputError as error:
+            raise InputError(
+                f"the listener cannot write down {shorten(text)}: it knows English letters, numbers and simple "
+                "punctuation"
+            ) from error
 
     def voice(self, audio: Audio) -> Tensor:
         """What a voice is known by, for `mark`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ VOCABULARY = 193_800
 from a Llama that writes; a checkpoint of another size says `speech_codes` in its configuration."""
 ASK, TEXT, TEXT_END = "Convert the text to speech:", "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"
 SPEECH, SPEECH_END = "<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>"
+MARK = re.compile(r"<\|\w+\|>")
+"""What codes and control tokens look like: none of them is special to the published tokenizers."""
 
 
 class LlasaProcessor:
@@ -160,7 +163,7 @@ class Llasa(Speaking):
         if voice is not None:
             raise InputError("voices are not served for Llasa, which needs what they say in writing: leave voice out")
         tokenizer = self.tokenizer
-        check_plain(texts, tokenizer, [TEXT, TEXT_END, SPEECH, SPEECH_END])
+        check_plain(texts, tokenizer, MARK.findall("\n".join(texts)))
         if not tokenizer.chat_template:
             raise InputError("the tokenizer has no chat template: set tokenizer.chat_template")
         rows = []

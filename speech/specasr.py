@@ -3,7 +3,8 @@
 Both hear the same speech, so they soon agree again after a mismatch. The small model drafts until a token's probability
 falls under a threshold. When a draft is rejected at some place, the target's correction is looked for near it in
 the rest of the draft; where it is found, what follows it is proposed again, without asking the small model. (How the
-rest is aligned, within `reach` places, is our reading; the paper's sparse second pass is not here.)
+rest is aligned, within `reach` places, is our reading; the paper's sparse second pass is not here.) Where both have the
+same encoder, as Distil-Whisper and its teacher do (arXiv 2311.00430), the target alone hears the speech.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, WhisperForConditionalGeneration
 
+from mmspec.causal_state import CausalState
 from mmspec.checkpoints import read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
 from mmspec.drafters.independent import Independent, Writing
@@ -56,6 +58,7 @@ class SpecASR(Independent):
         mine, theirs = self.small.model.config.num_mel_bins, target.model.config.num_mel_bins
         if mine != theirs:
             raise MismatchError(f"the drafter hears {mine} mel bands, the target {theirs}: they need the same features")
+        self.hears_alike = equal(self.small.model.get_encoder(), target.model.get_encoder())
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> SpecASR:
@@ -65,7 +68,11 @@ class SpecASR(Independent):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Aligning:
         """Hear the speech and read the prompts; the pending tokens wait for the first proposal."""
-        cache, _ = self.small.read(dict(state.prompt_inputs), [ids[:-1] for ids in state.ids])
+        inputs = dict(state.prompt_inputs)
+        if self.hears_alike:
+            assert isinstance(state, CausalState)
+            inputs["heard"], _ = state.cache.beside
+        cache, _ = self.small.read(inputs, [ids[:-1] for ids in state.ids])
         return Aligning(self, sampler, kind, cache, [ids[-1:] for ids in state.ids], rest=[[] for _ in state.ids])
 
 
@@ -105,6 +112,15 @@ class Aligning(Writing):
             count = draft.size if draft.valid is None else int(draft.valid[row].sum())
             drafted = draft.tokens[row, 1:count].tolist()
             self.rest[row] = [] if state.done[row] else aligned(drafted, len(path) - 1, state.ids[row][-1], reach)
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two networks have the same weights, on the same device and in the same dtype."""
+    mine, theirs = (dict(net.named_parameters()) for net in (one, other))
+    return mine.keys() == theirs.keys() and all(
+        (weight.device, weight.dtype) == (theirs[name].device, theirs[name].dtype) and weight.equal(theirs[name])
+        for name, weight in mine.items()
+    )
 
 
 def aligned(drafted: list[int], place: int, correction: int, reach: int) -> list[int]:

@@ -104,7 +104,7 @@ class Whisper(CausalTarget):
             raise InputError("Whisper hears and does not see: leave image out")
         spoken = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
         if voice is None or len(spoken) != len(texts):
-            raise InputError(f"{len(texts)} prompts need as much speech: pass voice= (WAV files), one for each")
+            raise InputError("prompts need as much speech: pass voice= (WAV files), one for each")
         rows = [self.prompt(processor.tokenizer, text) for text in texts]
         if len({len(row) for row in rows}) > 1:
             raise InputError("all prompts of a batch must tell a language, or none")
@@ -145,15 +145,18 @@ class Whisper(CausalTarget):
         return resampled(audio, rate).numpy()
 
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
-        """See `CausalTarget`; the speech is encoded here."""
+        """See `CausalTarget`; the speech is encoded here, unless `inputs` hold what another target `heard`."""
         if "input_features" not in inputs:
             raise InputError("there is nothing to hear: input_features is missing")
+        inputs = dict(inputs)
+        heard = inputs.pop("heard", None)
         features, config = inputs["input_features"], self.model.config
         wanted = (len(rows), config.num_mel_bins, 2 * config.max_source_positions)
         if not isinstance(features, torch.Tensor) or features.shape != wanted:
             raise InputError(f"input_features are mel frames {list(wanted)}, not {described(features)}")
         arranged = super().arrange(inputs, rows)
-        arranged["heard"] = self.model.get_encoder()(arranged.pop("input_features")).last_hidden_state
+        spoken = arranged.pop("input_features")
+        arranged["heard"] = self.model.get_encoder()(spoken).last_hidden_state if heard is None else heard
         return arranged
 
     def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:

@@ -96,12 +96,33 @@ def test_what_is_no_sound_is_refused(source: object, message: str) -> None:
         read_audio(source)
 
 
-def test_a_header_that_promises_hours_is_refused_before_it_is_read() -> None:
-    data = bytearray(wav_bytes(np.zeros(100), 2))
-    data[40:44] = struct.pack("<I", 2**31 - 2)
-    data[4:8] = struct.pack("<I", 2**31 + 34)
-    with pytest.raises(InputError, match="at most 600 s"):
-        read_audio(bytes(data))
+@pytest.mark.parametrize("told", [0xFFFFFFFF, 0x7FFFF000], ids=["ffmpeg", "sox"])
+def test_a_header_that_was_written_before_the_length_was_known_is_not_believed(told: int, tmp_path: Path) -> None:
+    samples = np.linspace(-0.5, 0.5, 100)
+    data = bytearray(wav_bytes(samples, 2))
+    data[40:44] = struct.pack("<I", told)
+    data[4:8] = struct.pack("<I", min(told + 36, 0xFFFFFFFF))
+    (tmp_path / "piped.wav").write_bytes(data)
+    for source in (bytes(data), tmp_path / "piped.wav"):
+        assert np.abs(read_audio(source).samples - samples).max() < 1e-4
+
+
+def test_of_a_file_that_is_too_long_no_more_is_read_than_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    read = wave.Wave_read.readframes
+    monkeypatch.setattr(wave.Wave_read, "readframes", lambda file, count: asked.append(count) or read(file, count))
+    monkeypatch.setattr(audio_module, "LONGEST_S", 1)
+    with pytest.raises(InputError, match="too long: at most 1 s are read"):
+        read_audio(wav_bytes(np.zeros(9000), 2))
+    assert asked == [8001]
+    assert read_audio(wav_bytes(np.zeros(8000), 2)).seconds == 1
+
+
+def test_a_file_of_another_kind_than_plain_pcm_is_refused_with_a_way_out() -> None:
+    floats = bytearray(wav_bytes(np.zeros(100), 4))
+    floats[20:22] = struct.pack("<H", 3)
+    with pytest.raises(InputError, match="PCM is needed, as ffmpeg -c:a pcm_s16le writes it"):
+        read_audio(bytes(floats))
 
 
 def test_an_unwritable_place_leaves_nothing_behind(tmp_path: Path) -> None:

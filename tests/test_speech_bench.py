@@ -6,10 +6,11 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import test_speech_llasa
 import tiny
 import tiny_speech
 import torch
@@ -29,7 +30,14 @@ from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
-from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech, script, sentence_size
+from mmspec.benchmarks.speaking.run import (
+    SpeechSettings,
+    curve_rows,
+    run_speech,
+    script,
+    sentence_size,
+    speech_methods,
+)
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
@@ -140,9 +148,10 @@ def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path, monkey
     monkeypatch.setattr(pipe.target, "product_of", slowly)
     speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=1, max_new_tokens=7, min_tokens=2, repeats=1)
     settings = SpeechSettings(speed)
-    found = run_speech(pipe, settings, tmp_path)
+    said = script(pipe, settings, None)
+    found = run_speech(pipe, settings, tmp_path, said, None)
     assert all(run.more["request_seconds"] > 0.3 for sample, _ in found for run in sample.runs.values())  # sound, too
-    report = speech_report(pipe, found, settings)
+    report = speech_report(pipe, found, settings, said, None)
     assert report.certainty[1.0] is not None
     assert 0 < report.certainty[1.0] < 1
     assert report.figures[0].speedup == 1
@@ -153,10 +162,64 @@ def test_a_compiled_model_is_timed_with_sentences(pipe: Any, tmp_path: Path, mon
     """Which are no model inputs: what a reply's cache has to hold is asked of the processor."""
     monkeypatch.setattr(type(pipe.target), "compiled", True)
     speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=1, max_new_tokens=7, min_tokens=2, repeats=1)
-    ((sample, _),) = run_speech(pipe, SpeechSettings(speed), tmp_path)
+    (said,) = script(pipe, SpeechSettings(speed), None)
+    ((sample, _),) = run_speech(pipe, SpeechSettings(speed), tmp_path, [said], None)
     assert set(sample.runs) == {"none", "hf"}
-    (said,) = script(pipe, SpeechSettings(speed))
     assert sentence_size(pipe, said) < sentence_size(pipe, replace(said, text=f"{said.text} {said.text}"))
+
+
+@pytest.mark.parametrize("option", [(), ("--max-new-tokens", 7)])
+def test_an_utterance_has_ten_seconds_where_nobody_says_how_long(folder: Path, option: tuple[Any, ...]) -> None:
+    """In what the model counts, whose own budget is that of thirty."""
+    told = ("--model", folder, "--methods", "none", "--sentences", 1, "--min-tokens", 1, "--json")
+    done = bench(*told, *option)
+    assert done.exit_code == 0, repr(done.exception)
+    frames = tiny_speech.processor().frames_per_second
+    length = json.loads(done.stdout)["settings"]["max_new_tokens"]
+    assert length == (7 if option else int(30 * frames) // 3)
+
+
+def test_generate_of_transformers_has_the_ends_and_the_warpers_of_our_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of speech is in no generation config of Llasa's."""
+    processor = test_speech_llasa.LlasaProcessor(test_speech_llasa.tokenizer(), test_speech_llasa.codec())
+    pipe = mmspec.load(test_speech_llasa.model().double(), "none", processor=processor)
+    whole = pipe(prompt="two red circles", temperature=0, max_new_tokens=12).token_ids
+    monkeypatch.setattr(pipe.target, "end", next(token for token in whole[3:] if token not in whole[:3]))
+    sentence, ours = Sentence("two red circles", None, None, None), ("none",)
+    made = speech_methods(pipe, ours, Sounds(pipe))
+    tokens = [made[name](sentence, 12, 0.0, 0).tokens for name in ("none", "hf")]
+    assert tokens[0] == tokens[1]
+    assert tokens[1][-1] == pipe.target.end
+    assert len(tokens[1]) < len(whole)
+    assert "min_p" not in cast("Any", made["hf"]).inner.warpers  # and costs nothing
+    pipe.target.model.generation_config.min_p = 0.2
+    inner = cast("Any", speech_methods(pipe, ours, Sounds(pipe))["hf"]).inner
+    assert inner.warpers == {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0, "min_p": 0.2}
+
+
+def test_a_listener_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    load = Listener.load
+    monkeypatch.setattr(Listener, "load", lambda place: read.append(place) or load(place))
+    done = bench("--model", folder, "--methods", "none", *SMALL, "--out", tmp_path / "out")
+    assert done.exit_code == 0, repr(done.exception)
+    assert read == [folder / "listener"]
+
+
+def test_a_text_need_only_be_one_that_the_model_says_unless_somebody_listens(folder: Path, tmp_path: Path) -> None:
+    """MusicGen takes any text, Llasa any that has a word in it."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\u4f60\u597d\n?!\n")
+    music = mmspec.load(musicgen(), "none", processor=tokenizer())
+    llasa = mmspec.load(
+        test_speech_llasa.model(), "none", processor=test_speech_llasa.LlasaProcessor(test_speech_llasa.tokenizer())
+    )
+    settings = SpeechSettings(SpeedSettings("m", ("none",), questions=2), texts)
+    assert [one.text for one in script(music, settings, None)] == ["\u4f60\u597d", "?!"]
+    with pytest.raises(InputError, match="sentence 2: the text '[?]!' has nothing to pronounce"):
+        script(llasa, settings, None)
+    with pytest.raises(InputError, match="sentence 1: the listener cannot write down"):
+        script(music, settings, Judge.find(folder))
 
 
 def test_without_a_listener_the_table_says_so(tmp_path: Path) -> None:
@@ -181,7 +244,7 @@ def test_a_file_of_few_sentences_is_said_as_far_as_it_goes(folder: Path, pipe: A
         assert found["wer"] is not None
         assert (found["other"] is None) == (file == one)  # no other text to compare with
     speed = SpeedSettings("m", ("none",), questions=1)
-    (only,) = script(pipe, SpeechSettings(speed, three))
+    (only,) = script(pipe, SpeechSettings(speed, three), None)
     assert (only.text, only.other) == ("two red circles", "one bar")
 
 

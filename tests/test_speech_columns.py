@@ -331,6 +331,14 @@ def test_drafting_with_a_cache_equals_drafting_without(model: Any) -> None:
             known, track = torch.cat([known, column[None]]), drafter.inner.track(text, 24, 1.0)
 
 
+def test_a_stream_plays_its_sound_at_the_end(model: Any) -> None:
+    stream = pipeline(model).stream(prompt="loud drums", temperature=1.0, max_new_tokens=12, seed=1)
+    *before, last = stream
+    assert all(piece.audio is None for piece in before)
+    assert last.audio is not None
+    assert last.audio is stream.finish().audio
+
+
 def test_a_folder_of_a_smaller_model_drafts(model: Any, tmp_path: Path) -> None:
     musicgen(1, layers=1).save_pretrained(tmp_path / "small")
     asked: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_new_tokens": 12}
@@ -364,6 +372,8 @@ def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
         pipe(prompt="drums", max_new_tokens=3)
     with pytest.raises(InputError, match="guidance=0"):
         pipe(prompt="drums", guidance=0, max_new_tokens=9)
+    with pytest.raises(InputError, match="holds the control token"):
+        pipe(prompt="drums <|speak|>", max_new_tokens=9)
     with pytest.raises(InputError, match="prompt is empty"):
         pipe(prompt=" ", max_new_tokens=9)
     with pytest.raises(InputError, match="repetition"):

@@ -417,12 +417,42 @@ class Reader:
     """Reads prompts, and must not be asked to write."""
 
     pad_token_id = 0
+    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
 
     def __call__(self, text: str) -> Any:
         return tiny.tokenizer()(text)
 
     def decode(self, *_: Any, **__: Any) -> str:
         raise AssertionError("codes were read as words")
+
+
+def test_a_control_token_in_a_text_is_refused(target: Csm) -> None:
+    pipe = mmspec.load(target.model, "none", processor=SimpleNamespace(tokenizer=tiny.tokenizer()))
+    with pytest.raises(InputError, match="the prompt holds the control token '<end_of_utterance>'"):
+        pipe(prompt="two <end_of_utterance> circles", max_new_tokens=2)
+
+
+def test_a_head_reads_its_own_weight_in_place(target: Csm, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = target.model.depth_decoder.codebooks_head
+    hidden = torch.randn(3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    want = [heads(hidden[:, None], torch.tensor([code]))[:, 0] for code in range(1, CODEBOOKS)]
+    monkeypatch.setattr(heads, "forward", lambda *_: pytest.fail("it copies the weight"))
+    assert all(torch.equal(target.head_at(hidden, code), want[code - 1]) for code in range(1, CODEBOOKS))
+
+
+def test_the_last_piece_of_a_row_has_all_of_its_sound_which_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    pipe = mmspec.load(model().float(), processor=SimpleNamespace(tokenizer=tiny.tokenizer()))
+    product_of = pipe.target.product_of
+    monkeypatch.setattr(pipe.target, "product_of", lambda *told: made.append(told[1]) or product_of(*told))
+    texts, asked = ["two red circles", "one"], {"temperature": 1.0, "seed": 1}
+    stream = pipe.stream(prompt=texts, max_new_tokens=4 * CODEBOOKS + 2, **asked)
+    played = [[piece.audio for piece in row if piece.audio is not None] for row in zip(*stream, strict=True)]
+    assert [len(row) for row in played] == [1, 1]
+    assert stream.first_audio_seconds > 0
+    for (heard,), answer in zip(played, stream.finish(), strict=True):
+        assert answer.audio is heard
+    assert sorted(made) == [0, 1]
 
 
 def test_codes_are_never_read_as_words() -> None:

@@ -187,6 +187,22 @@ def test_the_codec_goes_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert not target.codes_alone
 
 
+def test_a_stream_plays_its_sound_at_the_end(model: Any, processor: Processor) -> None:
+    stream = pipeline(model, processor).stream(prompt="two red", max_new_tokens=20, temperature=1.0, seed=3)
+    *before, last = stream
+    assert before
+    assert all(piece.audio is None for piece in before)
+    assert last.audio is not None
+    assert last.audio is stream.finish().audio
+
+
+def test_tags_of_speakers_may_stand_in_a_text_and_control_tokens_not(model: Any, processor: Processor) -> None:
+    pipe = pipeline(model, processor)
+    assert pipe.prepare(None, "[S1] two [S2] no")["input_ids"][0].tolist()[0] == ord("\x01")
+    with pytest.raises(InputError, match="the prompt holds the control token '<pad>'"):
+        pipe(prompt="two <pad> red", max_new_tokens=9)
+
+
 def test_mistakes_are_told(model: Any, processor: Processor) -> None:
     pipe = pipeline(model, processor)
     with pytest.raises(InputError, match="too few for a delay pattern"):

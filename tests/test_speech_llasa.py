@@ -31,7 +31,7 @@ TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor 
 
 def tokenizer() -> Any:
     made = copy.deepcopy(tiny.tokenizer())
-    made.add_tokens([TEXT, TEXT_END, SPEECH, SPEECH_END, *map(code_token, range(CODES))], special_tokens=True)
+    made.add_tokens([TEXT, TEXT_END, SPEECH, SPEECH_END, *map(code_token, range(CODES))])  # as published, none special
     made.chat_template = TEMPLATE
     return made
 
@@ -126,6 +126,14 @@ def test_a_stream_plays_the_codes(pipe: Any) -> None:
     assert played == len(codes) * pipe.processor.codec.hop_length
 
 
+def test_codes_are_no_text(pipe: Any) -> None:
+    stream = pipe.stream(prompt="two red circles", max_new_tokens=20, temperature=1.0, seed=1)
+    pieces = list(stream)
+    assert pipe.target.codes([token for piece in pieces for token in piece.tokens])
+    assert {piece.text for piece in pieces} == {""}
+    assert stream.finish().text == pipe(prompt="two red circles", max_new_tokens=20).as_dict()["text"] == ""
+
+
 def test_groups_are_made_of_codes_only(pipe: Any) -> None:
     rule = PCG(0.3)
     other = SimpleNamespace(code_ids=lambda: [1, 2, 3], vocab_size=5, embed=torch.nn.Embedding(5, 4))
@@ -191,6 +199,8 @@ def test_without_a_codec_an_utterance_is_cut_after_as_many_seconds_as_with_one(p
     [
         ({"prompt": "?!"}, "nothing to pronounce"),
         ({"prompt": f"a {SPEECH} b"}, "control token"),
+        ({"prompt": "two <|s_5|> circles"}, r"control token '<\|s_5\|>'"),
+        ({"prompt": ["one", "a <|SPEECH_UNDERSTANDING_START|> b"]}, "control token '<.SPEECH_UNDERSTANDING_START.>'"),
         ({"prompt": "a", "voice": "low"}, "leave voice out"),
         ({"prompt": "a", "image": np.zeros((8, 8, 3), np.uint8)}, "does not see"),
     ],

@@ -1,13 +1,17 @@
 """Drafters of a speech model from texts to a table: every method is trained by the command, also after it was killed,
 lies beside the model, and is measured by its name."""
 
+import copy
 import hashlib
 import json
+import pickle
 import shutil
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import tiny_speech
@@ -21,19 +25,21 @@ from mmspec.benchmarks.cli import app as bench
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speaking.run import curve_rows
 from mmspec.checkpoints import drafters_of
+from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.recipes import Sentences
 from mmspec.training import chunks
-from mmspec.training.answers import Answered
+from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.asking import prepare
 from mmspec.training.cli import app as train
 from mmspec.training.data import Lines, Voiced, open_data
 from mmspec.training.drafter import check_together, find_recipe
 from mmspec.training.learner import Learner
 from mmspec.training.muon import build_optimizer
+from mmspec.training.validation import measure
 
 METHODS = ("vadusa", "mtp-viterbi", "eagle2", "ssd")
 LINES = [
@@ -257,6 +263,38 @@ def test_the_joint_loss_is_judged_in_chunks(folder: Path, monkeypatch: pytest.Mo
     parts = judged()
     assert max(sizes) == 3
     torch.testing.assert_close(parts, whole)
+
+
+def test_no_sound_is_made_of_what_is_learnt_from_or_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = mmspec.load(folder, "none")
+    monkeypatch.setattr(pipe.target, "product_of", lambda *_: pytest.fail("nobody hears it"))
+    options = AnswerOptions(max_new_tokens=8, batch=2, sampled=1.0)
+    assert collect(pipe, Sentences("drafter/1", 3), options, tmp_path / "answers", "it")
+    assert measure(pipe, PromptLookup(), [pipe.prepare(None, ["one", "two"])], 8, 0)["tau_t1"] >= 1
+
+
+def test_a_sound_is_made_once_when_it_is_asked_for_and_then_without_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = mmspec.load(folder, "none")
+    made: list[int] = []
+    product_of = pipe.target.product_of
+    monkeypatch.setattr(pipe.target, "product_of", lambda *told: made.append(told[1]) or product_of(*told))
+    out, copied = (pipe(prompt="two red circles", max_new_tokens=12, seed=1) for _ in range(2))
+    assert "audio" not in out.as_dict()
+    assert "two red" not in repr(out)
+    assert not made
+    assert out.audio is out.audio
+    assert replace(out, text="it").audio is out.audio
+    assert out.image is None
+    assert made == [0]
+    for other in (copy.copy(copied), copy.deepcopy(copied), pickle.loads(pickle.dumps(copied))):  # noqa: S301
+        assert np.array_equal(other.audio.samples, out.audio.samples)
+        assert other.token_ids == out.token_ids
+    assert made == [0, 0]
+    assert len(pickle.dumps(copied)) < 100_000
 
 
 def test_a_module_learns_at_its_pace() -> None:

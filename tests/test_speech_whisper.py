@@ -1,5 +1,6 @@
 """Whisper on its stock class: greedy texts equal those of transformers, with every drafter; a small one that drafts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import tiny_speech
 import torch
 import toys
+from one_drafter import train_drafter
 from transformers import LlamaConfig, WhisperConfig, WhisperForConditionalGeneration
 
 import mmspec
@@ -20,6 +22,9 @@ from mmspec.drafters.suffix import Suffix
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.specasr import Aligning, SpecASR, aligned, ragged
 from mmspec.speech.whisper import LONGEST_S, HearingDecoder, Whisper
+from mmspec.training.answers import AnswerOptions
+from mmspec.training.course import Course
+from mmspec.training.drafter import find_recipe
 
 VOCABULARY, FRAMES, MELS, START, END = 97, 20, 8, 90, 91
 
@@ -235,6 +240,25 @@ def test_a_folder_of_a_smaller_whisper_drafts(model: Any, tmp_path: Path) -> Non
     assert out.token_ids == stock(model, speech(), 12)[0]
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_speech_is_heard_once_where_both_have_the_same_encoder(
+    model: Any, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = whisper(9, layers=1)
+    small.get_encoder().load_state_dict((model if same else small).get_encoder().state_dict())
+    pipe = mmspec.load(model, SpecASR(small, threshold=0.1, length=6))
+    assert pipe.drafter.hears_alike is same  # type: ignore[attr-defined]
+    heard: list[int] = []
+    forward = small.get_encoder().forward
+    monkeypatch.setattr(small.get_encoder(), "forward", lambda *told, **more: heard.append(1) or forward(*told, **more))
+    out = pipe.generate(**inputs_of(speech(2)), temperature=0, max_new_tokens=20)
+    assert [one.token_ids for one in out] == stock(model, speech(2), 20)
+    assert len(heard) == (0 if same else 1)
+    pipe.drafter.hears_alike = False  # type: ignore[attr-defined]
+    again = pipe.generate(**inputs_of(speech(2)), temperature=0, max_new_tokens=20)
+    assert [one.stats.accept_lengths for one in again] == [one.stats.accept_lengths for one in out]
+
+
 class Features:
     """A feature extractor of the right shape."""
 
@@ -254,6 +278,9 @@ class Words:
             raise ValueError(f"unsupported language {language}")
         ids = {"en": 92, "yue": 94}  # counted from the first one, as transformers does
         self.prefix_tokens = [START, ids[language]] if language else [START]
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(40 + i): i for i in range(VOCABULARY)}
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return "".join(chr(40 + i) for i in ids)
@@ -285,6 +312,24 @@ def test_the_prompt_is_one_that_the_checkpoint_was_trained_with(model: Any, tmp_
 
 class Processor:
     tokenizer, feature_extractor = Words(), Features()
+
+
+@pytest.mark.parametrize("method", ["eagle2", "spd"])
+def test_drafters_are_trained_for_it(method: str, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    lines = [{"prompt": "transcribe", "voice": f"{i}.wav"} for i in range(6)]
+    for i, line in enumerate(lines):
+        tiny_speech.voice(pitch=90.0 + 20 * i).save(tmp_path / line["voice"])
+    (tmp_path / "speech.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = whisper().float()
+    pipe = mmspec.load(model, "none", processor=Processor())
+    recipe: Any = find_recipe(method)(steps=2, batch=2, **({"warm_steps": 0} if method == "spd" else {}))
+    options = AnswerOptions(max_new_tokens=12, batch=4)
+    course = Course(data=str(tmp_path), questions=4, held_out=2, answers=options)
+    figures = train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny")
+    assert figures["tau_t1"] >= 1
+    out = pipe.with_drafter(tmp_path / "out")(prompt="transcribe", voice=str(tmp_path / "0.wav"), max_new_tokens=12)
+    assert out.token_ids == pipe(prompt="transcribe", voice=str(tmp_path / "0.wav"), max_new_tokens=12).token_ids
 
 
 def test_speech_files_are_transcribed_and_mistakes_are_told(model: Any, tmp_path: Path) -> None:

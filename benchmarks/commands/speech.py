@@ -14,7 +14,6 @@ from mmspec.benchmarks.commands.options import (
     Device,
     Dtype,
     Json,
-    MaxNewTokens,
     MinTokens,
     Model,
     Out,
@@ -33,6 +32,7 @@ SPEECH = (
     "eagle2:shape=7@top-k=3"
 )
 SENTENCES = 24
+LONGEST = "Most codes of an utterance, of CSM K to a frame; of MusicGen and Dia columns. [default: those of 10 seconds]"
 MANY = f"How many sentences are said. [default: {SENTENCES}, or all of --texts where these are fewer]"
 
 
@@ -41,7 +41,7 @@ def speech(
     methods: Annotated[str | None, typer.Option(help=f"{METHODS} [default: of {SPEECH} what the model has]")] = None,
     temperature: Temperature = "1",
     questions: Annotated[int | None, typer.Option("--sentences", "--questions", help=MANY)] = None,
-    max_new_tokens: MaxNewTokens = 320,
+    max_new_tokens: Annotated[int | None, typer.Option(help=LONGEST)] = None,
     min_tokens: MinTokens = 20,
     repeats: Repeats = 1,
     seed: Seed = 0,
@@ -72,7 +72,7 @@ def speech(
         drafters=words(SPEECH if methods is None else methods),
         temperatures=numbers(temperature),
         questions=asked_for(questions, SENTENCES, texts),
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max(1, min_tokens) if max_new_tokens is None else max_new_tokens,
         min_tokens=min_tokens,
         repeats=repeats,
         seed=seed,
@@ -85,16 +85,19 @@ def speech(
         require_matplotlib()
     with kept_in(out) as folder:
         pipe = loaded(speed, "none")
+        if max_new_tokens is None:
+            speed = replace(speed, max_new_tokens=pipe.target.budget // 3)  # which is that of 30 seconds
         rows = usual_rows(pipe, speed.drafters) if methods is None else speed.drafters
         more = usual_rows(pipe, curve_rows()) if curve else ()
         settings = SpeechSettings(replace(speed, drafters=tuple(dict.fromkeys([*rows, *more]))), texts, listener)
-        found = run_speech(pipe, settings, folder)
-        report = speech_report(pipe, found, settings)
+        judge = judge_of(pipe, settings)
+        said = script(pipe, settings, judge)
+        found = run_speech(pipe, settings, folder, said, judge)
+        report = speech_report(pipe, found, settings, said, judge)
         show(*keep(folder, report), as_json)
         if out is not None:
-            kept = sounds(pipe, script(pipe, settings), found)
+            kept = sounds(pipe, said, found)
             write_sounds(kept, folder)
-            judge = judge_of(pipe, settings)
             if plot:
                 report.draw(folder / "plot.png")
             if plot and judge is not None:

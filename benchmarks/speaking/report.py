@@ -10,11 +10,11 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
 from mmspec.benchmarks.figures import HF, Figures, figures, long_enough
-from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.plot import draw_speed, legend_below, save_panels
 from mmspec.benchmarks.rows import split
 from mmspec.benchmarks.speaking.figures import Marked, SpokenFigures, spoken_figures
-from mmspec.benchmarks.speaking.run import SpeechSettings, judge_of, requests, script
+from mmspec.benchmarks.speaking.marking import Sentence
+from mmspec.benchmarks.speaking.run import SpeechSettings, requests
 from mmspec.benchmarks.tables import aligned, number, percent, span, speed_table
 
 GAUGED = 24
@@ -41,7 +41,6 @@ class SpeechReport:
         """Everything, for JSON."""
         return {
             "settings": asdict(self.settings.speed),
-            **conditions(),
             "samples": self.samples,
             "figures": [asdict(each) for each in self.figures],
             "spoken": [asdict(each) for each in self.spoken],
@@ -84,11 +83,12 @@ class SpeechReport:
         save_panels(panels, f"{self.settings.speed.model}, {self.samples} utterances per method", path)
 
 
-def speech_report(pipe: Pipeline, found: Sequence[Marked], settings: SpeechSettings) -> SpeechReport:
-    """The report of a run. Raises: InputError if no utterance is long enough to count."""
+def speech_report(
+    pipe: Pipeline, found: Sequence[Marked], settings: SpeechSettings, said: list[Sentence], judge: Any
+) -> SpeechReport:
+    """The report of a run, which `said` these sentences. Raises: InputError if no utterance is long enough to count."""
     speed = settings.speed
     samples = long_enough([sample for sample, _ in found], speed.min_tokens)
-    said, judge = script(pipe, settings), judge_of(pipe, settings)
     sure = {warmth: mean_top(pipe, requests(said, speed, warmth, GAUGED)) for warmth in speed.temperatures}
     own = None if judge is None else judge.own_errors
     return SpeechReport(settings, len(found), figures(samples), spoken_figures(found), sure, own)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS
 from mmspec.benchmarks.lines import line_count
-from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method
+from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
@@ -75,10 +75,9 @@ class Spoken:
         reply = stream.finish()
         stats = reply.stats
         first = stream.first_audio_seconds
-        whole = time.perf_counter() - start if first is None else streamed  # some make their sound at the end
         if reply.audio is not None:
             self.sounds.keep(inputs, reply.token_ids, reply.audio)
-        more = {"calls": stats.target_calls, "request_seconds": whole, "ended": float(reply.finish == "stop")}
+        more = {"calls": stats.target_calls, "request_seconds": streamed, "ended": float(reply.finish == "stop")}
         if first is not None:
             more["first_audio_seconds"] = prepared + first
         return Run.of(
@@ -87,6 +86,7 @@ class Spoken:
             verifications=len(stats.accept_lengths) if stats.verifies else 0,
             verified_tokens=len(reply.token_ids) - 1 if stats.verifies else 0,
             accept_lengths=list(stats.accept_lengths),
+            exact=exact(self.pipe, temperature),
             more=more,
         )
 
@@ -113,9 +113,9 @@ def speech_methods(pipe: Pipeline, rows: tuple[str, ...], sounds: Sounds) -> dic
         found[text] = Spoken(row(pipe, text), sounds)
         if text == OURS and getattr(pipe.target, "codebooks", 1) == 1:
             config = pipe.target.model.generation_config
-            own = {name: getattr(config, name, None) for name in PLAIN}
-            warpers = {name: PLAIN[name] if value is None else value for name, value in own.items()}
-            found[HF] = Stock(pipe, HuggingFace(pipe.target.model, warpers=warpers))
+            own = {name: getattr(config, name, None) for name in (*PLAIN, "min_p")}
+            warpers = PLAIN | {name: value for name, value in own.items() if value}
+            found[HF] = Stock(pipe, HuggingFace(pipe.target.model, warpers=warpers, ends=pipe.target.ends()))
     return found
 
 
@@ -125,15 +125,18 @@ def judge_of(pipe: Pipeline, settings: SpeechSettings) -> Any:
     return kind.find(pipe.folder, settings.listener)
 
 
-def script(pipe: Pipeline, settings: SpeechSettings) -> list[Sentence]:
+def script(pipe: Pipeline, settings: SpeechSettings, judge: Any) -> list[Sentence]:
     """What is said in a run: voices take turns; the control of a sentence is the next one, by the next voice, and that
-    of the last the first. A file of one sentence has no other."""
+    of the last the first. A file of one sentence has no other.
+
+    Raises: InputError: a model that does not speak; a sentence that it cannot say, or that the judge cannot judge.
+    """
     if pipe.target.makes != "sound":
         elsewhere = "" if pipe.target.modality == "speech" else ": mmspec bench measures it without 'speech'"
         raise InputError(f"{type(pipe.target.model).__name__} does not speak{elsewhere}")
     kind = cast("Any", resolve("judges", "listener", "speech"))
     there = 2 if settings.texts is None else line_count(settings.texts)
-    texts = kind.texts(max(settings.speed.questions, min(there, 2)), settings.texts)
+    texts = kind.texts(max(settings.speed.questions, min(there, 2)), settings.texts, partial(check, pipe, judge))
     voices = list(getattr(pipe.processor, "voices", {})) or [None]
     others: list[str | None] = [*texts[1:], texts[0]] if len(texts) > 1 else [None]
     count = len(voices)
@@ -143,13 +146,24 @@ def script(pipe: Pipeline, settings: SpeechSettings) -> list[Sentence]:
     ]
 
 
-def run_speech(pipe: Pipeline, settings: SpeechSettings, folder: Path) -> list[tuple[Sample, dict[str, Any]]]:
+def check(pipe: Pipeline, judge: Any, text: str) -> None:
+    """Raise InputError for a sentence that the model cannot say, as far as it knows, or that the judge, if there is
+    one, cannot judge."""
+    if hasattr(pipe.target, "written"):
+        pipe.target.written(text)
+    if judge is not None:
+        judge.check(text)
+
+
+def run_speech(
+    pipe: Pipeline, settings: SpeechSettings, folder: Path, said: list[Sentence], judge: Any
+) -> list[tuple[Sample, dict[str, Any]]]:
     """Say and judge what the folder does not hold yet; returns samples with their marks, method -> name -> value.
 
-    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept.
+    Args: pipe: a pipeline on the target, without a drafter. folder: where samples are kept. said: the `script`. judge:
+        see `judge_of`.
     """
-    said, judge, sounds = script(pipe, settings), judge_of(pipe, settings), Sounds(pipe)
-    voice = cache(partial(voice_of, pipe, judge))
+    sounds, voice = Sounds(pipe), cache(partial(voice_of, pipe, judge))
     told = "\n".join(f"{sentence.voice}: {sentence.text}" for sentence in said)
     kept = {"run": "speech", "sentences": sha256(told.encode()).hexdigest(), **asdict(settings.speed)}
     kept |= weights_of_rows(pipe, settings.speed.drafters)

@@ -20,7 +20,7 @@ def layer_shape(target: Any, intermediate: int | None = None) -> dict[str, Any]:
         "num_attention_heads": text.num_attention_heads,
         "num_key_value_heads": getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         "head_dim": getattr(text, "head_dim", None) or target.hidden_size // text.num_attention_heads,
-        "max_position_embeddings": text.max_position_embeddings,
+        "max_position_embeddings": target.decoder.max_length,
         "rms_norm_eps": getattr(text, "rms_norm_eps", 1e-6),
         "rope_parameters": {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)},
     }
