@@ -30,6 +30,8 @@ from mmspec.loading import adopt_target, check_names, compile_target, find_draft
 from mmspec.options import (
     Options,
     answer_count,
+    check_options,
+    end_tokens,
     given,
     sampling_for,
     special_options,
@@ -38,7 +40,7 @@ from mmspec.options import (
 )
 from mmspec.prompts import read_prompts
 from mmspec.registry import name_of
-from mmspec.targets import PER_TOKEN
+from mmspec.targets import PER_TOKEN, CausalTarget
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
@@ -63,6 +65,9 @@ _OWN_INPUTS = {
     "output_attentions", "output_hidden_states", "logits_to_keep", "mm_encoder_outputs", "kwargs",
 }  # fmt: skip
 """Arguments of a model's forward that are not for callers: the decode loop sets them, or they are for training."""
+
+_IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""What ids may be stored as."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -169,15 +174,15 @@ def generate(
     """
     numbers = read_format(drafter_dtype)
     shape = asked_shape(shape)
-    given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
+    told = given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
     if not isinstance(model, str | os.PathLike):
         pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
         return pipe(image, prompt, **options)
     named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
     parts: Any = (model, drafter, acceptance)
     own, drafters = _written(model), (_written(model, "drafters/*/"), _written(drafter))
-    if named:
-        _checked(*parts, own, drafters)
+    family = _checked(*(parts if named else (model, None, None)), own, drafters)
+    image = check_request(family, image, prompt, told)
 
     def ready() -> Pipeline:
         with _MAKING:  # a cache makes a thing twice if two threads ask at once
@@ -240,9 +245,11 @@ class Pipeline:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
         several = isinstance(voice, list | tuple)
         spoken = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
-        if spoken and self.target.modality != "speech":
-            raise InputError(f"{type(self.target.model).__name__} does not speak: leave voice out")
+        if spoken:
+            check_options(spoken, self.target)
         texts, pictures = read_prompts(prompt, image)
+        if several and len(voice) != len(texts):
+            raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")
         with READING:
             return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **spoken)
 
@@ -280,6 +287,7 @@ class Pipeline:
         options = given({name: model_inputs.pop(name) for name in Options.__annotations__ if name in model_inputs})
         inputs = {name: value for name, value in model_inputs.items() if value is not None}
         self._check_inputs(inputs)
+        inputs = {**mask_of(inputs["input_ids"], self.target.model.generation_config), **inputs}
         if answer_count(options) > 1:
             raise InputError("n is for prompts: of tensors repeat the rows instead")
         if "voice" in options:
@@ -289,16 +297,14 @@ class Pipeline:
     def _start(self, inputs: dict[str, Any], options: dict[str, Any], single: bool, n: int) -> Stream:
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
         config, tokenizer = self.target.model.generation_config, self.target.tokenizer
+        check_options(options, self.target)
         sampler = self.target.sampler(sampling_for(options, config), len(ids))
         strings = stop_strings(options)
-        if strings and self.target.makes != "text":
-            raise InputError(f"this model makes a {self.target.makes}, and no text to stop at: leave stop out")
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
         budget = options.get("max_new_tokens", self.target.budget)
         stop = self.target.stopping(budget, strings, partial(decode_text, tokenizer, special=True))
-        special = special_options(options, self.target.settings, type(self.target.model).__name__)
-        inputs = {**inputs, **special, "max_new_tokens": budget}
+        inputs = {**inputs, **special_options(options), "max_new_tokens": budget}
         rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
         rounds = within_memory(rounds, self.target, inputs)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()
@@ -311,8 +317,12 @@ class Pipeline:
             if name not in takes:
                 raise unknown_name("input", name, takes | Options.__annotations__.keys(), _ELSEWHERE.get(name, ""))
         ids = inputs.get("input_ids")
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
+        if not isinstance(ids, Tensor):
             raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
+        dense = ids.layout == torch.strided and not ids.is_meta
+        if not dense or ids.dtype not in _IDS or ids.ndim != 2 or not ids.numel():
+            kind = f"{list(ids.shape)} of {ids.dtype}, {ids.layout}, on {ids.device}"
+            raise InputError(f"input_ids must be a tensor [B, T] of ids (torch.long), not {kind}")
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.target.prompt_vocab_size:
             raise InputError(
@@ -322,6 +332,27 @@ class Pipeline:
             along = inputs.get(name)
             if along is not None and (not isinstance(along, Tensor) or along.shape != ids.shape):
                 raise InputError(f"{name} must be a tensor of the shape of input_ids, {list(ids.shape)}")
+
+
+def check_request(family: type[CausalTarget], image: Any, prompt: str | Sequence[str], options: dict[str, Any]) -> Any:
+    """What is wrong with a request to a model, said before its weights are fetched and read.
+
+    Args: family: the model's target class. image, prompt: as for a call. options: the `given` ones.
+    Returns: the pictures, read, in the place of `image`.
+    """
+    check_options(options, family)
+    _, pictures = read_prompts(prompt, image)
+    if any(pictures) and family.modality != "vlm":
+        raise InputError("this model does not see: leave image out, or take one that does")
+    return pictures[0] if isinstance(prompt, str) else pictures
+
+
+def mask_of(ids: Tensor, config: Any) -> dict[str, Tensor]:
+    """The `attention_mask` that HF `generate` infers of ids [B, T] without one: where they hold the generation config's
+    token for padding, and it ends no answer."""
+    pad = config.pad_token_id
+    padded = pad is not None and pad not in end_tokens(config) and bool((ids == pad).any())
+    return {"attention_mask": (ids != pad).long()} if padded else {}
 
 
 def repeated(items: list[Any], n: int) -> list[Any]:
@@ -356,9 +387,9 @@ def _written(place: Any, under: str = "") -> Any:
 
 
 @lru_cache(maxsize=32)
-def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> None:
+def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> type[CausalTarget]:
     """`check_names`, of what is known to be right no more."""
-    check_names(drafter, acceptance, find_model(model, JUDGED))
+    return check_names(drafter, acceptance, find_model(model, JUDGED))
 
 
 _MAKING = RLock()

@@ -8,7 +8,7 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.prompts import check_plain, padded
+from mmspec.prompts import asking, check_plain, padded
 from mmspec.targets import CausalTarget
 
 
@@ -40,14 +40,23 @@ class CausalLM(CausalTarget):
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
-        Without a chat template the text is taken as it is, control tokens included.
+        Without a chat template the text is taken as it is, control tokens included. Of a processor that prepares more
+        than texts the tokenizer is taken, with the processor's template where it has none.
         """
         if any(images):
             raise InputError(f"{type(self.model).__name__} reads text only: leave image out, or load a model that sees")
-        if processor.chat_template:
-            check_plain(texts, processor)
-            chats = [[{"role": "user", "content": text}] for text in texts]
-            rows = processor.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
-        else:
-            rows = [processor(text, verbose=False)["input_ids"] for text in texts]
-        return padded(rows, processor.pad_token_id or 0)
+        tokenizer = getattr(processor, "tokenizer", processor)
+        own, other = tokenizer.chat_template, processor.chat_template
+        if own or other:
+            check_plain(texts, tokenizer)
+        with asking(processor):
+            if own or other:
+                contents = texts if own else [[{"type": "text", "text": text}] for text in texts]
+                chats = [[{"role": "user", "content": content}] for content in contents]
+                template = None if own else other
+                rows = tokenizer.apply_chat_template(
+                    chats, chat_template=template, add_generation_prompt=True, return_dict=False
+                )
+            else:
+                rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+        return padded(rows, tokenizer.pad_token_id or 0)

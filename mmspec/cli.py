@@ -196,10 +196,13 @@ def generate(
 
     folder = find_model(model, JUDGED)  # a wrong name is told in a moment, before torch is imported
     pictures = [load_image(path) for path in images or ()]  # so is a wrong picture
+    from mmspec.api import check_request
     from mmspec.control import read_shape
     from mmspec.loading import family_of
+    from mmspec.options import given
 
-    product = family_of(folder).makes
+    family = family_of(folder)
+    product = family.makes
     if out is not None:
         _check_out(out, product)
     elif product in WRITTEN and not (compare or as_json):
@@ -219,6 +222,7 @@ def generate(
         "steps": steps,
         "voice": voice,
     }
+    check_request(family, pictures, text, given(options))
     pipe = mmspec.load(
         model,
         drafter,

@@ -63,14 +63,27 @@ def context_of(config: Any) -> int:
 
     A model with LongRoPE (arXiv 2402.13753) takes the other set for a whole forward that reaches past the length it was
     trained on first, which a draft does before a single token would; keys of both sets in one cache belong to neither.
+    Of layers with different frequencies (Gemma3) those that reach least far decide.
     """
     context: int = getattr(config, "max_position_embeddings", None) or 1 << 30
     rope = getattr(config, "rope_parameters", None) or {}
-    sets = rope.values() if rope and all(isinstance(one, dict) for one in rope.values()) else [rope]
+    sets = [one for one in rope.values() if isinstance(one, dict)] or [rope]
     changes = [one["original_max_position_embeddings"] for one in sets if one.get("rope_type") == "longrope"]
     if min(changes, default=context) < context:
         logger.warning("mmspec serves the first %d of %d tokens of this LongRoPE model", min(changes), context)
-    return min([context, *changes])
+    return min([*(_reach(one, context) for one in sets), *changes])
+
+
+def _reach(rope: dict[str, Any], context: int) -> int:
+    """How far positions go with a set of rotary frequencies. context: `max_position_embeddings`.
+
+    YaRN (arXiv 2309.00071) and linear scaling stretch the length that was trained first by a factor. Many
+    configurations state no other, so that `max_position_embeddings` is that one; it still counts where it is longer.
+    """
+    if rope.get("rope_type") not in ("linear", "yarn"):
+        return context
+    trained = rope.get("original_max_position_embeddings") or context
+    return max(context, int(trained * (rope.get("factor") or 1)))
 
 
 class Decoder:

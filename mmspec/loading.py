@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
@@ -38,6 +39,8 @@ Known = CausalTarget | type[CausalTarget]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager")
+DEQUANTISED = ("mxfp4",)
+"""Kinds of quantised weights of which transformers makes plain ones, where no kernels for them are installed."""
 
 
 def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:
@@ -116,6 +119,10 @@ def find_family(config: PreTrainedConfig) -> type[CausalTarget]:
         if family.serves(config):
             return family
     kind = (config.architectures or [config.model_type])[0]
+    if config.architectures and not hasattr(transformers, kind):
+        raise UnsupportedError(
+            f"the model is of {kind}, not of transformers: look for a copy for transformers, often called ...-hf"
+        )
     known = ", ".join(key.partition("/")[2] for key in table)
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
 
@@ -125,11 +132,12 @@ def family_of(name: str | os.PathLike[str]) -> type[CausalTarget]:
     return find_family(_read_config(find_model(name, JUDGED)))
 
 
-def check_names(drafter: Any, rule: Any, folder: Path) -> None:
+def check_names(drafter: Any, rule: Any, folder: Path) -> type[CausalTarget]:
     """What is wrong with the name of a drafter or a rule, or with the kind of a model, said before weights are fetched
     and read.
 
     Args: folder: the model's, perhaps without its weights.
+    Returns: the target class of the model.
     Raises: what `read_target`, `find_drafter` and `find_rule` would.
     """
     family = find_family(_read_config(folder))
@@ -137,6 +145,7 @@ def check_names(drafter: Any, rule: Any, folder: Path) -> None:
         _place_of(drafter, family, drafters_of(folder))
     if isinstance(rule, str):
         rule_named(rule, family)
+    return family
 
 
 def modality_of(name: str | os.PathLike[str]) -> str:
@@ -265,6 +274,14 @@ def _read_config(folder: Path) -> PreTrainedConfig:
             f"the model in {folder} needs code of its own (auto_map), which mmspec does not run: look for a copy for "
             "transformers, often called ...-hf"
         )
+    for part in (settings, settings.get("text_config")):
+        packed = part.get("quantization_config") if isinstance(part, dict) else None
+        method = packed.get("quant_method", "of an unnamed kind") if isinstance(packed, dict) else None
+        if method not in (None, *DEQUANTISED):
+            raise UnsupportedError(
+                f"the model in {folder} has quantised weights ({method}), which are not served: take the unquantised "
+                "checkpoint"
+            )
     try:
         if kind in own:
             found: Any = resolve("configs", kind, own[kind][0])
@@ -290,6 +307,8 @@ def _device(device: Any) -> torch.device:
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
+        if place.type == "meta":
+            raise NotImplementedError("tensors there hold no numbers")
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device={shorten(device)} cannot be used: {one_line(error)}") from error
     return place

@@ -4,6 +4,7 @@ lantern:delta=0.1:k=50 and sjd:window=16 name theirs."""
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, cast
 
 from mmspec.contract import TrainedDrafter
@@ -46,14 +47,19 @@ def settings_of(text: str) -> tuple[str, dict[str, Any]]:
 
 def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
     """A drafter or rule with settings of its own. Raises: UnknownNameError: a setting that it does not have, or that no
-    text can give. InputError: it is made of trained weights, whose settings are saved with them."""
+    text can give. InputError: a number that it cannot be; or it is made of trained weights, whose settings are saved
+    with them."""
     maker = cast("Any", resolve(f"{kind}s", name, modality))
     if kind == "drafter" and issubclass(maker, TrainedDrafter):
         raise InputError(f"the drafter {name} keeps the settings it was saved with: only shape= and dtype= can be told")
     known = plain_settings(maker)
-    for setting in settings:
+    for setting, value in settings.items():
         if setting not in known:
             raise unknown_name(f"setting of the {kind} {name}", setting, known)
+        if type(known[setting]) is int and not isinstance(value, int):
+            raise InputError(f"{setting}={value} of the {kind} {name} is not valid: a whole number is needed")
+        if kind == "drafter" and isinstance(value, float) and not math.isfinite(value):  # some rules are off at inf
+            raise InputError(f"{setting}={value} of the {kind} {name} is not valid: a finite number is needed")
     try:
         return maker(**settings)
     except TypeError as error:  # a word where a number belongs

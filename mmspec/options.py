@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.sampling import Sampling
+from mmspec.stopping import TextStop
 
 logger = logging.getLogger(__name__)
 
@@ -78,16 +79,33 @@ SPECIAL = ("guidance", "steps")
 """Options that only some models take."""
 
 
-def special_options(options: Mapping[str, Any], takes: Sequence[str], model: str) -> dict[str, Any]:
-    """The given ones among the options that only some models take.
+def check_options(options: Mapping[str, Any], target: Any) -> None:
+    """Raise InputError for what is wrong with options, whatever the weights are.
 
-    Raises: InputError: one that this model does not take. Args: takes: those that it takes. model: its name.
+    Args: options: the `given` ones. target: what is asked, or its class.
     """
-    special = {name: options[name] for name in SPECIAL if name in options}
-    for name in special:
-        if name not in takes:
-            raise InputError(f"{name} is not an option of {model}: leave it out")
-    return special
+    answer_count(options)
+    Sampling(**{name: options[name] for name in (*WARPERS, "seed") if name in options})
+    for name in special_options(options):
+        if name not in target.settings:
+            raise InputError(f"{name} is not an option of {_called(target)}: leave it out")
+    guidance_scale(options.get("guidance"), None)
+    if "voice" in options and target.modality != "speech":
+        raise InputError(f"{_called(target)} does not speak: leave voice out")
+    strings = stop_strings(options)
+    if strings and target.makes != "text":
+        raise InputError(f"this model makes a {target.makes}, and no text to stop at: leave stop out")
+    TextStop((), options.get("max_new_tokens", MAX_NEW_TOKENS), strings)
+
+
+def _called(target: Any) -> str:
+    """The name of the model, or of the target's class where there is none yet."""
+    return (target if isinstance(target, type) else type(target.model)).__name__
+
+
+def special_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The given ones among the options that only some models take."""
+    return {name: options[name] for name in SPECIAL if name in options}
 
 
 def answer_count(options: Mapping[str, Any]) -> int:

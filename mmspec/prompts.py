@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor
 
@@ -58,12 +59,13 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
 
 @contextmanager
 def asking(processor: Any) -> Iterator[None]:
-    """Turn what a processor does not take, such as a batch without a token to pad it, into an InputError."""
+    """Turn what a processor does not take, such as a batch without a token to pad it, or what its chat template
+    stumbles over, into an InputError."""
     try:
         yield
     except InputError:
         raise
-    except ValueError as error:
+    except (ValueError, TypeError, TemplateError) as error:
         raise InputError(f"{type(processor).__name__} refuses the prompt: {one_line(error)}") from error
 
 

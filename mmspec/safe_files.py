@@ -17,10 +17,14 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def check_weights(folder: Path) -> None:
-    """Raise CheckpointError unless the folder holds safetensors weights."""
+    """Raise CheckpointError unless the folder holds safetensors weights.
+
+    The index of pickled parts tells of them, too: they themselves are not downloaded.
+    """
     if any(folder.glob("*.safetensors")):
         return
-    pickles = sorted(path.name for path in folder.glob("*") if path.suffix in PICKLES)
+    names = [path.name.removesuffix(".index.json") for path in folder.glob("*")]
+    pickles = sorted(name for name in names if name.endswith(PICKLES))
     if pickles:
         raise CheckpointError(
             f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are read: refused; "
@@ -28,7 +32,7 @@ def check_weights(folder: Path) -> None:
         )
     raise CheckpointError(
         f"{folder} holds no weights: a file *.safetensors is needed (mmspec convert makes one of a drafter's *.bin; of "
-        "a model from a hub fetch the whole once more)"
+        "a model from a hub fetch the whole once more, or it has only pickled ones, which are not downloaded)"
     )
 
 

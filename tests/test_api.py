@@ -21,6 +21,7 @@ import pytest
 import tiny
 import tiny_families
 import torch
+import toys
 from PIL import Image
 from transformers import LlamaConfig
 
@@ -35,6 +36,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import Error, InputError, MismatchError, OutOfMemoryError, UnknownNameError, UnsupportedError
 from mmspec.named import made
+from mmspec.targets import CausalTarget
 from mmspec.text import TextStream
 
 RED = Image.new("RGB", (50, 40), "red")
@@ -255,6 +257,21 @@ def test_generate_takes_the_tensors_that_hf_generate_takes(pipe: mmspec.Pipeline
     assert [len(answer.token_ids) for answer in batch] == [7, 7]
 
 
+def test_padding_without_a_mask_is_left_out_as_in_generate() -> None:
+    """Where the generation config names it, and it ends no answer."""
+    model = toys.llama()
+    pipe, inputs = mmspec.load(model, "none"), toys.prompts(9, 5)
+    masked = [answer.token_ids for answer in pipe.generate(**inputs, max_new_tokens=6)]
+    for ends, told in ((None, True), (7, True), ([7, 0], False)):
+        model.generation_config.eos_token_id = ends
+        with torch.no_grad():
+            want = model.generate(inputs["input_ids"], do_sample=False, min_new_tokens=6, max_new_tokens=6)[:, 9:]
+        answers = pipe.generate(inputs["input_ids"], max_new_tokens=6)
+        assert [answer.token_ids for answer in answers] == want.tolist()
+        assert (want.tolist() == masked) == told
+        assert [answer.prompt_tokens for answer in answers] == ([9, 5] if told else [9, 9])
+
+
 class Made:
     """Stands in for a pipeline: answers nothing."""
 
@@ -269,7 +286,7 @@ def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -
     """Also if one was asked for again in between."""
     read: list[str] = []
     monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
-    monkeypatch.setattr(api, "_checked", lambda *given: None)
+    monkeypatch.setattr(api, "_checked", lambda *given: CausalTarget)
     monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
     for model in ("a", "b", "a", "c", "a"):
         api.generate(None, "one", model=model)
@@ -299,7 +316,7 @@ def test_models_that_stay_loaded_make_room_for_another(
         return pipe
 
     monkeypatch.setattr(api, "load", load)
-    monkeypatch.setattr(api, "_checked", lambda *given: None)
+    monkeypatch.setattr(api, "_checked", lambda *given: CausalTarget)
     monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
     for model in ("a", "b", "b"):
         api.generate(None, "one", model=model)
@@ -545,6 +562,35 @@ def test_text_models_use_their_chat_template(language_model: Path) -> None:
     assert tokenizer.decode(pipe.prepare(None, "why")["input_ids"][0]) == "User: why Assistant:"
     with pytest.raises(InputError, match="control token '<image>'"):
         pipe.prepare(None, "an <image>")
+
+
+def test_text_models_take_the_tokenizer_and_the_template_of_a_processor(language_model: Path) -> None:
+    """As `AutoProcessor` reads one for the text model of a family that sees."""
+    pipe = mmspec.load(language_model, processor=tiny.processor())
+    inputs = pipe.prepare(None, ["why", "what is the value?"])
+    asked = tiny.processor().decode(inputs["input_ids"][0], skip_special_tokens=True)
+    assert asked == "User: why\nAssistant:"
+    with pytest.raises(InputError, match="control token '<image>'"):
+        pipe.prepare(None, "an <image>")
+
+
+TEMPLATES = {
+    "wrong type": "{{ messages[0]['content'] + 3 }}",
+    "raised": "{{ raise_exception('no roles') }}",
+    "unknown": "{{ tools.first.name }}",
+    "damaged": "{% if messages %}",
+    "no default": {"tool_use": "{{ messages }}"},
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_what_a_chat_template_stumbles_over_is_one_error(template: Any, pipe: mmspec.Pipeline) -> None:
+    tokenizer, processor = copy.deepcopy(tiny.tokenizer()), copy.deepcopy(tiny.processor())
+    tokenizer.chat_template = processor.chat_template = template
+    for model, one in ((tiny.llama_model(), tokenizer), (pipe.target.model, processor)):
+        with pytest.raises(InputError, match=f"{type(one).__name__} refuses the prompt: .") as caught:
+            mmspec.load(model, "none", processor=one).prepare(None, "why")
+        assert "\n" not in str(caught.value)
 
 
 def test_the_best_drafter_beside_the_model_is_the_default(tmp_path: Path) -> None:

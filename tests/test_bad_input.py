@@ -1,6 +1,7 @@
 """A user's mistake ends in one clear error, through the API and through the command line."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in wrong:
         shutil.copytree(model, root / name)
     (root / "no-weights" / "model.safetensors").unlink()
+    (tiny.tiny_llama(root / "no-weights-text") / "model.safetensors").unlink()
     (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
     (root / "no-config" / "config.json").unlink()
     (root / "odd-config" / "config.json").write_text('{"model_type": "nothing-known"}')
@@ -246,6 +248,12 @@ CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
         "a loaded processor or tokenizer, not its name",
     ),
     "meta": (lambda pipe: mmspec.load(pipe.target.model.to("meta"), processor=pipe.processor), "weights lie on meta"),
+    "device without numbers": (lambda pipe: mmspec.load(pipe.folder, device="meta"), "device='meta' cannot be used"),
+    "truth values": (lambda pipe: pipe.generate(torch.ones(1, 3).bool()), r"input_ids must be a tensor \[B, T\]"),
+    "complex ids": (lambda pipe: pipe.generate(torch.ones(1, 3) * 1j), r"input_ids must be a tensor \[B, T\]"),
+    "unsigned ids": (lambda pipe: pipe.generate(torch.ones(1, 3).to(torch.uint16)), "input_ids must be a tensor"),
+    "sparse ids": (lambda pipe: pipe.generate(torch.ones(1, 3).long().to_sparse()), "input_ids must be a tensor"),
+    "ids without numbers": (lambda pipe: pipe.generate(torch.ones(1, 3, dtype=int, device="meta")), "input_ids must"),
     "dtype": (lambda pipe: mmspec.load(pipe.folder, dtype="float31"), "dtype='float31' is not valid"),
     "device": (lambda pipe: mmspec.load(pipe.folder, device="abacus"), "device='abacus' cannot be used"),
 }
@@ -256,6 +264,55 @@ def test_a_wrong_call_is_one_error(files: Path, call: Callable[[mmspec.Pipeline]
     with pytest.raises(Error, match=message) as caught:
         call(mmspec.load(files / "model"))
     assert "\n" not in str(caught.value)
+
+
+EARLY: dict[str, tuple[str, list[str], dict[str, Any], str]] = {
+    "empty prompt": ("no-weights", ["@red.png", " "], {}, "the prompt is empty"),
+    "missing picture": ("no-weights", ["@gone.png", "why"], {}, "gone.png' does not exist"),
+    "temperature": ("no-weights", ["@red.png", "why"], {"temperature": -1.0}, "temperature=-1.0 is not valid"),
+    "budget": ("no-weights", ["@red.png", "why"], {"max_new_tokens": 0}, "max_new_tokens=0 is not valid"),
+    "answers": ("no-weights", ["@red.png", "why"], {"n": 0}, "n=0 is not valid"),
+    "guidance": ("no-weights", ["@red.png", "why"], {"guidance": 2.0}, "guidance is not an option of SmolVLM"),
+    "voice": ("no-weights", ["@red.png", "why"], {"voice": "low"}, "SmolVLM does not speak: leave voice out"),
+    "picture of a text model": ("no-weights-text", ["@red.png", "why"], {}, "does not see: leave image out"),
+}
+
+
+@pytest.mark.parametrize(("model", "words", "options", "message"), EARLY.values(), ids=EARLY)
+def test_a_wrong_request_is_told_before_the_weights_are_looked_for(
+    files: Path,
+    model: str,
+    words: list[str],
+    options: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    image, prompt, *_ = _places(files, words)
+    with pytest.raises(InputError, match=message):
+        mmspec.generate(image, prompt, model=files / model, **options)
+    told = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    monkeypatch.setattr(sys, "argv", ["mmspec", "generate", image, prompt, "--model", str(files / model), *told])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert re.search(message, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("place", [(), ("text_config",)])
+@pytest.mark.parametrize("method", ["awq", "bitsandbytes", "compressed-tensors", "fp8", None])
+def test_quantised_weights_are_refused_by_the_configuration_alone(
+    files: Path, method: str | None, place: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = json.loads((files / "model" / "config.json").read_text())
+    part = config[place[0]] if place else config
+    part["quantization_config"] = {"quant_method": method} if method else {"load_in_4bit": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError, match=rf"quantised weights \({method or '.*'}\), which are not served: take"):
+        mmspec.load(tmp_path)
+    part["quantization_config"] = {"quant_method": "mxfp4"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="holds no weights"):  # transformers makes plain ones of these
+        mmspec.load(tmp_path)
 
 
 def test_none_is_as_good_as_not_given(files: Path) -> None:

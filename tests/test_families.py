@@ -5,6 +5,7 @@ ones with random weights, and `oracle` knows the answer, so that deep and sparse
 """
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +42,7 @@ from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.retrieval import Retrieval
-from mmspec.errors import InputError
+from mmspec.errors import InputError, UnsupportedError
 from mmspec.loading import find_family
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
@@ -315,6 +316,19 @@ def test_configurations_are_told_apart() -> None:
         )
     ]
     assert found == ["Llava", "Pixtral", "LlavaNext", "Gemma3", "Qwen25VL", "Qwen3VL"]
+
+
+def test_a_checkpoint_in_the_format_of_its_authors_is_refused_by_its_configuration(tmp_path: Path) -> None:
+    """Those of LLaVA say nothing of a vision tower that transformers reads."""
+    told = {"model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"], "mm_vision_tower": "openai/clip"}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(UnsupportedError, match="is of LlavaLlamaForCausalLM, not of transformers: look for a copy"):
+        mmspec.load(tmp_path)
+    for config in (LlavaConfig(vision_config={"model_type": "pixtral"}), LlavaNextConfig()):
+        config.architectures = ["LlavaLlamaForCausalLM"]
+        with pytest.raises(UnsupportedError, match="often called ...-hf"):
+            find_family(config)
+    assert find_family(LlamaConfig(architectures=["LLaMAForCausalLM"])) is CausalLM  # read by its kind alone
 
 
 @pytest.mark.parametrize("family", FAMILIES)

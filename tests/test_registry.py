@@ -13,9 +13,10 @@ from transformers import LlamaConfig
 
 import mmspec
 from mmspec import inventory, registry
-from mmspec.errors import Error, UnknownNameError, UnsupportedError, missing_extra, unknown_name
+from mmspec.errors import Error, InputError, UnknownNameError, UnsupportedError, missing_extra, unknown_name
 from mmspec.interchange.published import find_layout
 from mmspec.loading import find_family, has_drafter
+from mmspec.named import made, settings_of
 
 
 @pytest.fixture
@@ -162,6 +163,23 @@ def test_an_object_is_called_by_its_name(kind: str, key: str) -> None:
 
 def test_an_object_of_nobody_is_called_by_its_class() -> None:
     assert registry.name_of("drafters", Path("."), "vlm") == type(Path(".")).__qualname__
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("prompt-lookup:length=2.5", "a whole number"),
+        ("suffix:longest=none", "a whole number"),
+        ("recycling:width=some", "a whole number"),
+        ("suffix:factor=nan", "a finite number"),
+        ("suffix:factor=inf", "a finite number"),
+    ],
+)
+def test_a_setting_is_a_number_of_its_kind(text: str, wanted: str) -> None:
+    with pytest.raises(InputError, match=f"of the drafter [a-z-]+ is not valid: {wanted} is needed"):
+        made("drafter", *settings_of(text), "vlm")
+    assert made("drafter", *settings_of("suffix:factor=3:longest=9"), "vlm").factor == 3
+    assert made("rule", *settings_of("max-ratio:rho=inf"), "speech").rho == float("inf")
 
 
 def test_list_drafters_is_public() -> None:

@@ -224,6 +224,7 @@ BAD: list[tuple[dict[str, Any], type[Error], str]] = [
     ({"prompt": "one", "voice": Audio(np.ones(8000, np.float32), 50)}, InputError, "50 samples per second"),
     ({"prompt": "one", "voice": Audio(np.full(8000, np.nan, np.float32), 4000)}, InputError, "not finite"),
     ({"prompt": ["one", "two"], "voice": ["low"]}, InputError, "2 prompts came with 1 voices"),
+    ({"prompt": ["one", "two"], "voice": ["low"], "n": 2}, InputError, "2 prompts came with 1 voices"),
     ({"image": np.zeros((8, 8, 3), np.uint8), "prompt": "one"}, InputError, "does not see"),
 ]
 

@@ -15,12 +15,14 @@ from transformers import (
     FalconForCausalLM,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoConfig,
     GPTNeoForCausalLM,
     GraniteForCausalLM,
     HyperCLOVAXForCausalLM,
+    LlamaConfig,
     LlamaForCausalLM,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
@@ -33,7 +35,7 @@ from transformers import (
 )
 
 from mmspec.contract import Needs
-from mmspec.decoder import Decoder
+from mmspec.decoder import Decoder, context_of
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.vocabulary import NarrowHead
@@ -190,6 +192,31 @@ def test_longrope_is_served_up_to_where_it_changes_its_frequencies() -> None:
         assert toys.answer(target, drafter, inputs, 50).rows == [want]
     with pytest.raises(InputError, match="the prompt has 30 tokens, the model's context is 24"):
         toys.answer(target, NoDrafter(), toys.prompts(30))
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_type": "yarn", "original_max_position_embeddings": 32}, {"rope_type": "linear"}]
+)
+def test_stretched_frequencies_are_served_as_far_as_they_reach_as_in_generate(rope: dict[str, Any]) -> None:
+    """Configurations often state no longer context beside the factor, as that of Qwen3 with YaRN."""
+    model = toys.llama(max_position_embeddings=40, rope_parameters={**rope, "factor": 2.5, "rope_theta": 1e4})
+    target, inputs = CausalTarget(model), toys.prompts(50)
+    end = 80 if rope["rope_type"] == "yarn" else 100
+    with torch.no_grad():
+        want = model.generate(**inputs, do_sample=False, max_new_tokens=end - 50)[0, 50:].tolist()
+    for drafter in (NoDrafter(), Independent(toys.perturbed(model, 0.1))):
+        assert toys.answer(target, drafter, inputs, 99).rows == [want]
+    with pytest.raises(InputError, match=f"the prompt has {end} tokens, the model's context is {end}"):
+        toys.answer(target, NoDrafter(), toys.prompts(end))
+
+
+def test_a_factor_that_the_context_has_in_it_counts_once() -> None:
+    """Gemma3 stretches some layers alone; the others reach as far as it says. NTK changes with the length."""
+    ropes: dict[str, Any] = {kind: {"rope_type": kind, "factor": 8.0} for kind in ("linear", "yarn", "dynamic")}
+    assert context_of(Gemma3TextConfig(max_position_embeddings=64, rope_scaling=ropes["linear"])) == 64
+    assert context_of(LlamaConfig(max_position_embeddings=64, rope_scaling=ropes["dynamic"])) == 64
+    ropes["yarn"]["original_max_position_embeddings"] = 8
+    assert context_of(LlamaConfig(max_position_embeddings=64, rope_scaling=ropes["yarn"])) == 64
 
 
 def test_a_model_without_a_head_is_refused() -> None:

@@ -16,6 +16,11 @@ from mmspec.vlm.vision import VisionTarget
 BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 
 
+def stock(config: PreTrainedConfig, name: str) -> bool:
+    """Whether a checkpoint is of a class of transformers, if it says of which: LLaVA's own has its `model_type`."""
+    return name in (config.architectures or [name])
+
+
 class Llava(VisionTarget):
     """A LLaVA-1.5 checkpoint. Pictures: `pixel_values` [pictures, 3, H, W]. See `VisionTarget`."""
 
@@ -24,7 +29,8 @@ class Llava(VisionTarget):
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA one with another tower than Pixtral's."""
-        return config.model_type == "llava" and config.vision_config.model_type != "pixtral"
+        plain = config.model_type == "llava" and config.vision_config.model_type != "pixtral"
+        return plain and stock(config, Llava.hf[0])
 
 
 class Pixtral(Llava):
@@ -44,7 +50,8 @@ class Pixtral(Llava):
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA one with Pixtral's tower."""
-        return config.model_type == "llava" and config.vision_config.model_type == "pixtral"
+        plain = config.model_type == "llava" and config.vision_config.model_type == "pixtral"
+        return plain and stock(config, Pixtral.hf[0])
 
 
 class LlavaNext(VisionTarget):
@@ -59,4 +66,4 @@ class LlavaNext(VisionTarget):
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA-NeXT one."""
-        return config.model_type == "llava_next"
+        return config.model_type == "llava_next" and stock(config, LlavaNext.hf[0])
