@@ -93,6 +93,7 @@ class SsdRecipe(SpdRecipe):
         "A draft model of the target's upper layers below its own first ones; only these and the output head are "
         "trained (arXiv 2505.15380)."
     )
+    drafter_class: ClassVar[type[SSD]] = SSD
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,6 +109,6 @@ class SsdRecipe(SpdRecipe):
         """The shortened target, float32."""
         return shortened(target.speaker, self.layers, upper_layers(target.num_layers)).float()
 
-    def drafter(self, net: LlamaForCausalLM) -> SSD:
-        """With the default length."""
-        return SSD(net)
+    def shape(self, net: LlamaForCausalLM) -> dict[str, Any]:
+        """See `Recipe`."""
+        return {"layers": net.config.own_layers}

@@ -23,14 +23,17 @@ from torch import Tensor
 
 import mmspec
 from mmspec import cli, registry
+from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.drafters.children import Choice
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, UnsupportedError
 from mmspec.interchange import export as exporting
 from mmspec.interchange.export import export
 from mmspec.interchange.pickles import convert
 from mmspec.interchange.published import tensor_names
+from mmspec.safe_files import read_json
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
+from mmspec.training.start import shaped
 
 PROMPT = "what is the value of the red bar?"
 SAMPLES: dict[str, Callable[[CausalTarget], Sample]] = {
@@ -109,6 +112,29 @@ def test_a_published_drafter_drafts_losslessly(name: str, pipe: Any, tmp_path: P
     for temperature in (0.0, 1.0):
         options = {"max_new_tokens": 12, "temperature": temperature}
         assert fast(prompt=PROMPT, **options).token_ids == pipe(prompt=PROMPT, **options).token_ids
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_published_drafter_learns_on(name: str, pipe: Any, tmp_path: Path) -> None:
+    """All of its weights, in the form that it was published in; the recipe's settings are none of its own."""
+    sample, target = SAMPLES[name](pipe.target), pipe.target
+    start = load_drafter(sample.write(tmp_path / "published"), target)
+    whole = set(start.net.state_dict())
+    net = taught.recipe_of(sample.method).begin(start, target)
+    recipe = shaped(taught.recipe_of(sample.method), net)
+    rows, features = taught.studied(target, pipe.prepare(None, [PROMPT] * 2), [[*range(20, 32)], [*range(40, 52)]])
+    loss = recipe.loss(net, taught.Single(target.head, target.embed), features)
+    optimizer, seen = torch.optim.Adam(net.parameters(), 0.01), []
+    for _ in range(6):
+        value = loss(position=torch.zeros(1), rows=rows)
+        optimizer.zero_grad()
+        value.backward()
+        assert all(weight.grad is not None and weight.grad.any() for weight in net.parameters())
+        optimizer.step()
+        seen.append(value.item())
+    assert seen[-1] < seen[0]
+    save_drafter(recipe.drafter(net), tmp_path / "learnt", target)
+    assert set(load_drafter(tmp_path / "learnt", target).net.state_dict()) == whole
 
 
 def test_one_layout_at_most_knows_a_folder(pipe: Any) -> None:
@@ -531,6 +557,22 @@ def test_what_goes_out_comes_back_the_same(method: str, form: str, pipe: Any, tm
     back = pipe.with_drafter(folder).drafter
     for one, other in zip(heard(pipe, drafter), heard(pipe, back), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_positions_go_out_under_the_names_that_eagle_s_own_programs_know(
+    method: str, scaled: bool, pipe: Any, tmp_path: Path
+) -> None:
+    drafter, scaling = trained(method, pipe), {"rope_type": "linear", "factor": 4.0} if scaled else None
+    drafter.net.config.rope_parameters = {**(scaling or {"rope_type": "default"}), "rope_theta": 5e5}
+    folder = export(drafter, pipe.target, "some/target", "eagle", tmp_path / "out")
+    config = read_json(folder / "config.json")
+    assert (config["rope_theta"], config["rope_scaling"]) == (5e5, scaling)
+    del config["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps(config))
+    read = pipe.with_drafter(folder).drafter.net.config.rope_parameters
+    assert read == drafter.net.config.rope_parameters
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import test_training
 import tiny
 import torch
 import toys
+from safetensors import SafetensorError
 from taught import METHODS, RECIPE_OF, Given
 from test_training import COURSE, made_up
 from torch import Tensor
@@ -30,6 +31,7 @@ from mmspec.safe_files import read_json
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training import chunks
+from mmspec.training import store as stores
 from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
@@ -43,7 +45,7 @@ from mmspec.training.features import Features
 from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import take_over
+from mmspec.training.start import grown
 from mmspec.training.steps import Batch, drafted_slots
 from mmspec.training.store import Store, say_what_is_kept
 from mmspec.training.unroll import unroll
@@ -124,14 +126,14 @@ def test_a_block_drafter_becomes_one_with_a_sequential_head_that_drafts_the_same
     with torch.no_grad():
         for weight in plain.parameters():
             weight += 0.15 * torch.randn_like(weight)
-    take_over(told, plain, "dspark")
+    told = grown(plain, told, "dspark").double().eval()
     one, other = (
         toys.answer(target, taught.drafter(method, net), toys.prompts(9, 6), 20)
         for method, net in (("dflash", plain), ("dspark", told))
     )
     assert [done.drafted for done in one.rounds] == [done.drafted for done in other.rounds]
     with pytest.raises(MismatchError, match=r"its pull.weight is \(32, 32\), in the new one missing"):
-        take_over(plain, told, "dflash")
+        grown(told, plain, "dflash")
 
 
 def test_a_sequential_head_that_learns_alone_leaves_its_block_drafter_as_it_was() -> None:
@@ -144,6 +146,11 @@ def test_a_sequential_head_that_learns_alone_leaves_its_block_drafter_as_it_was(
         moved = {name for name, weight in after.items() if not torch.equal(weight.float(), before[name].float())}
         assert "pull.weight" in moved
         assert all(name.startswith(SparkNet.quiet) for name in moved) is alone
+    start = taught.drafter("dspark", taught.network("dspark", target))
+    begun = taught.recipe_of("dspark", alone=True).begin(start, target)
+    learning = [name for name, weight in begun.named_parameters() if weight.requires_grad]
+    assert learning
+    assert all(name.startswith(SparkNet.quiet) for name in learning)
 
 
 def test_slots_that_are_told_nothing_count_as_much_as_they_should() -> None:
@@ -474,7 +481,7 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     torch.testing.assert_close(again(rows[::-1], (1, 2)), want.flip(0))
     assert computed == [len(rows), len(rows) - 1]
     assert again.store is not None
-    assert again.store.get(9) is None
+    assert again.store.get("9") is None
 
     caplog.set_level("WARNING")
     caplog.clear()
@@ -482,6 +489,32 @@ def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeyp
     assert not caplog.records
     say_what_is_kept(4 << 30, 2 << 30, 3 << 30)
     assert "take 4.00 GB, 2.00 GB may be kept in memory and 3.00 GB on disk" in caplog.text
+    caplog.clear()
+    say_what_is_kept(2 << 30, 2 << 30, 3 << 30, processes=2)
+    assert not caplog.records
+    say_what_is_kept(2 << 30, 2 << 30, 1 << 30, processes=2)  # each has seen a part alone
+    assert "each process keeps in memory what it happened to read, and computes the rest again (see --d" in caplog.text
+
+
+def test_a_disk_that_is_full_ends_no_run(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+    tries: list[Path] = []
+
+    def full(tensors: Any, file: Path) -> None:
+        tries.append(file)
+        file.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    store = Store(tmp_path, 10**9)
+    store.put("0", {"states": torch.zeros(3, 2, 4)})
+    monkeypatch.setattr(stores, "save_file", full)
+    for index in range(1, 4):
+        store.put(str(index), {"states": torch.zeros(3, 2, 4)})
+    assert len(tries) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No space left on device" in caplog.text
+    assert [file.name for file in tmp_path.iterdir()] == ["0.safetensors"]
+    assert store.get("0") is not None
+    assert store.get("1") is None
 
 
 def test_ranks_are_counted_where_their_parent_was_accepted() -> None:

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExt
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training import answers
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.asking import held_out_batches
+from mmspec.training.asking import held_out_batches, prepare
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, as_many_as_read, has_answers, open_data
 from mmspec.training.dflash import DFlashRecipe
@@ -40,10 +41,11 @@ from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.questions import Question, without_slots
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import begin, take_over
+from mmspec.training.start import begin, digest, shaped
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
+from mmspec.training.written import own_answer
 
 SHORT = AnswerOptions(max_new_tokens=16, batch=4)
 COURSE = Course(questions=12, held_out=2, validate_every=6, save_every=4, answers=SHORT)
@@ -194,6 +196,16 @@ def test_own_answers_are_what_the_template_writes(pipe: Any, text_pipe: Any, tmp
     assert decode(plain.ids) == "Which?Blue.<end_of_utterance>"
 
 
+def test_own_answers_end_where_the_target_s_turn_does() -> None:
+    """As in Gemma3, whose turns do not end with the tokenizer's last token of a text."""
+    pipe = mmspec.load(tiny.smolvlm_model(), drafter="none", processor=tiny.processor())
+    question = Question(None, "Which?", "Blue.")
+    whole = own_answer(pipe, question)
+    turn = whole[-2]  # some token ends the turn
+    pipe.target.model.generation_config.eos_token_id = [turn, whole[-1]]
+    assert own_answer(pipe, question) == whole[:-1]
+
+
 def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--answers target"):
         collect(pipe, Written(Question(None, "Which?")), AnswerOptions(author="data"), tmp_path, "it")
@@ -269,6 +281,18 @@ def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Pat
     greedy = pipe.target.head(first[0])[rows[0].start - 1 : len(rows[0].ids) - 1].argmax(-1)
     assert rows[0].temperature == 0
     assert greedy.tolist() == rows[0].answer
+
+
+def test_a_large_batch_is_read_a_few_answers_at_a_time(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions, ids = Miniworld("test", 20), []
+    asked = [prepare(pipe, [questions[index]])["input_ids"][0].tolist() for index in range(20)]
+    rows = [Answered(index, prompt, [20, 21, 22], 0.0) for index, prompt in enumerate(asked)]
+    read = pipe.target.read
+    monkeypatch.setattr(pipe.target, "read", lambda *told: ids.append(len(told[1])) or read(*told))
+    whole = Features(pipe, questions)(rows)
+    assert sum(ids) == 20
+    assert max(ids) <= 8
+    torch.testing.assert_close(whole[13:14, : len(rows[13].ids)], Features(pipe, questions)([rows[13]]))
 
 
 def test_kept_states_lie_in_the_computer_s_memory_and_go_where_they_are_used(pipe: Any, tmp_path: Path) -> None:
@@ -634,25 +658,69 @@ def test_training_begins_with_a_drafter_of_another_target_of_the_same_shape(
     found = begin(str(tmp_path), ["eagle2", "medusa"], text_pipe.target)
     assert list(found) == ["eagle2", "medusa"]
     assert len(begin(str(tmp_path / "medusa"), ["medusa"], text_pipe.target)) == 1
-    new = EagleRecipe(steps=1, batch=1, seed=5).build(text_pipe.target)
-    assert not torch.equal(new.fc.weight, net.fc.weight)
-    take_over(new, found["eagle2"], "eagle2")
+    new = EagleRecipe(steps=1, batch=1, seed=5).begin(found["eagle2"], text_pipe.target)
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in new.state_dict().items())
 
 
-def test_training_does_not_begin_with_a_drafter_that_listens_to_other_layers(pipe: Any, tmp_path: Path) -> None:
-    recipe = DFlashRecipe(steps=1, batch=1)
+def test_a_drafter_learns_on_in_its_own_form(pipe: Any, tmp_path: Path) -> None:
+    """Other layers that it listens to, another attention, another MLP, fewer words: nothing of it is the recipe's."""
+    recipe = DFlashRecipe(steps=1, batch=1, intermediate=24)
     net = recipe.build(pipe.target)
+    net.settings["taps"] = [0]
+    net.config.rope_parameters = {"rope_type": "default", "rope_theta": 1e6}
+    net.draft_ids = torch.arange(9, 30)
     save_drafter(recipe.drafter(net), tmp_path, pipe.target)
-    (begun,) = begin(str(tmp_path), ["dflash"], pipe.target).values()
-    longer = DFlashRecipe(steps=1, batch=1, block=12, seed=5).build(pipe.target)
-    take_over(longer, begun, "dflash")
-    assert longer.settings["block"] == 12
-    assert all(torch.equal(value, net.state_dict()[name]) for name, value in longer.state_dict().items())
-    take_over(net, begun, "dflash")
-    net.settings["taps"] = [0, 1]
-    with pytest.raises(MismatchError, match=r"of dflash .* its taps is .*, in the new one \[0, 1\]"):
-        take_over(net, begun, "dflash")
+    (start,) = begin(str(tmp_path), ["dflash"], pipe.target).values()
+    longer = DFlashRecipe(steps=1, batch=1, block=12, seed=5)
+    learnt = longer.suit(longer.begin(start, pipe.target), pipe.target, [])
+    assert learnt.settings == {"taps": [0], "block": 12}
+    assert learnt.config.rope_parameters["rope_theta"] == 1e6
+    assert torch.equal(learnt.draft_ids, net.draft_ids)
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in learnt.state_dict().items())
+    assert shaped(longer, learnt).intermediate == 24
+    other = DFlashRecipe(steps=1, batch=1, intermediate=48)
+    with pytest.raises(MismatchError, match="dflash starts with a drafter whose intermediate is 24, and not 48: leave"):
+        other.begin(start, pipe.target)
+    fewer = DFlashRecipe(steps=1, batch=1, draft_vocabulary=12)
+    assert len(fewer.suit(learnt, pipe.target, []).draft_ids) == 12
+
+
+def test_a_small_language_model_of_another_shape_learns_to_draft(text_pipe: Any, tmp_path: Path) -> None:
+    """It knows fewer words than the target, and keeps its tokenizer, by which it is known again."""
+    pipe = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
+    small = tiny.llama_model(hidden=16, layers=1)
+    small.resize_token_embeddings(pipe.target.vocab_size - 8)
+    small.save_pretrained(tmp_path / "small")
+    tiny.tokenizer().save_pretrained(tmp_path / "small")
+    course = Course(str(asked(tmp_path, 8)), held_out=2, validate_every=9, start=str(tmp_path / "small"), answers=SHORT)
+    recipe = SpdRecipe(steps=2, batch=4, warm_steps=0)
+    train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny")
+    made = load_drafter(tmp_path / "out", pipe.target)
+    assert (made.vocab_size, made.net.config.hidden_size) == (pipe.target.vocab_size - 8, 16)
+    assert "| width | 16 |" in (tmp_path / "out" / "README.md").read_text()
+    wider = SpdRecipe(steps=2, batch=4, warm_steps=0, width=32)
+    with pytest.raises(MismatchError, match="spd starts with a drafter whose width is 16, and not 32: leave --width"):
+        train_drafter(pipe, wider, course, tmp_path / "out", tmp_path / "run", "tiny")
+    eagle = EagleRecipe(steps=2, batch=4)
+    with pytest.raises(MismatchError, match="of eagle2 cannot start with that drafter: it is one of spd"):
+        train_drafter(pipe, eagle, course, tmp_path / "other", tmp_path / "run", "tiny")
+
+
+def asked(folder: Path, count: int) -> Path:
+    """Data of that many questions."""
+    return write(folder / "data", *({"prompt": f"what is the value of bar {number}?"} for number in range(count)))
+
+
+def test_training_that_starts_with_other_weights_is_another_run(pipe: Any, tmp_path: Path) -> None:
+    """Though they lie in the same folder, which may be the one that is written to."""
+    out, recipe = tmp_path / "out", EagleRecipe(steps=2, batch=4)
+    train_drafter(pipe, recipe, COURSE, out, tmp_path / "run", "tiny")
+    begun, seen = replace(COURSE, start=str(out)), []
+    for _ in range(3):
+        seen.append(digest(load_drafter(out, pipe.target).net))
+        train_drafter(pipe, recipe, begun, out, tmp_path / "run", "tiny")
+    assert len(set(seen)) == 3
+    assert len(list((tmp_path / "run").glob("eagle2-*"))) == 4
 
 
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(
@@ -711,6 +779,24 @@ def test_lines_of_a_folder(tmp_path: Path) -> None:
     assert (train[0].prompt, held_out[0].prompt) == ("Which?", "What?")
 
 
+def test_a_line_may_have_several_pictures_or_say_that_there_is_none(pipe: Any, tmp_path: Path) -> None:
+    for name, color in (("a.png", "red"), ("b.png", "blue")):
+        Image.new("RGB", (8, 8), color).save(tmp_path / name)
+    said = {"prompt": "Which?", "answer": None}
+    lines = Lines(write(tmp_path, *({**said, "image": image} for image in (["a.png", "b.png"], ["b.png"], [], None))))
+    assert [one.getpixel((3, 3)) for one in lines[0].image] == [(255, 0, 0), (0, 0, 255)]
+    assert lines[1].image.getpixel((3, 3)) == (0, 0, 255)
+    assert lines[2] == lines[3] == Question(None, "Which?")
+    counts = [prepare(pipe, [lines[place]])["input_ids"].eq(pipe.target.slot).sum() for place in range(4)]
+    assert counts[0] == 2 * counts[1] > counts[2] == counts[3] == 0
+
+
+def test_data_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    write(tmp_path / "here", {"prompt": "Which?"})
+    shutil.copytree(tmp_path / "here", tmp_path / "there" / "renamed")
+    assert Lines(tmp_path / "here").name == Lines(tmp_path / "there" / "renamed").name
+
+
 @pytest.mark.parametrize(
     ("written", "text"),
     [
@@ -733,7 +819,9 @@ def test_words_stay_apart_where_a_picture_stood_between_them(written: str, text:
         ('["prompt"]', "line 2: 'list': a line is an object"),
         ({"prompt": "a", "picture": "b"}, "line 2: 'picture': a line is an object with the keys image, prompt"),
         ({"prompt": 3}, "line 2: prompt must be one text, not 3"),
-        ({"prompt": "a", "image": ["a.png"]}, "line 2: image must be one text"),
+        ({"prompt": "a", "image": 3}, "line 2: image must be one text or a list of them, not 3"),
+        ({"prompt": "a", "image": ["../a.png", None]}, "line 2: image must be one text or a list of them, not None"),
+        ({"prompt": "a", "image": ["../a.png"]}, "'../a.png' is not a file inside"),
         ({"prompt": "<image>"}, "line 2: the prompt is missing or empty"),
         ({"prompt": " "}, "line 2: the prompt is missing or empty"),
         ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
@@ -968,6 +1056,21 @@ def test_the_command_refuses_bad_input_in_one_line(
     assert words in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+
+
+def test_too_little_memory_for_an_update_is_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    def full(self: Any, **batch: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(EagleLoss, "__call__", full)
+    monkeypatch.chdir(tmp_path)
+    small = "--questions 4 --steps 2 --batch 4 --held-out 1 --max-new-tokens 8 --answer-batch 4 --unroll 2"
+    assert command(monkeypatch, "drafter", "--target", str(folder), *small.split()) == 2
+    said = capfd.readouterr().err
+    assert "too little memory to train with 4 answers per batch: give a smaller --batch, with --accumulate" in said
+    assert "Traceback" not in said
 
 
 def test_the_command_trains_and_names_the_folder(

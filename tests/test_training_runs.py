@@ -77,6 +77,8 @@ def test_training_is_over_when_patience_is() -> None:
     assert [exhausted(history, patience) for patience in (0, 1, 2, 3)] == [False, True, True, False]
     both = [entry(2, 2.0), entry(2, 2.0, method="medusa"), entry(4, 3.0), entry(4, 1.5, method="medusa")]
     assert best_step(both) == 4  # by the mean of all methods
+    assert best_step(history, settled=4) == 8
+    assert [exhausted(history[:4], 1, settled) for settled in (0, 4, 6)] == [True, False, False]
     assert best_step([]) == 0
     assert not exhausted([], 1)
 
@@ -336,6 +338,39 @@ def test_a_split_is_named_behind_a_colon(tmp_path: Path) -> None:
     assert hub.HubData(f"{tmp_path}:test").name != hub.HubData(str(tmp_path)).name
     with pytest.raises(InputError, match=r"split 'validation'"):
         hub.HubData(f"{tmp_path}:validation")
+
+
+def test_a_configuration_is_named_before_the_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    configs = ""
+    for name, count in (("charts", 1), ("tables", 2)):
+        written(tmp_path / name, [{"prompt": name}] * count)
+        configs += f"- config_name: {name}\n  data_files: {name}/data/train-*\n"
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    found = written_data(f"{tmp_path}:tables:train")
+    assert (len(found), found[1].prompt) == (2, "tables")
+    assert found.name != written_data(f"{tmp_path}:charts:train").name
+    with pytest.raises(InputError, match=r"configuration 'none', split 'train'"):
+        written_data(f"{tmp_path}:none:train")
+    with pytest.raises(InputError, match=r"no data set: owner/name, owner/name:split or owner/name:config:split"):
+        written_data(f"{tmp_path}:a:b:c")
+
+    asked = []
+
+    def load(*place: str, split: str) -> Any:
+        asked.append((*place, split))
+        return datasets.Dataset.from_list([{"query": "a"}])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    names = [hub.HubData(told).place for told in ("some/data/tables", "some/data/tables:dev", "some/data:tables:dev")]
+    assert asked == [("some/data", "tables", "train"), *[("some/data", "tables", "dev")] * 2]
+    assert names == ["some/data:tables:train", *["some/data:tables:dev"] * 2]
+
+
+def test_a_folder_in_the_hub_s_layout_is_the_same_data_where_another_copy_lies(tmp_path: Path) -> None:
+    one, other = (hub.HubData(str(written(tmp_path / place / "mine", [{"prompt": "a"}]))) for place in "ab")
+    assert one.name == other.name
 
 
 def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:

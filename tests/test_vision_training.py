@@ -13,9 +13,12 @@ import tiny
 import torch
 from one_drafter import train_drafter
 from test_training import COURSE
+from test_training_runs import told
 from torch import Tensor
 
 import mmspec
+from mmspec.checkpoints import save_drafter
+from mmspec.errors import MismatchError
 from mmspec.focus import watching
 from mmspec.training import chunks
 from mmspec.training.answers import Answered, AnswerOptions, collect
@@ -23,12 +26,15 @@ from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.drafter import find_recipe, train_drafters
 from mmspec.training.features import Features
+from mmspec.training.start import begin, shaped
+from mmspec.training.store import Store
 from mmspec.vlm.drafters.ensemble import pooled
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
 from mmspec.vlm.drafters.insights import Insights, Sharpness, early
 from mmspec.vlm.drafters.lessons import image_slots
+from mmspec.vlm.drafters.msd import MsdHead
 from mmspec.vlm.drafters.recipes import MsdLoss, shows
 
 SMALL = {"steps": 4, "batch": 3}
@@ -119,6 +125,28 @@ def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered]
     assert len(insights(rows)) == len(rows)
     assert calls == [len(rows), len(rows) - 1]
     assert features.free == 0
+
+
+@pytest.mark.parametrize("method", ["dream", "specvlm"])
+def test_a_store_keeps_what_the_target_looks_at(
+    method: str, pipe: Any, rows: list[Answered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read once, however many epochs follow, and counts in what all of it takes."""
+    recipe, questions, read, calls = sights.recipe_of(method), Miniworld("test", 3), pipe.target.read, []
+    monkeypatch.setattr(pipe.target, "read", lambda *given: calls.append(len(given[1])) or read(*given))
+    found = []
+    for _ in range(3):
+        features = Features(pipe, questions, (0,), memory=0, store=Store(tmp_path, 10**9))
+        loss = recipe.loss(recipe.build(pipe.target), pipe.target, features)
+        features(rows)
+        found.append(loss.insights(rows))
+    assert calls == [len(rows)] * 2  # the states, and what is looked at
+    for one, other in zip(found[0], found[2], strict=True):
+        assert one.layer == other.layer
+        assert torch.equal(one.focus, other.focus)
+        assert torch.equal(one.middle, other.middle)
+    seen = recipe.beside(pipe.target) * sum(len(row.ids) for row in rows)
+    assert seen == sum(insight.nbytes for insight in found[0])
 
 
 @pytest.mark.parametrize(("method", "layers"), [("dream", [0, 1, 4]), ("specvlm", [4])])
@@ -297,6 +325,42 @@ def test_models_with_the_target_s_eyes_learn_and_come_back(method: str, pipe: An
     described = json.loads((tmp_path / "out" / "drafter.json").read_text())
     assert described["target"]["hidden_size"] == pipe.target.hidden_size
     assert "projector share" in model_card(Trained("tiny", "vlm", recipe, course, [method], [], [], 7, 1))
+
+
+def test_a_model_with_the_target_s_eyes_learns_on_for_a_kindred_method(pipe: Any, tmp_path: Path) -> None:
+    made = find_recipe("massv")(**GRAFTED)
+    net = made.build(pipe.target)
+    save_drafter(made.drafter(net), tmp_path / "massv", pipe.target)
+    start = begin(str(tmp_path / "massv"), ["tabed"], pipe.target)["tabed"]
+    recipe = find_recipe("tabed")(steps=2)
+    learnt = recipe.begin(start, pipe.target)
+    assert shaped(recipe, learnt).width == 32
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in learnt.state_dict().items())
+    with pytest.raises(MismatchError, match="of spd cannot start with that drafter: it is one of massv"):
+        find_recipe("spd")().begin(start, pipe.target)
+    eagle = find_recipe("eagle2")()
+    save_drafter(eagle.drafter(eagle.build(pipe.target)), tmp_path / "eagle2", pipe.target)
+    start = begin(str(tmp_path / "eagle2"), ["msd"], pipe.target)["msd"]
+    assert isinstance(find_recipe("msd")().begin(start, pipe.target), MsdHead)  # its weights are those of an EAGLE head
+    with pytest.raises(MismatchError, match="of massv cannot start with that drafter: it is one of eagle2"):
+        find_recipe("massv")().begin(start, pipe.target)
+
+
+@pytest.mark.parametrize(("method", "changes"), [("massv", {**GRAFTED, "projector_share": 0.5}), ("msd", SMALL)])
+def test_nothing_ends_a_run_while_it_prepares(
+    method: str, changes: dict[str, Any], pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured of a drafter that sees nothing yet, or does not learn, is neither the best nor the end."""
+    recipe, course = find_recipe(method)(**{**changes, "steps": 8}), replace(COURSE, validate_every=1, patience=1)
+    assert recipe.settled() == 4
+    assert replace(recipe, **{"text_share" if method == "msd" else "projector_share": 1.0}).settled() == 7
+    measured = told([9.0, 8.0, 7.0, 6.0, 1.5, 2.5, 2.0, 3.0], monkeypatch)
+    figures = train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny")
+    assert len(measured) == 7
+    assert (figures["step"], figures["tau_t0"]) == (6, 2.5)
+    assert "The weights are those of step 6, the best." in (tmp_path / "out" / "README.md").read_text()
+    assert train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny") == figures
+    assert len(measured) == 7
 
 
 @pytest.mark.parametrize(

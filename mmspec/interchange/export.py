@@ -132,11 +132,20 @@ def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
     return config, {**tensors, dflash.EMBEDDINGS: table, dflash.HEAD: target.head.weight}
 
 
+def research_config(layer: Any) -> dict[str, Any]:
+    """The shape of a layer, its rotary positions also under the names of the authors' programs, which know no others
+    and would take the base 10000."""
+    scaling = {name: value for name, value in layer.rope_parameters.items() if name != "rope_theta"}
+    plain = scaling.get("rope_type", "default") == "default"
+    theta = layer.rope_parameters["rope_theta"]
+    return {**layer.to_diff_dict(), "rope_theta": theta, "rope_scaling": None if plain else scaling}
+
+
 def research_eagle(drafter: Any, target: Any, name: str) -> Written:
     """An EAGLE head as its authors publish it, with the target's embeddings."""
     net = drafter.net
     weights = net.state_dict()
-    config = {**net.config.to_diff_dict(), "architectures": ["LlamaForCausalLM"], "bias": True}
+    config = {**research_config(net.config), "architectures": ["LlamaForCausalLM"], "bias": True}
     behind = weights.get("layer.self_attn.o_proj.bias")
     if behind is not None and behind.any():
         raise MismatchError("the drafter has a bias behind its attention; this format knows none")
@@ -160,7 +169,7 @@ def research_eagle3(drafter: Any, target: Any, name: str) -> Written:
     """An EAGLE-3 head as its authors publish it."""
     net = drafter.net
     config = {
-        **net.config.to_diff_dict(),
+        **research_config(net.config),
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": net.settings["words"],
         eagle3.TAPS: before_the_norm(net.settings["taps"], target),

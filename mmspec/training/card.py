@@ -16,7 +16,6 @@ from mmspec.training.course import Course
 from mmspec.training.loop import Epochs
 from mmspec.training.recipe import Recipe
 from mmspec.training.updates import answers_read
-from mmspec.training.validation import best_step
 
 ASKED = {
     "vlm": "picture.png QUESTION",
@@ -39,6 +38,7 @@ class Trained:
     target, modality: the target's name, and what it does. together: the methods that the run trained, this one
     included. rows: what was there to train on. history: the Trainer's: losses, cost, and this method's figures of
     validation. measured: how many held-out questions tau was measured on. served: see `mmspec.training.answers.served`.
+    best: the step whose weights were taken; 0 where nobody chose.
     """
 
     target: str
@@ -51,6 +51,7 @@ class Trained:
     parameters: int
     measured: int
     served: bool = False
+    best: int = 0
 
 
 def model_card(trained: Trained) -> str:
@@ -164,13 +165,13 @@ def _cost(recipe: Recipe, course: Course, rows: Sequence[Answered], history: Seq
 
 
 def _validation(trained: Trained) -> list[str]:
-    history, course, served = trained.history, trained.course, trained.served
+    history, served = trained.history, trained.served
     taus = {"tau_t1": "as its checkpoint samples"} if served else {"tau_t0": "greedy", "tau_t1": "temperature 1"}
     measured = [one for one in history if taus.keys() <= one.keys()]
     return [
         f"tau, tokens per target verification (bonus included, prefill excluded), on {trained.measured} held-out "
         "questions, with the exact rule and the default draft:",
-        *([f"The weights are those of step {best_step(history)}, the best."] if course.patience else []),
+        *([f"The weights are those of step {trained.best}, the best."] if trained.best else []),
         "",
         f"| step | {' | '.join(taus.values())} |",
         f"|---|{'---|' * len(taus)}",

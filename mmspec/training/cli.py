@@ -55,8 +55,9 @@ def drafter(
         typer.Option(
             help="Questions to learn from. miniworld is the synthetic world that the bundled models know; a target "
             "that is not bundled wants questions of its own: a folder with *.jsonl files of lines "
-            '{"image": "a.png", "prompt": "..."} (of speech {"prompt": "...", "voice": "..."}), or a data set of the '
-            "hub, owner/name or owner/name:split."
+            '{"image": "a.png", "prompt": "..."} (of several pictures a list; of speech {"prompt": "...", "voice": '
+            '"..."}), or a data set of the hub, owner/name, owner/name:split or owner/name/config:split (of one in a '
+            "folder FOLDER, FOLDER:split or FOLDER:config:split)."
         ),
     ] = "miniworld",
     questions: Annotated[
@@ -96,9 +97,9 @@ def drafter(
     start: Annotated[
         str | None,
         typer.Option(
-            help="Begin with the weights of this drafter, a folder or hub id; of several methods a folder of their "
-            "folders. It may be that of another target of the same shape, for dspark that of dflash. [default: new "
-            "weights]"
+            help="Begin with this drafter, a folder or hub id; of several methods a folder of their folders. It may be "
+            "that of another target of the same shape or a published one, for dspark one of dflash, for spd a small "
+            "language model; it keeps its form. [default: new weights]"
         ),
     ] = None,
     validate_every: Annotated[
@@ -119,7 +120,9 @@ def drafter(
             help="GB of the target's hidden states that each process keeps in the computer's memory, not the GPU's."
         ),
     ] = 4.0,
-    disk: Annotated[float, typer.Option(help="GB of them kept on disk, in the run's folder.")] = 0.0,
+    disk: Annotated[
+        float, typer.Option(help="GB of them that all processes together keep on disk, in the run's folder.")
+    ] = 0.0,
     ray: Annotated[
         str | None,
         typer.Option(

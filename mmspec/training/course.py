@@ -12,13 +12,13 @@ from mmspec.training.answers import AnswerOptions
 class Course:
     """What to train on, and how often to look and to save.
 
-    data: "miniworld", a folder, or a data set of the hub ("owner/name", with ":split" behind it where that is not
-    "train"). questions: None takes 3000 of the world, all of the others. held_out: questions for validation.
-    validate_every, save_every: updates. patience: validations in a row without a better tau before training stops and
-    the best weights are taken; 0 is never. accumulate: batches per update. bf16: forwards of the drafter in
-    mixed precision; its weights and their updates stay float32. memory, disk: gigabytes of the target's hidden states
-    that are kept for the next epochs, in the computer's memory and on its disk. start: the drafter that training begins
-    with, a folder or a hub id; of several drafters a folder of their folders.
+    data: "miniworld", a folder, or a data set of the hub (see `mmspec.training.hub.address`). questions: None takes
+    3000 of the world, all of the others. held_out: questions for validation. validate_every, save_every: updates.
+    patience: validations in a row without a better tau before training stops and the best weights are taken; 0 is
+    never. accumulate: batches per update. bf16: forwards of the drafter in mixed precision; its weights and their
+    updates stay float32. memory, disk: gigabytes of the target's hidden states that are kept for the next epochs, in
+    the computer's memory and on its disk. start: the drafter that training begins with, a folder or a hub id; of
+    several drafters a folder of their folders. Its weights tell runs apart, and not their place.
     """
 
     data: str = "miniworld"

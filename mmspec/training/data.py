@@ -18,7 +18,7 @@ from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
-from mmspec.training.questions import Question, Questions, without_slots
+from mmspec.training.questions import Question, Questions, together, without_slots
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ def _drawn(seed: str, picture: int) -> miniworld.Sample:
 class Lines:
     """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
 
-    Pictures are paths inside the folder; `image` and `answer` may be absent, and `voice` may say who speaks, by a name
-    that the target knows or as a WAV file inside the folder. The files are read in the order of their names and checked
-    before training starts.
+    Pictures are paths inside the folder, of several pictures a list of them; `image` and `answer` may be absent or
+    null, and `voice` may say who speaks, by a name that the target knows or as a WAV file inside the folder. The files
+    are read in the order of their names and checked before training starts.
 
     Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
     """
@@ -75,13 +75,13 @@ class Lines:
         self.folder = folder
         read = list(self._read())
         self.lines, self.places = [record for record, _ in read], [where for _, where in read]
-        self.name = f"{folder.resolve()} {self._digest()}"
+        self.name = f"lines {self._digest()}"  # wherever they lie
         if not self.lines:
             raise InputError(
                 f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
             )
 
-    def _read(self) -> Iterator[tuple[dict[str, str], str]]:
+    def _read(self) -> Iterator[tuple[dict[str, Any], str]]:
         """The lines, and where each stands."""
         for file in sorted(self.folder.glob("*.jsonl")):
             for number, line in enumerate(file.read_bytes().splitlines(), 1):
@@ -89,7 +89,7 @@ class Lines:
                     where = f"{file.name}, line {number}"
                     yield self._checked(line, where), where
 
-    def _checked(self, line: bytes, where: str) -> dict[str, str]:
+    def _checked(self, line: bytes, where: str) -> dict[str, Any]:
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -98,28 +98,34 @@ class Lines:
         wrong = set(record) - set(known) if isinstance(record, dict) else {type(record).__name__}
         if wrong:
             raise InputError(f"{where}: {min(wrong)!r}: a line is an object with the keys {', '.join(known)}")
-        wrong = {key for key, value in record.items() if not isinstance(value, str)}
-        if wrong:
-            raise InputError(f"{where}: {min(wrong)} must be one text, not {shorten(record[min(wrong)])}")
+        record = {key: value for key, value in record.items() if value is not None}
+        images = record.get("image", [])
+        record["image"] = images if isinstance(images, list) else [images]
+        texts = [(key, value) for key, value in record.items() if key != "image"]
+        for key, value in [*texts, *(("image", image) for image in record["image"])]:
+            if not isinstance(value, str):
+                several = " or a list of them" if key == "image" else ""
+                raise InputError(f"{where}: {key} must be one text{several}, not {shorten(value)}")
         record["prompt"] = without_slots(record.get("prompt", ""))
         if not record["prompt"].strip():
             raise InputError(f"{where}: the prompt is missing or empty")
-        for key, file in self._files(record).items():
+        for key, name in self._files(record):
             inside = False
             with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
+                file = self.folder / name
                 inside = file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
             if not inside:
-                raise InputError(f"{where}: the {key} {shorten(record[key])} is not a file inside {self.folder}")
+                raise InputError(f"{where}: the {key} {shorten(name)} is not a file inside {self.folder}")
         return record
 
-    def _files(self, record: dict[str, str]) -> dict[str, Path]:
-        """The files that a line names: its picture, and its voice where that is no mere name."""
-        named = [key for key in ("image", "voice") if key in record and (key == "image" or _is_path(record[key]))]
-        return {key: self.folder / record[key] for key in named}
+    def _files(self, record: dict[str, Any]) -> list[tuple[str, str]]:
+        """The files that a line names: its pictures, and its voice where that is no mere name."""
+        voice = [("voice", record["voice"])] if _is_path(record.get("voice", "")) else []
+        return [*(("image", image) for image in record["image"]), *voice]
 
     def _digest(self) -> str:
         """Of the lines, and of how large their files are: a corrected file is other data."""
-        sizes = [sum(file.stat().st_size for file in self._files(line).values()) for line in self.lines]
+        sizes = [sum((self.folder / name).stat().st_size for _, name in self._files(line)) for line in self.lines]
         return hashlib.sha256(json.dumps([self.lines, sizes]).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -127,13 +133,13 @@ class Lines:
 
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
-        files = self._files(record)
+        voice = record.get("voice")
         try:
-            image = load_image(files["image"]) if "image" in files else None
+            images = [load_image(self.folder / name) for name in record["image"]]
         except InputError as error:
             raise InputError(f"{self.places[index]}: {error}") from error
-        voice = str(files["voice"]) if "voice" in files else record.get("voice")
-        return Question(image, record["prompt"], record.get("answer"), voice, self.places[index])
+        said_by = str(self.folder / voice) if voice and _is_path(voice) else voice
+        return Question(together(images), record["prompt"], record.get("answer"), said_by, self.places[index])
 
 
 def _is_path(voice: str) -> bool:
@@ -180,17 +186,14 @@ class Voiced:
 def written_data(data: str) -> Questions:
     """The questions of a folder with *.jsonl files, of another folder, or of a data set of the hub."""
     from mmspec.checkpoints import HUB_ID
-    from mmspec.training.hub import HubData
+    from mmspec.training.hub import HubData, address
 
-    folder, split = Path(data), Path(data.rpartition(":")[0] or data)
-    laid_out = folder.is_dir() and not any(folder.glob("*.jsonl")) and any(folder.rglob("*.parquet"))
-    if (
-        laid_out
-        or (not folder.exists() and split.is_dir())
-        or (not folder.exists() and HUB_ID.fullmatch(data.partition(":")[0]))
-    ):
-        return HubData(data)
-    return Lines(folder)
+    folder = Path(data)
+    if folder.exists():
+        laid_out = folder.is_dir() and not any(folder.glob("*.jsonl")) and any(folder.rglob("*.parquet"))
+        return HubData(data) if laid_out else Lines(folder)
+    place, _, _ = address(data)
+    return HubData(data) if Path(place).is_dir() or HUB_ID.fullmatch(place) else Lines(folder)
 
 
 def open_data(

@@ -139,7 +139,3 @@ class DFlashRecipe(HeadRecipe):
         layers = min(5, max(1, round(target.num_layers / 8))) if self.layers is None else self.layers
         config = block_config(target, layers, self.intermediate)
         return self.net_class(config, spread_taps(target.num_layers, 5), self.block)
-
-    def taps(self, net: BlockNet) -> tuple[int, ...]:
-        """See `Recipe`."""
-        return tuple(net.settings["taps"])

@@ -40,7 +40,7 @@ from mmspec.training.learner import Learner
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.questions import Questions
 from mmspec.training.recipe import Recipe
-from mmspec.training.start import begin, take_over
+from mmspec.training.start import begin, digest, shaped
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept
 from mmspec.training.updates import Best, answers_read, frozen, share, train
@@ -101,29 +101,35 @@ def train_drafters(
             f"{lead.method} begins with the data's own answers, and {course.data} has none: give --warm-steps 0"
         )
     inputs, left_out = held_out_batches(pipe, held_out, course.answers.batch)
+    begun: dict[str, Any] = {}
+    if course.start is not None:
+        starts = begin(course.start, [recipe.method for recipe in recipes], target)
+        begun = {recipe.method: recipe.begin(starts[recipe.method], target) for recipe in recipes}
+        recipes = [shaped(recipe, begun[recipe.method]) for recipe in recipes]
+        lead = recipes[0]
     marks = {**fingerprint(target), "weights": weights_digest(model)}
     law = law_of(target, course.answers)
     answers = {"data": questions.name, "questions": found, **asdict(course.answers), **law}
     described = asdict(lead) if len(recipes) == 1 else {recipe.method: asdict(recipe) for recipe in recipes}
     together = "+".join(recipe.method for recipe in recipes)
     how = {"accumulate": course.accumulate, "bf16": course.bf16}
-    begun = {} if course.start is None else {"start": course.start}
+    of_start = {"start": {method: digest(net) for method, net in begun.items()}} if begun else {}
     # taus of other questions do not compare
     measured_on: dict[str, Any] = {"data": held_out.name, "questions": len(held_out)}
     if left_out:
         measured_on["left_out"] = left_out
-    settings = {"target": marks, "answers": answers, "held_out": measured_on, "recipe": described, **how, **begun}
+    settings = {"target": marks, "answers": answers, "held_out": measured_on, "recipe": described, **how, **of_start}
     with leader_first():
         home = run_folder(run / together, settings)
 
-    starts = {} if course.start is None else begin(course.start, [recipe.method for recipe in recipes], target)
     with spread or Here(pipe) as workers:
         rows = collect(pipe, questions, course.answers, shards, marks, workers)
     if not rows:
         raise InputError(f"no answer to {course.data} is longer than two tokens: there is nothing to draft")
-    nets = {recipe.method: recipe.build(target, rows).to(model.device) for recipe in recipes}
-    for method, start in starts.items():
-        take_over(nets[method], start, method)
+    nets: dict[str, Any] = {}
+    for recipe in recipes:
+        net = recipe.suit(begun[recipe.method], target, rows) if begun else recipe.build(target, rows)
+        nets[recipe.method] = net.to(model.device)
     if lead.warm_steps:
         warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
 
@@ -142,17 +148,20 @@ def train_drafters(
 
     taps = {tap for recipe in recipes for tap in recipe.taps(nets[recipe.method])}
     features = lead.features_class(pipe, questions, sorted(taps), int(course.memory * 2**30))
-    keep_states(features, rows, course, run / "features", {"target": marks, "answers": answers})
+    beside = sum(recipe.beside(target) for recipe in recipes)
+    keep_states(features, rows, course, run / "features", {"target": marks, "answers": answers}, beside)
     # curricula are shares of the run, whose positions count all batches of an update
     taught = [replace(recipe, batch=recipe.batch * course.accumulate) for recipe in recipes]
     learner = Learner(nets, [recipe.loss(nets[recipe.method], target, features) for recipe in taught])
     best = Best(learner, home / "best.safetensors")
-    validation = Validation(figures, course.validate_every, course.patience, best.keep)
+    settled = max(recipe.settled() for recipe in recipes)
+    validation = Validation(figures, course.validate_every, course.patience, best.keep, settled)
     with frozen(model):
-        history = train(lead, course, learner, rows, lead.steps, home, [validation, Cost(model.device)])
-    if course.patience:
+        history = train(lead, course, learner, rows, lead.steps, home, [validation, Cost(model.device)], settled)
+    taken = best_step(history, settled) if course.patience else 0
+    if taken:
         best.take()
-        history = [entry for entry in history if "method" not in entry or entry["step"] <= best_step(history)]
+        history = [entry for entry in history if "method" not in entry or entry["step"] <= taken]
 
     for recipe, out in zip(recipes, outs, strict=True):
         if not group().is_main_process:
@@ -165,7 +174,17 @@ def train_drafters(
         parameters = sum(parameter.numel() for parameter in net.parameters())
         own_history = [entry for entry in history if entry.get("method", recipe.method) == recipe.method]
         trained = Trained(
-            name, target.modality, recipe, course, list(nets), rows, own_history, parameters, asked, served(target)
+            name,
+            target.modality,
+            recipe,
+            course,
+            list(nets),
+            rows,
+            own_history,
+            parameters,
+            asked,
+            served(target),
+            taken,
         )
         write_whole(out / "README.md", model_card(trained))
     wait()
@@ -201,17 +220,20 @@ def warm_up(
 
 
 def keep_states(
-    features: Features, rows: list[Answered], course: Course, folder: Path, described: dict[str, Any]
+    features: Features, rows: list[Answered], course: Course, folder: Path, described: dict[str, Any], beside: int = 0
 ) -> None:
     """Let hidden states be kept on disk where the course allows it, and say how much of them will be kept.
 
-    Args: folder: for them. described: what they are of, beside the taps.
+    Args: folder: for them. described: what they are of, beside the taps. beside: bytes per token that are kept with
+        them.
     """
     if course.disk:
         with leader_first():
             place = run_folder(folder, {**described, "taps": list(features.taps)})
         features.store = Store(place, int(course.disk * 2**30), group().num_processes)
-    say_what_is_kept(features.size(rows), *(int(part * 2**30) for part in (course.memory, course.disk)))
+        logger.info("hidden states are stored in %s: it may be removed when no run needs them any more", place)
+    size = features.size(rows) + beside * sum(len(row.ids) for row in rows)
+    say_what_is_kept(size, int(course.memory * 2**30), int(course.disk * 2**30), group().num_processes)
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:

@@ -104,7 +104,14 @@ class DSparkRecipe(DFlashRecipe):
 
     def network(self, target: Any, rows: Sequence[Answered]) -> BlockNet:
         """See `HeadRecipe`."""
-        net = super().network(target, rows)
+        return self._resting(super().network(target, rows))
+
+    def begin(self, start: Any, target: Any) -> BlockNet:
+        """See `Recipe`."""
+        return self._resting(super().begin(start, target))
+
+    def _resting(self, net: BlockNet) -> BlockNet:
+        """The network, of which only the head learns if that is asked for."""
         for name, weight in net.named_parameters():
             weight.requires_grad_(not self.alone or name.startswith(SparkNet.quiet))
         return net

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from mmspec.drafters.eagle import Eagle, Eagle1, EagleHead, Hass
-from mmspec.drafters.heads import HeadDrafter
+from mmspec.drafters.eagle import Eagle, Eagle1, Hass
+from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
@@ -91,9 +91,9 @@ class EagleRecipe(UnrolledRecipe):
                 "the weights of an EAGLE loss and its noise are 0 or more, and one of the weights is positive"
             )
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> EagleHead:
+    def network(self, target: Any, rows: Sequence[Answered]) -> HeadNet:
         """See `HeadRecipe`."""
-        return EagleHead(head_config(target, self.intermediate))
+        return self.drafter_class.net_class(head_config(target, self.intermediate))
 
 
 @dataclass(frozen=True, kw_only=True)

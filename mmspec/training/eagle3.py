@@ -14,7 +14,7 @@ from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.drafters.vocabulary import LEAST
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
 from mmspec.training.steps import Batch, StepLoss
 from mmspec.training.unroll import UnrolledRecipe, unroll
@@ -71,9 +71,15 @@ class Eagle3Recipe(UnrolledRecipe):
             net.words.weight.copy_(target.head.weight[ids.to(target.head.weight.device)])
         return net
 
+    def begin(self, start: Any, target: Any) -> Eagle3Head:
+        """See `Recipe`."""
+        net: Eagle3Head = super().begin(start, target)
+        if self.draft_vocabulary not in (None, len(net.ids)):
+            raise MismatchError(
+                f"training of {self.method} starts with a drafter of {len(net.ids)} words, which have rows of their "
+                f"own, and not of {self.draft_vocabulary}: leave --draft-vocabulary out"
+            )
+        return net
+
     def narrow(self, net: Eagle3Head, ids: Tensor) -> None:
         """Its own head has these words already."""
-
-    def taps(self, net: Eagle3Head) -> tuple[int, ...]:
-        """See `Recipe`."""
-        return tuple(net.settings["taps"])

@@ -7,6 +7,7 @@ them, or in a conversation, of which the first question and its answer are taken
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -16,29 +17,32 @@ from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
 from mmspec.media import load_image
-from mmspec.training.questions import Question, without_slots
+from mmspec.training.questions import Question, together, without_slots
 
 PROMPT = ("prompt", "question", "query", "instruction", "text")
 IMAGE = ("image", "images", "picture", "img")
 ANSWER = ("answer", "answers", "response", "output", "caption")
 TALK = ("conversations", "messages", "texts")
+DEEPER = re.compile(r"\w[\w.-]*/[\w.-]+/[\w.-]+")
+"""The name of a data set of the hub, and of a configuration of it."""
 ASKING, REPLYING = ("human", "user"), ("gpt", "assistant")
 
 
 class HubData:
     """The rows of a data set.
 
-    Args: source: "owner/name", a folder in the same layout, or either with ":split" behind it ("train" otherwise).
+    Args: source: see `address`.
     Raises: InputError: it cannot be had, or has no column that holds a prompt.
     """
 
     def __init__(self, source: str) -> None:
         if find_spec("datasets") is None:
             raise missing_extra("datasets", "train")
-        place, _, split = source.partition(":")
-        self.place = source if split else f"{source}:train"
+        place, part, split = address(source)
+        known = [split] if part is None else [part, split]
+        self.place = ":".join([place, *known])
         self.roots = homes(place)
-        self.rows = read(place, split or "train")
+        self.rows = read(place, part, split)
         self.columns: list[str] = list(self.rows.column_names)
         self.talk = self._column(TALK)
         self.prompt, self.image, self.answer = (self._column(names) for names in (PROMPT, IMAGE, ANSWER))
@@ -50,7 +54,9 @@ class HubData:
                 f"conversation in {', '.join(TALK)}"
             )
 
-        self.name = f"{self.place} {self._digest()}"
+        # where a folder lies says nothing of what is in it
+        called = Path(place).resolve().name if Path(place).is_dir() else place
+        self.name = f"{':'.join([called, *known])} {self._digest()}"
         # pictures as they are stored: decoding would open any file that a row names
         self.pictures = self.rows.select_columns([self.image] if self.image else []).with_format("arrow")
         self.rows = self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name])
@@ -83,7 +89,7 @@ class HubData:
             images = [self._picture(one) for one in several if one is not None]
         except InputError as error:
             raise InputError(f"{where} cannot be read: {error}") from error
-        return Question(images if len(images) > 1 else next(iter(images), None), asked, answer, where=where)
+        return Question(together(images), asked, answer, where=where)
 
     def _picture(self, found: Any) -> Any:
         """A picture of a row: its bytes, or a file of the data set, perhaps in an archive of it, and no other."""
@@ -111,6 +117,21 @@ class HubData:
         if not isinstance(asked, str) or not asked.strip():
             raise InputError(f"{where}: the prompt is {shorten(asked)}, not a text")
         return without_slots(asked), answer if isinstance(answer, str) else None
+
+
+def address(source: str) -> tuple[str, str | None, str]:
+    """Where a data set is, which of its configurations is meant (None: it has one), and which split.
+
+    Args: source: "owner/name" or a folder in the same layout, with ":split" or ":configuration:split" behind it; the
+        split is "train" if nothing is said. "owner/name/configuration" does as well.
+    """
+    place, *named = source.split(":")
+    if DEEPER.fullmatch(place) and not Path(place).exists():
+        place, _, part = place.rpartition("/")
+        named = [part, *(named or ["train"])]
+    if len(named) > 2:
+        raise InputError(f"{shorten(source)} is no data set: owner/name, owner/name:split or owner/name:config:split")
+    return place, named[0] if len(named) == 2 else None, named[-1] if named else "train"
 
 
 def first_exchange(talk: Any) -> tuple[str | None, str | None]:
@@ -145,12 +166,14 @@ def homes(place: str) -> list[Path]:
     ]
 
 
-def read(place: str, split: str) -> Any:
-    """A split of a data set. Raises: InputError: there is none, or it cannot be reached."""
+def read(place: str, part: str | None, split: str) -> Any:
+    """A split of a data set, or of that configuration of it. Raises: InputError: there is none, or it cannot be
+    reached."""
     import datasets
 
     try:
-        return datasets.load_dataset(place, split=split)
+        return datasets.load_dataset(*([place] if part is None else [place, part]), split=split)
     except Exception as error:  # noqa: BLE001  the hub, the network, parquet files: each has exceptions of its own
         known = f"its folder {place}" if Path(place).is_dir() else f"the data set {place!r} of the hub"
-        raise InputError(f"{known} cannot be read (split {split!r}): {one_line(error)}") from error
+        which = f"split {split!r}" if part is None else f"configuration {part!r}, split {split!r}"
+        raise InputError(f"{known} cannot be read ({which}): {one_line(error)}") from error

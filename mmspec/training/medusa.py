@@ -6,12 +6,14 @@ from which the target drew them, which says more with every token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.hydra import Hydra, HydraPlus
@@ -19,11 +21,27 @@ from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import Medusa
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.features import as_in_use
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 
-class MedusaLoss(StepLoss):
+class HeadsLoss(StepLoss):
     """Cross-entropy of every head to the target's law."""
+
+    def judged_in(self, step: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """See `StepLoss`; of published heads each has an output projection of its own."""
+        own = getattr(self.net, "projections", ())
+        return partial(self.projected, own[step]) if own else super().judged_in(step)
+
+    def projected(self, project: nn.Module, estimate: Tensor, goal: Tensor) -> Tensor:
+        """As `judged`, by an output projection."""
+        with as_in_use(goal.device):
+            law = self.target_logits(goal).softmax(-1)
+        return cross_entropy(project(estimate).float(), law, reduction="none")
+
+
+class MedusaLoss(HeadsLoss):
+    """See `HeadsLoss`, of heads that know nothing of each other."""
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:
         """See `StepLoss`: the head of step s sees the feature of its root, s slots before."""
@@ -40,7 +58,7 @@ def from_roots(batch: Batch) -> Batch:
     return replace(batch, features=features, embeddings=embeddings, first=batch.first - low)
 
 
-class HydraLoss(StepLoss):
+class HydraLoss(HeadsLoss):
     """The same for heads that are told the tokens since the root, the true ones."""
 
     def estimates(self, batch: Batch) -> Iterator[Tensor]:

@@ -18,6 +18,11 @@ def without_slots(prompt: str) -> str:
     return SLOTS.sub(lambda slots: " " if slots.start() and slots.end() < len(prompt) else "", prompt)
 
 
+def together(images: Sequence[ImageSource]) -> ImageSource | Sequence[ImageSource] | None:
+    """Pictures as a question has them: several, one, or None."""
+    return images if len(images) > 1 else next(iter(images), None)
+
+
 @dataclass(frozen=True)
 class Question:
     """A prompt about a picture, or several (None: text alone), the data's own answer where there is one, and, for

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from mmspec.checkpoints import DESCRIPTION, replaceable, save_drafter
-from mmspec.contract import Drafter
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.registry import modalities, resolve
 from mmspec.safe_files import read_json
@@ -37,6 +36,7 @@ class Recipe(ABC):
     warm_questions: int = 0
     seed: int = 0
 
+    drafter_class: ClassVar[type[Any]]
     method: ClassVar[str]
     about: ClassVar[str]
     """A sentence for the model card."""
@@ -84,17 +84,41 @@ class Recipe(ABC):
     def build(self, target: Any, rows: Sequence[Answered] = ()) -> nn.Module:
         """New weights, float32, on the CPU. rows: the answers it will learn from."""
 
+    @abstractmethod
+    def shape(self, net: Any) -> dict[str, Any]:
+        """Which of the recipe's settings a network that is there has decided, and how."""
+
+    @abstractmethod
+    def begin(self, start: Any, target: Any) -> Any:
+        """The network of a drafter that is there, float32, on the CPU, to learn on.
+
+        Raises: MismatchError: it is of another kind than what this recipe trains, or has other settings than it asks
+            for.
+        """
+
+    def suit(self, net: Any, target: Any, rows: Sequence[Answered]) -> Any:
+        """A network, fitted to the answers that it will learn from, where something but its weights hangs on them."""
+        return net
+
     def taps(self, net: Any) -> tuple[int, ...]:
         """The target's `hidden_states` that the loss asks for, beside the features."""
         return ()
+
+    def beside(self, target: Any) -> int:
+        """Bytes per token that its loss keeps beside the target's hidden states."""
+        return 0
+
+    def settled(self) -> int:
+        """How many updates are a preparation: what is measured before they are over says nothing of the drafter."""
+        return 0
 
     @abstractmethod
     def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
         """The loss of `net`; without features it learns from the tokens alone."""
 
-    @abstractmethod
-    def drafter(self, net: Any) -> Drafter:
-        """The drafter around the trained weights."""
+    def drafter(self, net: Any) -> Any:
+        """The drafter around the trained weights, with the default draft."""
+        return self.drafter_class(net)
 
     def serving(self, pipe: Any, net: Any) -> Any:
         """The pipeline of the target that the drafter drafts for: `pipe`, unless the target learns, too."""

@@ -15,15 +15,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from mmspec.drafters.independent import Independent
+from mmspec.drafters.independent import UNKNOWN, Independent
 from mmspec.errors import InputError
+from mmspec.head import head_of
 from mmspec.placeholders import words
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, head_law
 from mmspec.training.recipe import Recipe
+from mmspec.training.start import other_kind
+
+FOREIGN = -100
+"""A token that no loss counts, to torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,7 @@ class SpdRecipe(Recipe):
         "A language-only drafter: a small Llama with the target's vocabulary that drafts from the words alone "
         "(arXiv 2404.08856)."
     )
+    drafter_class: ClassVar[type[Independent]] = Independent
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +77,7 @@ class SpdRecipe(Recipe):
             num_hidden_layers=self.layers,
             num_attention_heads=self.heads,
             num_key_value_heads=self.heads,
-            max_position_embeddings=text.max_position_embeddings,
+            max_position_embeddings=target.decoder.max_length,
             initializer_range=0.04,
             tie_word_embeddings=True,
             bos_token_id=getattr(text, "bos_token_id", None),
@@ -82,13 +88,32 @@ class SpdRecipe(Recipe):
             torch.manual_seed(self.seed)
             return LlamaForCausalLM(config)
 
-    def loss(self, net: LlamaForCausalLM, target: Any, features: Features | None) -> SpdLoss:
+    def shape(self, net: Any) -> dict[str, Any]:
+        """See `Recipe`."""
+        config = net.config
+        return {
+            "layers": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "heads": config.num_attention_heads,
+        }
+
+    def begin(self, start: Any, target: Any) -> Any:
+        """See `Recipe`; any small language model with the target's vocabulary, as far as both go."""
+        if type(start) is not self.drafter_class:
+            raise other_kind(self.method, start)
+        net: Any = start.net.float().cpu()
+        net.tokenizer = start.tokenizer
+        return net
+
+    def loss(self, net: Any, target: Any, features: Features | None) -> Any:
         """Distillation; without features plain language modelling."""
         return SpdLoss(net, target, features, self)
 
-    def drafter(self, net: LlamaForCausalLM) -> Independent:
-        """With the default length."""
-        return Independent(net)
+    def drafter(self, net: Any) -> Independent:
+        """See `Recipe`. A model that was there keeps its tokenizer."""
+        made: Independent = super().drafter(net)
+        made.tokenizer = getattr(net, "tokenizer", None)
+        return made
 
 
 class SpdLoss:
@@ -98,9 +123,10 @@ class SpdLoss:
     tokens alone.
     """
 
-    def __init__(self, model: LlamaForCausalLM, target: Any, features: Features | None, recipe: SpdRecipe) -> None:
+    def __init__(self, model: PreTrainedModel, target: Any, features: Features | None, recipe: SpdRecipe) -> None:
         self.model, self.target, self.features = model, target, features
         self.recipe = recipe
+        self.head: Any = head_of(model)
 
     def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
         """A scalar. position: [B] of the samples in the training run; nothing here is random, so it is not read."""
@@ -108,22 +134,25 @@ class SpdLoss:
         texts = [
             torch.tensor(prompt + row.answer, device=position.device) for prompt, row in zip(prompts, rows, strict=True)
         ]
-        hidden = self.model.model(input_ids=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
+        known = pad_sequence([text.where(text < len(self.head.weight), UNKNOWN) for text in texts], batch_first=True)
+        hidden = self.model.base_model(input_ids=known[:, :-1], use_cache=False).last_hidden_state
         starts = [len(prompt) for prompt in prompts]
         told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
         answers = [text[start:] for text, start in zip(texts, starts, strict=True)]
         judged = [torch.cat(told), torch.cat(answers)]  # one row for every token of an answer
         if self.features is not None:
             judged.append(self._heard(self.features(rows), rows))
-        return in_chunks(self._judged, self.model.config.vocab_size, *judged).mean()
+        return in_chunks(self._judged, self.target.vocab_size, *judged).mean()
 
     def _judged(self, told: Tensor, tokens: Tensor, heard: Tensor | None = None) -> Tensor:
-        """The losses [M] of states [M, D] that tell tokens [M]; heard: the target's features of these [M, H]."""
-        logits = self.model.lm_head(told)
-        by_token = cross_entropy(logits, tokens, reduction="none")
+        """The losses [M] of states [M, D] that tell tokens [M]; heard: the target's features of these [M, H]. Of ids
+        that the model or the target does not know there is nothing to learn."""
+        logits = self.head(told)[:, : self.target.vocab_size]
+        words = logits.shape[-1]
+        by_token = cross_entropy(logits, tokens.masked_fill(tokens >= words, FOREIGN), reduction="none")
         if heard is None:
             return by_token
-        by_law = cross_entropy(logits, head_law(self.target, heard), reduction="none")
+        by_law = cross_entropy(logits, head_law(self.target, heard)[:, :words], reduction="none")
         return self.recipe.token_weight * by_token + self.recipe.law_weight * by_law
 
     @staticmethod

@@ -1,47 +1,79 @@
-"""Training that begins with a drafter that is there: one's own, a published one, or that of a kindred target."""
+"""Training that begins with a drafter that is there: one's own, a published one, a small language model, or the drafter
+of a kindred target. Its network learns on as it is, whatever form it has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
-from mmspec.checkpoints import load_drafter
+from mmspec.checkpoints import load_drafter, weights_digest
 from mmspec.errors import MismatchError
 
+Settings = TypeVar("Settings", bound=Any)
 
-def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, nn.Module]:
-    """The network with which each method begins: that in `start` itself, or of several methods those in its folders of
+
+def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, Any]:
+    """The drafter with which each method begins: that in `start` itself, or of several methods those in its folders of
     their names. They may have been trained for another target.
 
     Raises: as `mmspec.checkpoints.load_drafter`.
     """
     folders = {methods[0]: start} if len(methods) == 1 else {method: str(Path(start, method)) for method in methods}
-    return {method: load_drafter(folder, target, own=False).net for method, folder in folders.items()}
+    return {method: load_drafter(folder, target, own=False) for method, folder in folders.items()}
 
 
-def take_over(net: nn.Module, begun: nn.Module, method: str) -> None:
-    """Put the weights of another network into one that is about to be trained.
+def shaped(recipe: Settings, net: nn.Module) -> Settings:
+    """A recipe whose settings are those of a network that learns on, where nobody asked for others.
 
-    Every weight must have the same name and shape and mean the same: both listen to the same layers, say. The other may
-    lack only what a network names in `quiet`, parts that do nothing at first, and have other settings only where the
-    network names them in `free`: they change what it is asked for, not what a weight means.
-    Raises: MismatchError: something differs.
+    Raises: MismatchError: one is asked for that the network has not, and that is not `free` there: one that changes
+        what a network is asked for, and not what a weight means.
     """
-    there, here, quiet = _form(begun), _form(net), getattr(net, "quiet", ())
-    for name in sorted(here.keys() | there.keys()):
-        found, needed = there.get(name, "missing"), here.get(name, "missing")
-        if found != needed and not (found == "missing" and name.startswith(quiet)):
+    has, free = recipe.shape(net), getattr(net, "free", ())
+    changes = {}
+    for field in fields(recipe):
+        asked = getattr(recipe, field.name)
+        found = has.get(field.name, asked)
+        if asked == field.default:
+            changes[field.name] = found
+        elif asked != found and field.name not in free:
+            raise MismatchError(
+                f"training of {recipe.method} starts with a drafter whose {field.name} is {found}, and not {asked}: "
+                f"leave --{field.name.replace('_', '-')} out"
+            )
+    return replace(recipe, **changes)
+
+
+def other_kind(method: str, start: Any) -> MismatchError:
+    """The error for a drafter that a method cannot start with."""
+    return MismatchError(f"training of {method} cannot start with that drafter: it is one of {start.method}")
+
+
+def grown(net: Any, new: nn.Module, method: str) -> Any:
+    """A network of the kind of `new` with the weights of `net`, which is of another kind: they must have the same
+    names, and only what does nothing at first, what the new one names in `quiet`, may be missing.
+
+    Raises: MismatchError: something else differs.
+    """
+    there, here, quiet = net.state_dict(), new.state_dict(), getattr(new, "quiet", ())
+    for name in sorted(there.keys() ^ here.keys()):
+        if name in there or not name.startswith(quiet):
+            found, needed = (tuple(one[name].shape) if name in one else "missing" for one in (there, here))
             raise MismatchError(
                 f"training of {method} cannot start with that drafter: its {name} is {found}, in the new one {needed}"
             )
-    net.load_state_dict({**net.state_dict(), **begun.state_dict()})
+    made = type(new)(net.config, **net.settings)
+    made.load_state_dict({**here, **there})
+    made.draft_ids = net.draft_ids
+    return made
 
 
-def _form(net: nn.Module) -> dict[str, Any]:
-    """The shapes of a network's weights, and those settings that weights depend on, where it has such."""
-    settings, free = getattr(net, "settings", {}), getattr(net, "free", ())
-    bound = {name: value for name, value in settings.items() if name not in free}
-    return {**{name: tuple(some.shape) for name, some in net.state_dict().items()}, **bound}
+def digest(net: nn.Module) -> str:
+    """A short hash that changes when a network's weights do, or the words that it drafts."""
+    words = getattr(net, "draft_ids", None)
+    drafts = "" if words is None else f"-{sha256(words.cpu().numpy().tobytes()).hexdigest()[:8]}"
+    return weights_digest(net) + drafts

@@ -10,7 +10,7 @@ answer, and the steps are added with weights that fall as levels are reached les
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, as_in_use, head_logits
 from mmspec.training.recipe import Loss, Recipe
+from mmspec.training.start import grown, other_kind, shaped
 from mmspec.training.words import common_words
 
 
@@ -75,6 +76,10 @@ class HeadRecipe(Recipe):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             net = self.network(target, rows)
+        return self.suit(net, target, rows)
+
+    def suit(self, net: Any, target: Any, rows: Sequence[Answered]) -> Any:
+        """See `Recipe`: a draft vocabulary that is asked for."""
         if self.draft_vocabulary is not None:
             self.narrow(net, common_words(rows, self.draft_vocabulary, target.vocab_size))
         return net
@@ -83,14 +88,32 @@ class HeadRecipe(Recipe):
         """Let a network draft these words [words] alone."""
         self.drafter(net).net.draft_ids = ids
 
+    def taps(self, net: Any) -> tuple[int, ...]:
+        """See `Recipe`: those that the network was made for."""
+        return tuple(self.drafter(net).net.settings.get("taps", ()))
+
+    def shape(self, net: HeadNet) -> dict[str, Any]:
+        """See `Recipe`."""
+        config = net.config
+        return {"layers": config.num_hidden_layers, "intermediate": config.intermediate_size, **net.settings}
+
+    def begin(self, start: Any, target: Any) -> Any:
+        """See `Recipe`."""
+        net: Any = start.net
+        if not isinstance(net, HeadNet):
+            raise other_kind(self.method, start)
+        recipe = shaped(self, net)
+        new = recipe.build(target)
+        if type(net) is not type(new):
+            net = grown(net, new, self.method)
+        net.settings |= {name: getattr(recipe, name) for name in getattr(net, "free", ())}
+        net.config.vocab_size = target.vocab_size  # of another target it may have been another
+        return net.float().cpu()
+
     def loss(self, net: Any, target: Any, features: Features | None) -> Loss:
         """The method's loss; there is none without features."""
         assert features is not None  # only a warm-up has none
         return self.loss_class(net, target, features, self)
-
-    def drafter(self, net: Any) -> HeadDrafter:
-        """With the default tree."""
-        return self.drafter_class(net)
 
 
 @dataclass(frozen=True)
@@ -145,10 +168,14 @@ class StepLoss(ABC):
             drafted = drafted_slots(rows, first, batch.slots, step).to(true.device)
             if drafted.any():
                 weight = self.recipe.decay**step
-                losses = in_chunks(self.judged, self.target.vocab_size, estimate[drafted], goal[drafted])
+                losses = in_chunks(self.judged_in(step), self.target.vocab_size, estimate[drafted], goal[drafted])
                 total = total + weight * losses.sum() / max(1, len(losses))
                 weights += weight
         return total / weights
+
+    def judged_in(self, step: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """What judges the estimates of a step."""
+        return self.judged
 
     def judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """See `judge`."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import TrainerCallback
 
-from mmspec.errors import InputError
+from mmspec.errors import InputError, OutOfMemoryError, out_of_memory
 from mmspec.safe_files import read_json, whole
 from mmspec.training.answers import Answered
 from mmspec.training.course import Course
@@ -63,11 +63,16 @@ def train(
     steps: int,
     folder: Path,
     callbacks: list[TrainerCallback],
+    settled: int = 0,
 ) -> list[dict[str, Any]]:
-    """Train `learner` in place, from where `folder` left off; returns the Trainer's history."""
+    """Train `learner` in place, from where `folder` left off; returns the Trainer's history.
+
+    Args: settled: see `mmspec.training.validation.best_step`.
+    Raises: OutOfMemoryError: too little memory for an update, or for the held-out questions.
+    """
     left = last_checkpoint(folder)
     before = read_json(Path(left, "trainer_state.json"))["log_history"] if left else []
-    if exhausted(before, course.patience):
+    if exhausted(before, course.patience, settled):
         return before
     arguments = training_arguments(
         folder,
@@ -87,7 +92,15 @@ def train(
         data_collator=collate,
         callbacks=callbacks,
     )
-    trainer.train(resume_from_checkpoint=left)
+    try:
+        trainer.train(resume_from_checkpoint=left)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"too little memory to train with {recipe.batch} answers per batch: give a smaller --batch, with "
+            "--accumulate for as large an update, or a smaller --answer-batch, in which held-out questions are asked"
+        ) from error
     return trainer.state.log_history
 
 

@@ -44,7 +44,7 @@ class Validation(TrainerCallback):
     """Takes figures every `every` steps and at the end, and notes them in the Trainer's history, an entry each.
 
     Args: patience: how many times in a row they may fail to be the best ones before training stops; 0 is never.
-        keep: called when they are the best so far.
+        keep: called when they are the best so far. settled: see `best_step`.
     """
 
     def __init__(
@@ -53,8 +53,9 @@ class Validation(TrainerCallback):
         every: int,
         patience: int = 0,
         keep: Callable[[], None] = lambda: None,
+        settled: int = 0,
     ) -> None:
-        self.figures, self.every, self.patience, self.keep = figures, every, patience, keep
+        self.figures, self.every, self.patience, self.keep, self.settled = figures, every, patience, keep, settled
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -62,22 +63,26 @@ class Validation(TrainerCallback):
         """After an update."""
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             state.log_history += [{"step": state.global_step, **one} for one in self.figures()]
-            if best_step(state.log_history) == state.global_step:
+            if best_step(state.log_history, self.settled) == state.global_step:
                 self.keep()
-            if exhausted(state.log_history, self.patience):
+            if exhausted(state.log_history, self.patience, self.settled):
                 control.should_training_stop = control.should_save = True
         return control
 
 
-def best_step(history: Sequence[dict[str, Any]]) -> int:
-    """The first step at which tau, averaged over methods and temperatures, was highest; 0 if none was measured."""
-    means = mean_taus(history)
+def best_step(history: Sequence[dict[str, Any]], settled: int = 0) -> int:
+    """The first step at which tau, averaged over methods and temperatures, was highest; 0 if none was measured.
+
+    Args: settled: up to this step, measurements do not count.
+    """
+    means = {step: mean for step, mean in mean_taus(history).items() if step > settled}
     return max(means, key=lambda step: (means[step], -step), default=0)
 
 
-def exhausted(history: Sequence[dict[str, Any]], patience: int) -> bool:
-    """Whether the last `patience` measurements were none better than those before; never with a patience of 0."""
-    later = [step for step in mean_taus(history) if step > best_step(history)]
+def exhausted(history: Sequence[dict[str, Any]], patience: int, settled: int = 0) -> bool:
+    """Whether the last `patience` measurements were none better than those before; never with a patience of 0. settled:
+    see `best_step`."""
+    later = [step for step in mean_taus(history) if step > max(settled, best_step(history, settled))]
     return 0 < patience <= len(later)
 
 

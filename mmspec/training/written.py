@@ -9,7 +9,7 @@ from mmspec.training.questions import Question
 
 
 def own_answer(pipe: Any, question: Question) -> list[int]:
-    """The ids of the data's own answer, as the target would have to write it, end token included.
+    """The ids of the data's own answer, as the target would have to write it, up to the first that ends it.
 
     With a chat template that is what the template puts between the prompt and the end of the assistant's turn.
     """
@@ -23,7 +23,8 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     text = written_answer(pipe, question.image, question.prompt, question.answer)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids[: ids.index(tokenizer.eos_token_id) + 1] if tokenizer.eos_token_id in ids else ids
+    ends = {*pipe.target.ends(), tokenizer.eos_token_id}  # of a turn and of a text: two ids in some families
+    return ids[: next((place for place, token in enumerate(ids, 1) if token in ends), None)]
 
 
 def written_answer(pipe: Any, image: Any, prompt: str, answer: str) -> str:

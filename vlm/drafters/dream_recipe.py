@@ -24,8 +24,8 @@ from mmspec.training.features import Features
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.vlm.drafters.dream import Dream, DreamNet
-from mmspec.vlm.drafters.insights import InsightLoss
-from mmspec.vlm.drafters.lessons import Reader, SightRecipe, check_share
+from mmspec.vlm.drafters.insights import InsightLoss, InsightRecipe
+from mmspec.vlm.drafters.lessons import Reader, check_share
 from mmspec.vlm.drafters.sight import Seen, Sight
 
 
@@ -71,7 +71,7 @@ class Halfway(Reader):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamRecipe(SightRecipe):
+class DreamRecipe(InsightRecipe):
     """keep: share of the image slots that the drafter reads. middle_weight: of the distance to the sharpest early
     layer's hidden states."""
 
@@ -94,6 +94,6 @@ class DreamRecipe(SightRecipe):
         if self.middle_weight < 0:
             raise InputError(f"middle_weight={self.middle_weight} is not valid: it is 0 or more")
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> DreamNet:  # type: ignore[override]
+    def network(self, target: Any, rows: Sequence[Answered]) -> DreamNet:
         """See `HeadRecipe`."""
         return DreamNet(head_config(target, self.intermediate), self.keep)

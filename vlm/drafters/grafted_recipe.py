@@ -19,17 +19,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmspec.drafters.independent import Independent
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
 from mmspec.training.spd import SpdLoss, SpdRecipe
+from mmspec.training.start import other_kind
 from mmspec.training.updates import frozen
 from mmspec.vlm.drafters.branching import SpecLlava
 from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
-from mmspec.vlm.drafters.lessons import check_share
+from mmspec.vlm.drafters.lessons import check_share, first_stage
 from mmspec.vlm.drafters.sight import check_sees
 
 
@@ -47,11 +47,12 @@ class GraftedLoss(SpdLoss):
         alone = self.alone(rows, int(position[0]))
         with frozen(self.net.speaker) if alone else nullcontext():
             texts, starts = self.texts(rows, self.features(rows, (0,)), int(position[0]))
-            hidden = self.model.model(inputs_embeds=pad_sequence(texts, batch_first=True)[:, :-1]).last_hidden_state
+            known = pad_sequence(texts, batch_first=True)[:, :-1]
+            hidden = self.model.base_model(inputs_embeds=known, use_cache=False).last_hidden_state
             told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
         tokens = torch.tensor([token for row in rows for token in row.answer], device=hidden.device)
         judged = torch.cat(told), tokens, self._heard(true, rows)  # one row for every token of an answer
-        return in_chunks(partial(self._judged_by, alone), self.model.config.vocab_size, *judged).mean()
+        return in_chunks(partial(self._judged_by, alone), self.target.vocab_size, *judged).mean()
 
     def _judged_by(self, alone: bool, *judged: Tensor) -> Tensor:
         """The losses of a chunk, which may be computed again on the way back: what rests has to rest there, too."""
@@ -123,6 +124,10 @@ class MassvRecipe(SpdRecipe):
         super().__post_init__()
         check_share("projector_share", self.projector_share)
 
+    def settled(self) -> int:
+        """See `Recipe`: those in which the Llama does not learn."""
+        return first_stage(self.projector_share, self.steps)
+
     def check(self, target: Any) -> None:
         """See `Recipe`."""
         super().check(target)
@@ -139,17 +144,23 @@ class MassvRecipe(SpdRecipe):
         """See `Recipe`: the embeddings."""
         return (0,)
 
-    def loss(self, net: Grafted, target: Any, features: Features | None) -> Any:  # type: ignore[override]
+    def shape(self, net: Grafted) -> dict[str, Any]:
+        """See `Recipe`: that of the Llama."""
+        return super().shape(net.speaker)
+
+    def begin(self, start: Any, target: Any) -> Grafted:
+        """See `Recipe`."""
+        if not isinstance(start.net, Grafted):
+            raise other_kind(self.method, start)
+        return start.net.float().cpu()
+
+    def loss(self, net: Grafted, target: Any, features: Features | None) -> Any:
         """Distillation; without features plain language modelling, of words alone."""
         return (
             SpdLoss(net.speaker, target, None, self)
             if features is None
             else self.loss_class(net, target, features, self)
         )
-
-    def drafter(self, net: Grafted) -> Independent:  # type: ignore[override]
-        """With the default size."""
-        return self.drafter_class(net)
 
 
 @dataclass(frozen=True, kw_only=True)

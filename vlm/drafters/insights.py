@@ -6,7 +6,7 @@ To find out, each answer is read once more, with the last layer watched, and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from mmspec.focus import Focus, watching
 from mmspec.training.answers import Answered
 from mmspec.training.asking import prepare
-from mmspec.training.features import Features, as_in_use
-from mmspec.vlm.drafters.lessons import SightLoss
+from mmspec.training.features import Features
+from mmspec.training.kept import Kept
+from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Insight:
     middle: Tensor
 
     @property
-    def size(self) -> int:
-        """Bytes."""
+    def nbytes(self) -> int:
+        """Of its tensors."""
         return self.focus.nbytes + self.middle.nbytes
 
     def to(self, device: torch.device) -> Insight:
@@ -39,31 +40,35 @@ class Insight:
         return Insight(self.focus.to(device), self.layer, self.middle.to(device))
 
 
-class Insights:
-    """Insights of answers, kept on the CPU as far as the memory of `features` allows; else seen again in every epoch.
+class Insights(Kept[Insight]):
+    """Insights of answers, in the memory and the store of `features`.
 
     Args: sharpest: whether early layers are watched, too, and the states of the sharpest one kept.
     """
 
     def __init__(self, features: Features, sharpest: bool) -> None:
         self.features, self.sharpest = features, sharpest
-        self.kept: dict[int, Insight] = {}
-        self.last: dict[int, Insight] = {}  # of the batch that was asked for last, whatever the memory
+        self.kept, self.last, self.device = {}, {}, features.device
+
+    @property
+    def pool(self) -> Features:
+        """See `Kept`."""
+        return self.features
 
     def __call__(self, rows: list[Answered]) -> list[Insight]:
-        """Those of some answers; the missing ones are read in one batch."""
-        known = {**self.kept, **self.last}
-        missing = [row for row in rows if row.index not in known]
-        fresh = dict(zip((row.index for row in missing), self._look(missing), strict=True)) if missing else {}
-        known |= fresh
-        self.last = {row.index: known[row.index].to(self.features.device) for row in rows}
-        for index, insight in fresh.items():
-            if self.features.free >= insight.size:
-                self.features.free -= insight.size
-                self.kept[index] = insight.to(torch.device("cpu"))
-        return [self.last[row.index] for row in rows]
+        """Those of some answers."""
+        return self.recall(rows)
 
-    def _look(self, rows: list[Answered]) -> list[Insight]:
+    def _name(self, index: int) -> str:
+        return f"{index}-{'sharpest' if self.sharpest else 'focus'}"
+
+    def _packed(self, one: Insight) -> dict[str, Tensor]:
+        return {"focus": one.focus, "layer": torch.tensor(one.layer), "middle": one.middle}
+
+    def _unpacked(self, tensors: Mapping[str, Tensor]) -> Insight:
+        return Insight(tensors["focus"], int(tensors["layer"]), tensors["middle"])
+
+    def _compute(self, rows: list[Answered]) -> list[Insight]:
         pipe = self.features.pipe
         target, texts = pipe.target, [row.ids for row in rows]
         layers = list(range(early(target.num_layers))) if self.sharpest else []
@@ -77,8 +82,8 @@ class Insights:
             if layer in layers:
                 sharpness.note(layer, weights)
 
-        with as_in_use(target.model.device), watching(target.model, sorted({*layers, last}), note):
-            _, heard = target.read(inputs, texts, tuple(layer + 1 for layer in layers))
+        with watching(target.model, sorted({*layers, last}), note):
+            heard = target.read(inputs, texts, tuple(layer + 1 for layer in layers))[1]
         looks = [one[: len(text)].clone() for one, text in zip(focus.mean(), texts, strict=True)]
         if not self.sharpest:
             return [Insight(look, 0, look.new_empty(len(look), 0)) for look in looks]
@@ -115,6 +120,16 @@ class Sharpness:
 def early(num_layers: int) -> int:
     """How many layers are asked for their entropy: the first two fifths."""
     return max(1, num_layers * 2 // 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsightRecipe(SightRecipe):
+    """How a head that asks what the target looks at is trained; its loss is an `InsightLoss`."""
+
+    def beside(self, target: Any) -> int:
+        """See `Recipe`."""
+        middle = target.hidden_size * target.model.dtype.itemsize if self.loss_class.sharpest else 0
+        return torch.float32.itemsize + middle
 
 
 class InsightLoss(SightLoss):

@@ -110,6 +110,11 @@ def check_share(name: str, value: float) -> None:
         raise InputError(f"{name}={value} is not valid: it is a share, 0 to 1")
 
 
+def first_stage(share: float, steps: int) -> int:
+    """How many of the updates are that share of them; the last one never is."""
+    return min(int(share * steps), steps - 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SightRecipe(EagleRecipe):
     """How a head that sees is trained: as an EAGLE head, with the target's embeddings of the pictures beside it."""

@@ -14,9 +14,9 @@ from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.steps import Batch
-from mmspec.vlm.drafters.hivis import HiVis, HiVisHead
-from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe, check_share
-from mmspec.vlm.drafters.msd import Msd, MsdHead
+from mmspec.vlm.drafters.hivis import HiVis
+from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe, check_share, first_stage
+from mmspec.vlm.drafters.msd import Msd
 from mmspec.vlm.drafters.sight import Seen, Sight
 from mmspec.vlm.drafters.vispec import ViSpec, ViSpecHead
 
@@ -63,9 +63,9 @@ class MsdRecipe(SightRecipe):
         super().__post_init__()
         check_share("text_share", self.text_share)
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> MsdHead:  # type: ignore[override]
-        """See `HeadRecipe`."""
-        return MsdHead(head_config(target, self.intermediate))
+    def settled(self) -> int:
+        """See `Recipe`: those that show no picture."""
+        return first_stage(self.text_share, self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class ViSpecRecipe(SightRecipe):
         if self.queries == 1 and not self.global_feature:
             raise InputError("ViSpec with one query has the global feature alone: without it take --queries 0")
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> ViSpecHead:  # type: ignore[override]
+    def network(self, target: Any, rows: Sequence[Answered]) -> ViSpecHead:
         """See `HeadRecipe`."""
         return ViSpecHead(head_config(target, self.intermediate), self.queries, self.global_feature)
 
@@ -110,7 +110,3 @@ class HiVisRecipe(SightRecipe):
     )
     drafter_class: ClassVar[type[HeadDrafter]] = HiVis
     loss_class: ClassVar[type[Any]] = SightLoss
-
-    def network(self, target: Any, rows: Sequence[Answered]) -> HiVisHead:  # type: ignore[override]
-        """See `HeadRecipe`."""
-        return HiVisHead(head_config(target, self.intermediate))

@@ -13,8 +13,7 @@ from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.steps import Batch, generator_at
-from mmspec.vlm.drafters.insights import InsightLoss
-from mmspec.vlm.drafters.lessons import SightRecipe
+from mmspec.vlm.drafters.insights import InsightLoss, InsightRecipe
 from mmspec.vlm.drafters.sight import Seen, Sight
 from mmspec.vlm.drafters.specvlm import SpecVlm, SpecVlmHead
 
@@ -28,7 +27,7 @@ class SpecVlmLoss(InsightLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecVlmRecipe(SightRecipe):
+class SpecVlmRecipe(InsightRecipe):
     """ratio: image slots per vector. queries: vectors per picture where learned queries make them."""
 
     ratio: int = 4
@@ -48,6 +47,6 @@ class SpecVlmRecipe(SightRecipe):
             if not 1 <= value <= most:
                 raise InputError(f"SpecVLM takes a {name} of 1 to {most}, got {value}")
 
-    def network(self, target: Any, rows: Sequence[Answered]) -> SpecVlmHead:  # type: ignore[override]
+    def network(self, target: Any, rows: Sequence[Answered]) -> SpecVlmHead:
         """See `HeadRecipe`."""
         return SpecVlmHead(head_config(target, self.intermediate), self.ratio, self.queries)
