@@ -1,6 +1,6 @@
 """The demo as one page with a tab per model, and the settings under which it can be shown to others.
 
-A tab is a module with a TITLE and a function `build(studio, folder)`; a new one is a line in TABS.
+A tab is a module with a TITLE and a function `build(studio, folder, name)`; a new one is a line in TABS.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
-from mmspec.demos.studio import KEPT, Studio, check_named
+from mmspec.demos.studio import KEPT, Studio, TextStudio, check_named
 from mmspec.errors import UnsupportedError, missing_extra
 
 TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
+    TextStudio: "mmspec.demos.text_chat",
     Easel: "mmspec.demos.picture_board",
     Booth: "mmspec.demos.speaking_booth",
 }
@@ -74,8 +75,8 @@ def page(*studios: Studio) -> Any:
         gr.Markdown(f"# mmspec: speculative decoding, seen\n{'Models' if len(studios) > 1 else 'Model'}: {models}")
         for studio in studios:
             tab = import_module(TABS[type(studio)])
-            alone = sum(type(other) is type(studio) for other in studios) == 1
-            with gr.Tab(tab.TITLE if alone else f"{tab.TITLE}: {studio.name}"):
-                tab.build(studio, Path(folder.name))
+            alike = [other for other in studios if type(other) is type(studio)]
+            with gr.Tab(tab.TITLE if len(alike) == 1 else f"{tab.TITLE}: {studio.name}"):
+                tab.build(studio, Path(folder.name), f"mm{alike.index(studio) or ''}")
     blocks.mmspec_examples = folder  # goes when the page goes
     return blocks.queue(max_size=WAITING, default_concurrency_limit=1)

@@ -110,10 +110,12 @@ def problem(text: str) -> str:
 
 
 def name_all(selector: str, names: Sequence[str]) -> str:
-    """Script that names elements for screen readers, in their order."""
+    """Script that names elements for screen readers, in their order, now and when more of them appear: what stands on
+    a tab is made when the tab is first opened."""
     return (
-        f"() => {{ document.querySelectorAll({json.dumps(selector)})"
-        f".forEach((element, place) => element.ariaLabel = {json.dumps(list(names))}[place]) }}"
+        f"() => {{ const nameAll = () => document.querySelectorAll({json.dumps(selector)})"
+        f".forEach((element, place) => element.ariaLabel = {json.dumps(list(names))}[place]); "
+        "nameAll(); new MutationObserver(nameAll).observe(document.body, { childList: true, subtree: true }) }"
     )
 
 

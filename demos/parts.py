@@ -12,16 +12,17 @@ from mmspec.demos.studio import SHAPES, Studio
 
 
 def ask_box(
-    label: str, hint: str, verb: str, longest: int, examples: Sequence[str] = ()
+    name: str, label: str, hint: str, verb: str, longest: int, examples: Sequence[str] = ()
 ) -> tuple[gr.Textbox, gr.Button, gr.Button]:
-    """A box to ask in, a button `verb` that asks and one that stops; below them texts to choose from."""
-    name = f"mm-{label.lower()}"
-    box = gr.Textbox(label=label, placeholder=hint, lines=1, max_lines=4, max_length=longest, elem_id=name)
+    """A box to ask in, a button `verb` that asks and one that stops; below them texts to choose from. name: how the
+    ids of the elements begin."""
+    box_id = f"{name}-{label.lower()}"
+    box = gr.Textbox(label=label, placeholder=hint, lines=1, max_lines=4, max_length=longest, elem_id=box_id)
     with gr.Row():
-        go = gr.Button(verb, variant="primary", min_width=120, elem_id=f"mm-{verb.lower()}")
+        go = gr.Button(verb, variant="primary", min_width=120, elem_id=f"{name}-{verb.lower()}")
         stop = gr.Button("Stop", min_width=120)
     if examples:
-        gr.Examples([[text] for text in examples], box, label="Examples: click on one", elem_id=f"{name}s")
+        gr.Examples([[text] for text in examples], box, label="Examples: click on one", elem_id=f"{box_id}s")
     return box, go, stop
 
 

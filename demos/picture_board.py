@@ -28,8 +28,8 @@ FRAME = 128
 ENDING = "One code at a time: {slow}; with drafts: {fast}. One picture says little: see mmspec bench images."
 
 
-def build(easel: Easel, folder: Path) -> None:
-    """Put the tab into the page that is being built. folder: not needed here."""
+def build(easel: Easel, folder: Path, name: str) -> None:
+    """Put the tab into the page that is being built. folder: not needed here. name: how the ids of elements begin."""
     gr.Markdown(
         f"`{easel.name}` draws a caption twice, **one code at a time** and **with drafts**, one after the other; then "
         "both are replayed on one clock. With the rule `exact` the picture is the same; the others say what they are."
@@ -37,18 +37,17 @@ def build(easel: Easel, folder: Path) -> None:
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
             prompt, go, stop = ask_box(
-                "Caption", "What is to be drawn? Enter draws it.", "Draw", LONGEST_PROMPT, easel.captions
+                name, "Caption", "What is to be drawn? Enter draws it.", "Draw", LONGEST_PROMPT, easel.captions
             )
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(easel, RULES, "lantern, gsd and cool-sd", "picture")
     hint = "Pick an example, or write a caption."
-    views = both_sides("mm-draw", hint, cells.legend(), "code", "picture")
+    views = both_sides(f"{name}-draw", hint, cells.legend(), "code", "picture")
     with gr.Accordion("Drafted codes accepted, round by round", open=True):
-        chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id="mm-draw-chart")
+        chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id=f"{name}-draw-chart")
     with gr.Accordion("Drawn so far, with drafts", open=True):
-        gallery = gr.HTML("Every picture of this visit, the newest first.", elem_id="mm-draw-gallery")
+        gallery = gr.HTML("Every picture of this visit, the newest first.", elem_id=f"{name}-draw-gallery")
     drawn = gr.State([], time_to_live=KEPT)
-    raced = gr.State(None, time_to_live=KEPT)
     wire(
         go,
         prompt,
@@ -56,7 +55,6 @@ def build(easel: Easel, folder: Path) -> None:
         run=partial(show_run, easel),
         show_replay=show_replay,
         inputs=[prompt, *knobs, drawn],
-        raced=raced,
         views=views,
         more=[chart, drawn, gallery],
         name="draw",

@@ -15,7 +15,7 @@ from mmspec.demos.examples import examples
 from mmspec.demos.parts import ask_box, both_sides, sizes
 from mmspec.demos.race import Race
 from mmspec.demos.replay import replay
-from mmspec.demos.studio import KEPT, LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
+from mmspec.demos.studio import LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
 from mmspec.demos.trace import Trace
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
@@ -23,75 +23,89 @@ from mmspec.errors import Error
 TITLE = "Picture chat"
 ENDING = "One token at a time: {slow}; with drafts: {fast}; prompt included. One run says little: see mmspec bench."
 SIZES = "auto learns it; 5x4x16 is a tree"
+NO_PICTURE = "Without a picture: ask, and click on Race."
 REFRESH = 0.15
 """Seconds between two looks at a running request."""
 
 
-def build(studio: Studio, folder: Path) -> None:
-    """Put the tab into the page that is being built. folder: for the examples' files."""
+def build(studio: Studio, folder: Path, name: str) -> None:
+    """Put the tab into the page that is being built. folder: for the examples' files. name: how the ids of elements
+    begin."""
+    sees = studio.modality == "vlm"
     gr.Markdown(
-        "Ask about a picture. The model answers twice, **one token at a time** and **with drafts**, one after the "
-        "other; then both are replayed on one clock. The answer is the same; colours and lines show where it came from."
+        f"Ask {'about a picture' if sees else 'a question'}. The model answers twice, **one token at a time** and "
+        "**with drafts**, one after the other; then both are replayed on one clock. The answer is the same; colours "
+        "and lines show where it came from."
     )
-    samples = examples(folder)
     with gr.Row():
+        column = gr.Column(min_width=300, visible=sees)
         with gr.Column(min_width=300):
-            table = gr.Dataset(
-                components=[gr.Image(visible=False, type="filepath")],
-                samples=[[file] for file, _ in samples],
-                type="index",
-                layout="gallery",
-                label="Examples: click on one",
-                elem_id="mm-examples",
+            prompt, go, stop = ask_box(
+                name, "Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT
             )
-            picture = gr.Image(interactive=False, label="Picture", height=280, buttons=[], elem_id="mm-picture")
-            # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
-            upload = gr.UploadButton("Upload a picture", file_types=["image"], type="filepath", elem_id="mm-upload")
-        with gr.Column(min_width=300):
-            prompt, go, stop = ask_box("Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT)
             drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
             temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")
             shape, seed = sizes("answer", SIZES)
-    names = [f"Example: {Path(file).stem}. {question}" for file, question in samples]
-    gr.on(None, None, [], js=markup.name_all("#mm-examples button", names))  # Gradio's pictures have none
-    picture.change(None, None, [], js=markup.name_all("#mm-picture button", ["The picture that is asked about"]))
 
-    hint = "Pick an example, or upload a picture and ask."
-    views = both_sides("mm", hint, markup.legend(), "token", "answer")
-    message = views[0]
+    hint = "Pick an example, or upload a picture and ask." if sees else "Write a question."
+    views = both_sides(name, hint, markup.legend(), "token", "answer")
     with gr.Accordion("What happened, round by round", open=True):
-        chart = gr.HTML("After a race: how much of each draft was accepted, and its tree.", elem_id="mm-chart")
-        number = gr.Slider(1, 2, value=1, step=1, label="Round", visible=False, elem_id="mm-round")
-        tree = gr.HTML(elem_id="mm-tree")
+        chart = gr.HTML("After a race: how much of each draft was accepted, and its tree.", elem_id=f"{name}-chart")
+        number = gr.Slider(1, 2, value=1, step=1, label="Round", visible=False, elem_id=f"{name}-round")
+        tree = gr.HTML(elem_id=f"{name}-tree")
 
     chosen = gr.State(None)  # a path: small, and a question must not lose its picture
-    raced = gr.State(None, time_to_live=KEPT)
-    details = [chart, number, tree]
-    inputs = [chosen, prompt, drafter, temperature, tokens, seed, shape]
-
-    upload.upload(take, upload, [chosen, picture, message], concurrency_limit=4, show_progress="hidden")
-    table.click(
-        lambda index: (*take(samples[index][0]), samples[index][1]), table, [chosen, picture, message, prompt],
-        concurrency_limit=4, show_progress="hidden", api_visibility="private",
-    )  # fmt: skip
-
-    wire(
+    if sees:
+        with column:
+            offer_pictures(examples(folder), name, chosen, prompt, views[0])
+    raced = wire(
         go,
         prompt,
         stop,
         run=partial(show_run, studio),
         show_replay=show_replay,
-        inputs=inputs,
-        raced=raced,
+        inputs=[chosen, prompt, drafter, temperature, tokens, seed, shape],
         views=views,
-        more=details,
+        more=[chart, number, tree],
         name="run",
     )
     number.change(
         show_tree, [raced, number], tree, concurrency_limit=16, concurrency_id="replay", show_progress="hidden",
         api_visibility="private",
     )  # fmt: skip
+
+
+def offer_pictures(samples: list[list[str]], name: str, chosen: gr.State, prompt: gr.Textbox, message: gr.HTML) -> None:
+    """Examples to click on, an upload, and a way back to no picture at all: what a question is asked about."""
+    table = gr.Dataset(
+        components=[gr.Image(visible=False, type="filepath")],
+        samples=[[file] for file, _ in samples],
+        type="index",
+        layout="gallery",
+        label="Examples: click on one",
+        elem_id=f"{name}-examples",
+    )
+    picture = gr.Image(interactive=False, label="Picture", height=280, buttons=[], elem_id=f"{name}-picture")
+    with gr.Row():
+        # not an input of gr.Image, which opens what it gets before anything here could answer a mistake
+        upload = gr.UploadButton(
+            "Upload a picture", file_types=["image"], type="filepath", min_width=140, elem_id=f"{name}-upload"
+        )
+        none = gr.Button("No picture", min_width=120)
+    names = [f"Example: {Path(file).stem}. {question}" for file, question in samples]
+    # Gradio's pictures have no names
+    gr.on(None, None, [], js=markup.name_all(f"#{name}-examples button", names))
+    gr.on(None, None, [], js=markup.name_all(f"#{name}-picture button", ["The picture that is asked about"]))
+
+    taken = [chosen, picture, message]
+    how: Any = {"concurrency_limit": 4, "show_progress": "hidden"}
+    upload.upload(take, upload, taken, **how)
+    table.click(
+        lambda index: (*take(samples[index][0]), samples[index][1]), table, [*taken, prompt],
+        api_visibility="private", **how,
+    )  # fmt: skip
+    none.click(lambda: (None, None, markup.note(NO_PICTURE)), None, taken, api_visibility="private", **how)
 
 
 def take(file: str | None) -> tuple[str | None, Any, str]:

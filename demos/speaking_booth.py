@@ -13,7 +13,6 @@ from mmspec.demos import cells, drawings, markup, waves
 from mmspec.demos.booth import LONGEST_TEXT, RULES, Booth, Line, SpokenRace, player
 from mmspec.demos.parts import ask_box, both_sides, knobs_of
 from mmspec.demos.replay import final, replay
-from mmspec.demos.studio import KEPT
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
@@ -25,8 +24,8 @@ EVERY = 10
 """Rounds between two looks at a request that runs."""
 
 
-def build(booth: Booth, folder: Path) -> None:
-    """Put the tab into the page that is being built. folder: not needed here."""
+def build(booth: Booth, folder: Path, name: str) -> None:
+    """Put the tab into the page that is being built. folder: not needed here. name: how the ids of elements begin."""
     gr.Markdown(
         f"`{booth.name}` says a sentence twice, **one code at a time** and **with drafts**, one after the other; then "
         "both are replayed on one clock. With the rule `exact` the sound is the same; the others say what they are."
@@ -34,15 +33,14 @@ def build(booth: Booth, folder: Path) -> None:
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
             text, go, stop = ask_box(
-                "Sentence", "What is to be said? Enter says it.", "Say", LONGEST_TEXT, booth.sentences
+                name, "Sentence", "What is to be said? Enter says it.", "Say", LONGEST_TEXT, booth.sentences
             )
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(booth, RULES, "tolerance to pcg", "sound", booth.voices)
     hint = "Pick an example, or write a sentence."
-    *views, slow_sound, fast_sound = both_sides("mm-say", hint, cells.legend(), "code", "sound", apart=True)
+    *views, slow_sound, fast_sound = both_sides(f"{name}-say", hint, cells.legend(), "code", "sound", apart=True)
     with gr.Accordion("Drafted codes accepted, round by round", open=True):
-        chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id="mm-say-chart")
-    raced = gr.State(None, time_to_live=KEPT)
+        chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id=f"{name}-say-chart")
     wire(
         go,
         text,
@@ -50,7 +48,6 @@ def build(booth: Booth, folder: Path) -> None:
         run=partial(show_run, booth),
         show_replay=show_replay,
         inputs=[text, *knobs],
-        raced=raced,
         views=views,
         more=[slow_sound, fast_sound, chart],
         name="say",

@@ -111,14 +111,14 @@ class Studio:
             raise unknown_name("drafter", drafter, self.drafters)
         if drafter not in self._recorders:
             self._recorders[drafter] = Recorder(self.plain.with_drafter(drafter).drafter)
+        size, turned = read_shape(shape), relaxed(rule, looseness, self.knobs, self.modality)
         if (drafter, shape, rule) not in self._pipes:
             recorder = self._recorders[drafter]
-            self.plain.with_drafter(recorder.drafter, acceptance=rule)  # what does not fit is told by its own name
-            pipe = self.plain.with_drafter(recorder, read_shape(shape), rule)
-            self._pipes[drafter, shape, rule] = self._warm(pipe)
-        pipe, turned = self._pipes[drafter, shape, rule], relaxed(rule, looseness, self.knobs, self.modality)
+            self.plain.with_drafter(recorder.drafter, size, turned or rule)  # what does not fit is told by its own name
+            self._pipes[drafter, shape, rule] = self._warm(self.plain.with_drafter(recorder, size, turned or rule))
+        pipe = self._pipes[drafter, shape, rule]
         pipe.forget()  # or it would know the reply of the race before
-        return pipe if turned is None else pipe.with_drafter(pipe.drafter, read_shape(shape), turned)
+        return pipe if turned is None else pipe.with_drafter(pipe.drafter, size, turned)
 
     def race(self, question: Question) -> Iterator[Race]:
         """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""
@@ -134,11 +134,9 @@ class Studio:
         text_of = partial(text_of_token, tokenizer)
         race = Race(Trace("none"), Trace(question.drafter))
         race.invariant = bound(fast.rule, question.temperature == 0)
-        for _ in follow(slow.stream(picture, question.prompt, **inputs), race.slow, tokenizer, None, text_of):
-            yield race
-        stream = fast.stream(picture, question.prompt, **inputs)
-        for _ in follow(stream, race.fast, tokenizer, recorder.rounds, text_of):
-            yield race
+        for pipe, trace, recorded in ((slow, race.slow, None), (fast, race.fast, recorder.rounds)):
+            for _ in follow(pipe.stream(picture, question.prompt, **inputs), trace, tokenizer, recorded, text_of):
+                yield race
         race.finished = True
         yield race
 
@@ -146,6 +144,12 @@ class Studio:
         """One short answer, so that the first visitor's is not slower than the others'."""
         pipe(prompt=WARM_UP, max_new_tokens=8)
         return pipe
+
+
+class TextStudio(Studio):
+    """A model that reads text only. See `Studio`."""
+
+    modality = "text"
 
 
 def usable(model: str, modality: str) -> list[str]:

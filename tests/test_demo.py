@@ -388,22 +388,110 @@ def test_the_page_answers_gradios_own_client(served: Served, picture: Path, tmp_
 
 def test_a_stop_ends_what_was_asked_for_before_it_and_nothing_later() -> None:
     switch = wiring.Switch()
-    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]  # Gradio's client never asks
+    assert list(switch.until_stopped(iter("abc"), 0)) == ["a", "b", "c"]  # Gradio's client never asks
     assert not switch.stop()  # nothing runs
-    switch.ask()
-    switch.ask()
-    frames = switch.until_stopped(iter("abc"), switch.begin())
+    first, second = switch.ask(), switch.ask()
+    frames = switch.until_stopped(iter("abc"), first)
     assert next(frames) == "a"
     assert switch.stop()
-    switch.ask()
+    third = switch.ask()
     assert list(frames) == []
-    assert list(switch.until_stopped(iter("abc"), switch.begin())) == []  # one that has waited until now
-    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]
-    assert switch.begin() == 0  # a program runs it again
-    switch.ask()
-    switch.fail()  # the queue was full
-    switch.ask()
-    assert list(switch.until_stopped(iter("abc"), switch.begin())) == ["a", "b", "c"]
+    assert list(switch.until_stopped(iter("abc"), second)) == []  # one that has waited until now
+    assert list(switch.until_stopped(iter("abc"), third)) == ["a", "b", "c"]
+    assert list(switch.until_stopped(iter("abc"), 0)) == ["a", "b", "c"]  # a program runs it again
+
+
+@pytest.fixture
+def wired() -> SimpleNamespace:
+    """The functions behind a tab that says a word letter by letter. modes: Gradio's trigger mode of each."""
+    gr = wiring.gr
+
+    def run(word: str) -> Iterator[tuple[str, ...]]:
+        yield from ((letter,) * 6 for letter in word)
+
+    def show_replay(race: str) -> Iterator[tuple[str, ...]]:
+        yield from ((f"{race}{frame}",) * 4 for frame in range(2))
+
+    with gr.Blocks() as blocks:
+        box, views = gr.Textbox(), [gr.HTML() for _ in range(4)]
+        parts: dict[str, Any] = {"run": run, "show_replay": show_replay, "inputs": [box], "views": views}
+        wiring.wire(gr.Button(), box, gr.Button(), **parts, more=[gr.HTML()], name="run")
+    found = {each.fn.__name__: each for each in blocks.fns.values() if each.fn}
+    modes = {name: each.trigger_mode for name, each in found.items()}
+    return SimpleNamespace(modes=modes, **{name: each.fn for name, each in found.items()})
+
+
+SAME = wiring.gr.skip()
+"""What leaves a part of the page as it is."""
+
+
+def test_of_two_clicks_the_second_one_is_answered(wired: SimpleNamespace) -> None:
+    """And once it is, nothing is left that could be stopped."""
+    switch = wiring.Switch()
+    first, second = wired.asking(switch), wired.asking(switch)
+    assert list(wired.running(switch, "why", first)) == [(SAME,) * 6]
+    assert list(wired.replaying(switch, "race")) == [(SAME,) * 4]
+    assert wired.stopping(switch) != SAME
+    third = wired.asking(switch)
+    assert list(wired.running(switch, "why", second)) == [(SAME,) * 6]
+    assert [frame[0] for frame in wired.running(switch, "why", third)] == ["w", "h", "y"]
+    assert [frame[0] for frame in wired.replaying(switch, "race")] == ["race0", "race1", SAME]
+    assert wired.stopping(switch) == SAME
+    assert {wired.modes[each] for each in ("running", "replaying")} == {"multiple"}  # else Gradio drops what was asked
+
+
+def test_a_new_question_ends_the_replay_of_the_one_before(wired: SimpleNamespace) -> None:
+    switch = wiring.Switch()
+    assert len(list(wired.running(switch, "why", wired.asking(switch)))) == 3
+    old = wired.replaying(switch, "old")
+    assert next(old)[0] == "old0"
+    running = wired.running(switch, "who", wired.asking(switch))
+    assert next(running)[0] == "w"
+    assert list(old) == [(SAME,) * 4]
+    assert wired.stopping(switch) != SAME  # the new one runs
+    assert list(running) == [(SAME,) * 6]
+    told = [frame[0] for frame in wired.replaying(switch, None)]
+    assert len(told) == 1
+    assert "Stopped." in told[0]
+    assert wired.stopping(switch) == SAME
+
+
+def test_after_a_defect_nothing_is_stopped_and_the_next_question_is_answered(wired: SimpleNamespace) -> None:
+    switch = wiring.Switch()
+    lost = wired.asking(switch)
+    assert markup.BROKEN in wired.broken(switch)
+    assert wired.stopping(switch) == SAME
+    assert [frame[0] for frame in wired.running(switch, "why", wired.asking(switch))] == ["w", "h", "y"]
+    assert list(wired.running(switch, "late", lost)) == [(SAME,) * 6]  # if it comes after all
+
+
+def ids_of(blocks: Any) -> list[str]:
+    """The ids of a page's elements, as often as they occur."""
+    return [block.elem_id for block in blocks.blocks.values() if getattr(block, "elem_id", None)]
+
+
+def test_no_two_elements_of_a_page_have_the_same_id(studio: Studio, tmp_path: Path) -> None:
+    text = app.studio_of(str(tiny_llama(tmp_path)))
+    blocks = app.page(studio, Studio(studio.model, studio.drafters), text)
+    ids = ids_of(blocks)
+    assert len(ids) == len(set(ids))
+    assert {f"{tab}-{part}" for tab in ("mm", "mm1", "mm-text") for part in ("race", "message", "slow", "fast")} <= {
+        *ids
+    }
+    meant = [name for each in blocks.fns.values() for name in re.findall(r"#([\w-]+)", str(each.js))]
+    assert set(meant) <= {*ids}
+    assert len(meant) == len(set(meant)) == 3 + 2 * 2  # a message that is scrolled to, and what is named on two tabs
+
+
+def test_a_model_that_reads_text_only_is_not_shown_pictures(tmp_path: Path) -> None:
+    text = app.studio_of(str(tiny_llama(tmp_path)))
+    assert text.drafters[0] == "prompt-lookup"
+    blocks = app.page(text)
+    labels = {getattr(block, "label", None) for block in blocks.blocks.values()}
+    assert {"Text chat", "Question"} <= labels
+    assert not {"Picture", "Examples: click on one"} & labels
+    assert not [name for name in ids_of(blocks) if re.search("picture|upload|example", name)]
+    assert shown(text, None)[-1][0].agree
 
 
 def test_visitors_do_not_see_where_models_lie(studio: Studio) -> None:

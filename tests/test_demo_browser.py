@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,11 @@ LARGEST = 300_000
 
 @dataclass
 class Served:
-    """A page. gate: lets those who ask it to wait go on."""
+    """A page. gate: lets those who ask it to wait go on. answered: the questions that were answered to their end."""
 
     url: str
     gate: threading.Event
+    answered: list[Question]
 
 
 def chat(folder: Path) -> Studio:
@@ -70,8 +71,8 @@ def booth(folder: Path) -> Studio:
     return made
 
 
-def scripted(studio: Studio, gate: threading.Event) -> Studio:
-    """The studio, which breaks down or takes its time when it is asked to."""
+def scripted(studio: Studio, gate: threading.Event, answered: list[Question]) -> Studio:
+    """The studio, which breaks down, takes its time or tells of long work when it is asked to."""
     race = studio.race
 
     def answer(question: Question) -> Iterator[Any]:
@@ -79,7 +80,12 @@ def scripted(studio: Studio, gate: threading.Event) -> Studio:
             raise RuntimeError("as it was asked to")
         if "take your time" in question.prompt:
             gate.wait(PATIENCE / 1000)
-        yield from race(question)
+        for shown in race(question):
+            if "at length" in question.prompt and shown.finished:
+                for trace in (shown.slow, shown.fast):
+                    trace.steps = [replace(step, seconds=10_000 * step.seconds) for step in trace.steps]
+            yield shown
+        answered.append(question)
 
     studio.race = answer  # type: ignore[method-assign]
     return studio
@@ -88,13 +94,14 @@ def scripted(studio: Studio, gate: threading.Event) -> Studio:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     gate, folder = threading.Event(), tmp_path_factory.mktemp("models")
+    answered: list[Question] = []
     if PICTURES:
         studios = [app.studio_of(name) for name in SHOWN if name in bundled()]
     else:
-        studios = [scripted(chat(folder), gate), board(folder), booth(folder)]
+        studios = [scripted(chat(folder), gate, answered), board(folder), booth(folder)]
     blocks = app.page(*studios)
     _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **app.LAUNCH)
-    yield Served(url, gate)
+    yield Served(url, gate, answered)
     gate.set()
     blocks.close()
 
@@ -122,23 +129,23 @@ def chromium(driver: Any) -> Any:
 @pytest.fixture(params=[(1280, 1000), (390, 844)], ids=["desk", "phone"])
 def page(browser: Any, served: Served, request: pytest.FixtureRequest) -> Iterator[Any]:
     width, height = request.param
-    shown = visit(browser, served, width, height)
+    shown = visit(browser, served.url, width, height)
     yield shown
     shown.close()
 
 
 @pytest.fixture
 def desk(browser: Any, served: Served) -> Iterator[Any]:
-    shown = visit(browser, served)
+    shown = visit(browser, served.url)
     yield shown
     shown.close()
 
 
-def visit(browser: Any, served: Served, width: int = 1280, height: int = 1000) -> Any:
+def visit(browser: Any, url: str, width: int = 1280, height: int = 1000) -> Any:
     """A new visitor's page, loaded."""
     shown = browser.new_page(viewport={"width": width, "height": height})
     shown.set_default_timeout(PATIENCE)
-    shown.goto(served.url)
+    shown.goto(url)
     shown.locator("[role=tab]").first.wait_for()
     return shown
 
@@ -185,6 +192,21 @@ def keep(page: Any, name: str, folder: Path) -> None:
     page.mouse.move(0, 0)  # away from what it would light up
     page.screenshot(path=file, full_page=True, animations="disabled")
     assert file.stat().st_size < LARGEST
+
+
+def ask(page: Any, text: str) -> None:
+    """Ask for a short answer."""
+    page.locator("#mm-question textarea").fill(text)
+    page.get_by_label("Most tokens").first.fill("8")
+    page.locator("#mm-race").click()
+
+
+def ask_again(page: Any) -> None:
+    """Click on Race, and again while the model takes its time."""
+    ask(page, "take your time")
+    told(page, "mm-message", "Waiting for the model")
+    with page.expect_response("**/queue/join*"):
+        page.locator("#mm-race").click()
 
 
 def fits(page: Any) -> bool:
@@ -278,7 +300,7 @@ def test_an_upload_is_asked_about_and_a_bad_one_is_told_in_the_page(page: Any, t
 @pytest.mark.skipif(PICTURES is not None, reason="needs a model that waits when it is told to")
 def test_who_waits_sees_the_place_in_the_queue(desk: Any, browser: Any, served: Served) -> None:
     served.gate.clear()
-    other = visit(browser, served)
+    other = visit(browser, served.url)
     for each, text in ((desk, "take your time"), (other, "why")):
         each.locator("#mm-question textarea").fill(text)
         each.get_by_label("Most tokens").first.fill("8")
@@ -319,6 +341,78 @@ def test_who_stops_is_told_so_and_can_ask_again(desk: Any, served: Served) -> No
     desk.locator("#mm-question textarea").fill("why")
     desk.locator("#mm-race").click()
     told(desk, "mm-message", "see mmspec bench")
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a model that waits when it is told to")
+def test_of_two_clicks_one_is_answered_and_nothing_is_left_to_stop(desk: Any, served: Served) -> None:
+    served.gate.clear()
+    served.answered.clear()
+    ask_again(desk)
+    served.gate.set()
+    told(desk, "mm-message", "see mmspec bench")
+    assert len(served.answered) == 1
+    desk.get_by_role("button", name="Stop").first.click()
+    desk.wait_for_timeout(500)  # what is not said has no event
+    assert "see mmspec bench" in desk.locator("#mm-message").inner_text()
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a model that waits when it is told to")
+def test_who_clicks_again_and_stops_gets_the_next_answer(desk: Any, served: Served) -> None:
+    served.gate.clear()
+    ask_again(desk)
+    desk.get_by_role("button", name="Stop").first.click()
+    told(desk, "mm-message", "Stopping")
+    served.gate.set()
+    told(desk, "mm-message", "Stopped.")
+    ask(desk, "why")
+    told(desk, "mm-message", "see mmspec bench")
+    assert desk.locator("#mm-fast").inner_text() != ""
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a model that tells of long work when it is told to")
+def test_a_new_question_takes_the_place_of_a_replay(desk: Any, served: Served) -> None:
+    ask(desk, "answer at length")
+    told(desk, "mm-message", "Replay on one clock")
+    ask(desk, "why")
+    told(desk, "mm-message", "see mmspec bench")
+    desk.wait_for_timeout(500)  # a replay that went on would have shown some frames
+    ending = re.search(r"at a time: ([\d.]+) s", desk.locator("#mm-message").inner_text())
+    assert ending is not None
+    assert float(ending[1]) < 60  # not the hours of the first one
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a model that says what it was asked")
+def test_a_picture_can_be_taken_back(page: Any, served: Served) -> None:
+    page.locator("#mm-examples img").first.click()
+    page.locator("#mm-picture img").wait_for()
+    filled(page, "mm-question")
+    page.get_by_role("button", name="No picture").click()
+    told(page, "mm-message", "Without a picture")
+    page.locator("#mm-picture img").wait_for(state="detached")
+    ask(page, "why")
+    told(page, "mm-message", "see mmspec bench")
+    assert served.answered[-1].picture is None
+    assert fits(page)
+    everybody_can_use(page)
+
+
+def test_a_second_tab_of_a_kind_works_like_the_first(browser: Any, tmp_path: Path) -> None:
+    """Its examples have names once it is open, and a click on Race brings its own message into view."""
+    blocks = app.page(*(chat(tmp_path / name) for name in ("one", "other")))
+    _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **app.LAUNCH)
+    page = visit(browser, url, height=600)
+    page.get_by_role("tab").nth(1).click()
+    examples = page.get_by_role("button", name="Example: ")
+    examples.first.click()
+    assert examples.count() == 6
+    told(page, "mm1-message", "Now ask")
+    page.evaluate("document.scrollingElement.scrollTo(0, 0)")
+    page.locator("#mm1-question textarea").press("Enter")
+    told(page, "mm1-message", "see mmspec bench")
+    holds(page, "document.querySelector('#mm1-message').getBoundingClientRect().bottom < innerHeight")
+    everybody_can_use(page)
+    page.close()
+    blocks.close()
 
 
 # drawing and speaking

@@ -130,6 +130,18 @@ def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> N
         list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "lantern")))
 
 
+def test_a_size_that_does_not_fit_is_told_by_the_name_of_the_drafter_too(board: Easel) -> None:
+    with pytest.raises(MismatchError, match="the drafter 'lookahead' makes drafts"):
+        Tiny(board.model, ["lookahead"]).drafting("lookahead", "3x4x9")
+
+
+def test_a_rule_is_never_bound_with_settings_that_nobody_draws_with(board: Easel) -> None:
+    """`gsd` with its usual limit warns on small models that it is the ratio rule."""
+    made = Tiny(board.model, ["sjd"])
+    made.drafting("sjd", "auto", "gsd", 0.5)
+    assert [pipe.rule.distance for pipe in made._pipes.values()] == [None]
+
+
 def test_a_model_of_codes_alone_is_told_before_anything_is_drawn(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board.plain.target, "codes_alone", True)
     with pytest.raises(UnsupportedError, match="no picture is made here of the codes of this Janus"):
