@@ -10,15 +10,16 @@ first code, by two tokens that count units of 32 pixels, and ends every row with
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import os
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.checkpoints import HUB_ID
 from mmspec.errors import InputError, UnsupportedError
-from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, read_decoder
+from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, folder_of, read_decoder
 from mmspec.image_ar.layout import Layout, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
@@ -32,6 +33,9 @@ LINE = "<reserved08799>"
 UNITS = "<reserved{:05d}>"
 FIRST_UNIT, CODES_PER_UNIT = 8800, 2
 LUMINA_SIDE = 48
+LUMINA_SETTING = "z_loss_weight"
+"""Of the training, in every configuration of Lumina-mGPT's own class. transformers keeps it when it saves the model
+again, and writes the stock class in the place of Lumina-mGPT's."""
 LUMINA_PROMPT = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
 """How captions were put to Lumina-mGPT when it was trained."""
 
@@ -59,13 +63,16 @@ class Chameleon(ImageTarget):
         self.codes_alone = self.painter is None
 
     def _painter(self, config: Any) -> PictureDecoder | None:
-        folder = Path(self.model.name_or_path or "nowhere")
-        found = read_decoder(folder, config) if folder.is_dir() else None
+        name = self.model.name_or_path
+        folder = folder_of(name)
+        found = None if folder is None else read_decoder(folder, config)
         if found is None:
+            on_hub = HUB_ID.fullmatch(name) and not os.path.isdir(name)
             logger.warning(
                 "the checkpoint has no picture decoder (%s in its folder, see mmspec.image_ar.chameleon_pictures): "
-                "codes are drawn, and no picture is made of them",
+                "codes are drawn, and no picture is made of them%s",
                 FILE,
+                f"; if the hub has one, load it by its id: mmspec.load({name!r})" if on_hub else "",
             )
             return None
         return found.to(self.model.device, self.model.dtype)
@@ -187,5 +194,5 @@ class Lumina(Chameleon):
 
 
 def of_lumina(config: PreTrainedConfig) -> bool:
-    """Whether a Chameleon configuration is that of a Lumina-mGPT, by the class that it names."""
-    return any("XLLMX" in name for name in config.architectures or ())
+    """Whether a Chameleon configuration is that of a Lumina-mGPT, by the class that it names or by `LUMINA_SETTING`."""
+    return any("XLLMX" in name for name in config.architectures or ()) or hasattr(config, LUMINA_SETTING)

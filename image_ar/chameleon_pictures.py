@@ -8,7 +8,9 @@ a file that `save_decoder` wrote from the published picture tokenizer.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from transformers.models.chameleon.modeling_chameleon import (
     ChameleonVQVAEEncoderResnetBlock,
 )
 
+from mmspec.checkpoints import HUB_ID
 from mmspec.errors import CheckpointError, one_line
 from mmspec.safe_files import whole
 
@@ -98,6 +101,21 @@ class PictureDecoder(nn.Module):
         for level in reversed(self.up):
             states = level(states)
         return self.conv_out(silu(self.norm_out(states)))
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder from which a model was loaded, which of a hub id is the one in the local cache; None where it is not
+    here. Nothing is downloaded."""
+    if os.path.isdir(name):
+        return Path(name)
+    if not HUB_ID.fullmatch(name):
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    with suppress(HFValidationError, LocalEntryNotFoundError):
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors"], local_files_only=True))
+    return None
 
 
 def read_decoder(folder: Path, config: Any) -> PictureDecoder | None:

@@ -4,6 +4,9 @@ target's is (LANTERN, arXiv 2410.03355, section 3; EAGLE, 2401.15077).
 Slots begin with the first code: slot t holds the code x_{t+1} and the features f_t of both rows, f_0 being those of the
 prompts' last tokens. What prompts say is in f_0 and all that follows; their ids are of another vocabulary, and the
 second row's prompt may be of another length. From there on both rows read the same codes.
+
+The head's own layer is a Llama's, whose rotary positions are places in reading order. For LlamaGen, too, which has
+rows and columns (as LANTERN's head for it does): of these it knows what the target's features say.
 """
 
 from __future__ import annotations

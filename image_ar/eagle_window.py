@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mmspec.contract import Accepted, Draft, Kind, State, TrainedDrafter, Verified
 from mmspec.drafters.heads import HeadNet
@@ -120,38 +121,51 @@ class EagleWindow(Window):
         again = super()._again(state, before, logits)
         count, top, looked = (state.emitted - before)[:, None], again.tokens.shape[1], logits.shape[1]
         estimate, places = self.estimate, self._places(state)
-        for place in range(min(self.drafter.fresh, top)):
-            guess = self._guess(estimate, state, places, place)
+        end = min(self.drafter.fresh, top, self._useful(state))
+        for place in range(end):
             index = count + place - 1  # of this place among those drawn again
             anew, index = (count <= looked) & (index < top), index.clamp(max=top - 1)
+            if not anew.any():
+                break
+            guess = self._guess(estimate, state, places, place)
             token = torch.where(anew, guess.tokens, again.tokens.gather(1, index))
             again.tokens.scatter_(1, index, token)
             if again.q is not None and guess.q is not None:
                 slots = index[..., None].expand_as(guess.q)
                 again.q.scatter_(1, slots, torch.where(anew[..., None], guess.q, again.q.gather(1, slots)))
             self._feed(place, estimate, ~anew)
-            estimate = self._further(token, place)
+            if place + 1 < end:
+                estimate = self._further(token, place)
         self.slots.forget()
         return again
 
     def _first(self, places: Tensor, state: State, column: int = 0, window: Tensor | None = None) -> Guesses:
-        """What the head drafts from `column` on, one place after the other, after reading what the window holds."""
-        width, vocabulary = self.drafter.window, self.drafter.vocab_size
+        """What the head drafts from `column` on, one place after the other, after reading what the window holds.
+
+        Places behind the end of every row hold anything: none of them is ever drafted.
+        """
+        width, vocabulary, end = self.drafter.window, self.drafter.vocab_size, self._useful(state)
         held = places.new_full((len(places), width), UNKNOWN) if window is None else window
         tokens, laws = [places[:, :0]], [self.fed.new_zeros(len(places), 0, vocabulary, dtype=torch.float32)]
         estimate, places = self.estimate, self._places(state)
-        if 0 < column < width:
+        if 0 < column < end:
             estimate = self._further(held[:, :column].clamp(min=0), 0)
-        for place in range(column, width):
+        for place in range(column, end):
             guess = self._guess(estimate, state, places, place)
             tokens.append(guess.tokens)
             laws += [] if guess.q is None else [guess.q]
             known = held[:, place, None] != UNKNOWN
             self._feed(place, estimate, known)
-            if place + 1 < width:
+            if place + 1 < end:
                 estimate = self._further(torch.where(known, held[:, place, None], guess.tokens), place)
         self.slots.forget()
-        return Guesses(torch.cat(tokens, 1), torch.cat(laws, 1) if self.sampled else None)
+        behind = width - max(column, end)
+        q = pad(torch.cat(laws, 1), (0, 0, 0, behind), value=1 / vocabulary) if self.sampled else None
+        return Guesses(pad(torch.cat(tokens, 1), (0, behind)), q)
+
+    def _useful(self, state: State) -> int:
+        """How many columns of the window stand for places that some row can still emit."""
+        return min(self.drafter.window, state.room + 1)
 
     def _guess(self, estimate: Tensor, state: State, places: Tensor, place: int) -> Guesses:
         """[B, 1] tokens for one column of the window's places [B, W]; estimate: [P * B, 1, H] of the place before."""

@@ -43,8 +43,9 @@ class Janus(ImageTarget):
         super().__init__(model, embed, inner.generation_head, layout)
         config, text = model.generation_config, model.config.text_config
         start = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
-        if start is None and tokenizer is not None:
+        if start is None and getattr(tokenizer, "boi_token", None):
             start = tokenizer.convert_tokens_to_ids(tokenizer.boi_token)
+        self.start: int | None = start
         first = text.bos_token_id if config.bos_token_id is None else config.bos_token_id
         self.kept = {first, start} - {None}
         self.padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
@@ -73,6 +74,11 @@ class Janus(ImageTarget):
 
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:
         """Padding in the place of all that describes the picture."""
+        if self.start is None:
+            raise UnsupportedError(
+                "guidance needs the start of an image: boi_token_id in generation_kwargs of the generation config, or "
+                "a processor whose tokenizer has a boi_token"
+            )
         if self.padding is None:
             raise UnsupportedError("guidance needs a pad_token_id in the checkpoint's generation config")
         return [[token if token in self.kept else self.padding for token in row] for row in rows]

@@ -22,18 +22,24 @@ from mmspec.tree import deepest, path_to
 
 
 class Lantern(Relaxed):
-    """Args: k: neighbours that may lend, 0 is the ratio rule. delta: what they lend at most, in [0, 1], 0 likewise.
+    """Args: delta: what neighbours lend at most, in [0, 1], 0 is the ratio rule. k: how many may lend, 0 likewise.
 
-    neighbours: the codebook's table; None computes it. residual: see `Relaxed`.
+    neighbours: the codebook's table; None computes it. residual: see `Relaxed`. unit: whether code vectors are compared
+    at unit length, or as they are stored (the released LANTERN); None as the picture tokenizer takes them.
     """
 
     def __init__(
-        self, k: int = 1000, delta: float = 0.1, neighbours: Neighbours | None = None, residual: str = "plain"
+        self,
+        delta: float = 0.1,
+        k: int = 1000,
+        neighbours: Neighbours | None = None,
+        residual: str = "plain",
+        unit: bool | None = None,
     ) -> None:
         super().__init__(residual)
         if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
             raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
-        self.k, self.delta, self.given, self.neighbours = k, delta, neighbours, neighbours
+        self.k, self.delta, self.given, self.neighbours, self.unit = k, delta, neighbours, neighbours, unit
         self.lossless = self.invariant_greedy = k == 0 or delta == 0
 
     def bind(self, target: Any) -> None:
@@ -44,9 +50,9 @@ class Lantern(Relaxed):
             )
         table = self.given
         if table is not None:
-            table.fit(target.codebook)
+            table.fit(target.codebook if self.unit is None else target.vectors(self.unit))
         elif self.k:
-            table = target.neighbours(self.k)
+            table = target.neighbours(self.k, self.unit)
         self.neighbours = None if table is None else table.on(target.model.device)
 
     def bound(self, own: Tensor) -> Tensor:
@@ -96,14 +102,19 @@ class Lantern(Relaxed):
 
 
 class LanternPlus(Lantern):
-    """Args: k: neighbours that may lend. bound: lambda; a token is granted at most lambda times its probability, 1 is
-    the ratio rule. neighbours, residual: as for `Lantern`.
+    """Args: bound: lambda; a token is granted at most lambda times its probability, 1 is the ratio rule. The others: as
+    for `Lantern`.
     """
 
     def __init__(
-        self, k: int = 1000, bound: float = 2.0, neighbours: Neighbours | None = None, residual: str = "plain"
+        self,
+        bound: float = 2.0,
+        k: int = 1000,
+        neighbours: Neighbours | None = None,
+        residual: str = "plain",
+        unit: bool | None = None,
     ) -> None:
-        super().__init__(k, 0.0, neighbours, residual)
+        super().__init__(0.0, k, neighbours, residual, unit)
         if not bound >= 1:
             raise InputError(f"LANTERN++ needs a bound of 1 or more, got {bound!r}")
         self.times = bound

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import CheckpointError, InputError, shorten, unknown_name
+from mmspec.errors import CheckpointError, InputError, UnsupportedError, shorten, unknown_name
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
 from mmspec.safe_files import read_json
@@ -63,6 +63,12 @@ class LlamaGenTarget(ImageTarget):
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         config: Any = model.config
+        side = config.vq_config.num_patches
+        if side != config.grid:
+            raise UnsupportedError(
+                f"the picture decoder takes {side} x {side} codes, the model draws {config.grid} x {config.grid}: they "
+                "must be as many"
+            )
         layout = Layout(config.grid, config.grid, config.vocab_size)
         super().__init__(model, model.model.codes, model.lm_head, layout)
 

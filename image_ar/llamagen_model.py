@@ -19,7 +19,8 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 class LlamaGenConfig(PreTrainedConfig):
     """grid: rows and columns of codes. classes: of the condition, the empty one not counted. vq_config: the picture
-    decoder, of `JanusVQVAE`. The other names are those of a Llama.
+    decoder, of `JanusVQVAE`; its `num_patches` is `grid` where it does not say. The other names are those of a Llama;
+    the context, where nothing is said, is the class and a picture.
     """
 
     model_type = "mmspec-llamagen"
@@ -36,7 +37,14 @@ class LlamaGenConfig(PreTrainedConfig):
     num_key_value_heads: int = 12
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
-    max_position_embeddings: int = 257
+    max_position_embeddings: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.vq_config is None or isinstance(self.vq_config, dict):
+            self.vq_config = {"num_patches": self.grid, **(self.vq_config or {})}
+        if self.max_position_embeddings is None:
+            self.max_position_embeddings = 1 + self.grid * self.grid
+        super().__post_init__(**kwargs)
 
 
 def rotations(config: LlamaGenConfig) -> Tensor:

@@ -26,6 +26,8 @@ from mmspec.image_ar.continuous import Walk
 if TYPE_CHECKING:
     from mmspec.image_ar.mar_config import MarConfig
 
+SPACINGS = ("linspace", "leading", "trailing")
+PREDICTIONS = ("epsilon", "sample")
 Teacher = Callable[[Tensor, Tensor], Tensor]
 
 FREQUENCIES = 256
@@ -129,12 +131,28 @@ class Step:
     variance: float
 
 
+def check_schedule(config: MarConfig) -> None:
+    """Raise CheckpointError for a configuration by which no token can be drawn."""
+    for name, known in (("prediction", PREDICTIONS), ("spacing", SPACINGS)):
+        if getattr(config, name) not in known:
+            raise CheckpointError(f"{name} {getattr(config, name)!r} is not served: {' or '.join(map(repr, known))}")
+    if not 1 <= config.diffusion_steps <= config.train_steps:
+        raise CheckpointError(
+            f"diffusion_steps {config.diffusion_steps} is not possible: from 1 to train_steps, which is "
+            f"{config.train_steps}"
+        )
+    if not (config.least_variance > 0 or (config.least_variance == 0 and config.diffusion_steps > 1)):
+        raise CheckpointError(
+            f"least_variance {config.least_variance} is not possible: a MAR with one diffusion step needs a "
+            "least_variance above 0 in its configuration, others one of 0 or more"
+        )
+
+
 class Diffusion:
-    """The steps of a configuration, the last one (the least noise) first."""
+    """The steps of a configuration, the last one (the least noise) first. Raises: see `check_schedule`."""
 
     def __init__(self, config: MarConfig) -> None:
-        if config.prediction not in ("epsilon", "sample"):
-            raise CheckpointError(f"prediction {config.prediction!r} is not served: 'epsilon' or 'sample'")
+        check_schedule(config)
         scheduler = DDPMScheduler(
             num_train_timesteps=config.train_steps,
             beta_schedule="squaredcos_cap_v2",
@@ -150,9 +168,7 @@ class Diffusion:
         beta = 1 - kept / before
         true = beta * (1 - before) / (1 - kept)
         low = true.clone()
-        low[0] = config.least_variance or (float(true[1]) if len(times) > 1 else 0.0)
-        if not low[0] > 0:
-            raise CheckpointError("a MAR with one diffusion step needs a least_variance above 0 in its configuration")
+        low[0] = config.least_variance or float(true[1])
         columns = (
             times,
             kept,

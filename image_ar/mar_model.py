@@ -19,7 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from mmspec.image_ar.continuous import Walk
 from mmspec.image_ar.mar_canvas import NOTHING
 from mmspec.image_ar.mar_config import MarConfig
-from mmspec.image_ar.mar_head import NORM_EPS, Denoiser, Diffusion
+from mmspec.image_ar.mar_head import NORM_EPS, Denoiser, Diffusion, check_schedule
 
 
 class Head(nn.Module):
@@ -31,12 +31,16 @@ class Head(nn.Module):
 
 
 class Mar(PreTrainedModel, GenerationMixin):
-    """The model, with weights under their published names, and the VAE as `vae` (None for a drafter)."""
+    """The model, with weights under their published names, and the VAE as `vae` (None for a drafter).
+
+    Raises: CheckpointError: a noise schedule by which no token can be drawn.
+    """
 
     config_class = MarConfig
     _supports_sdpa = True
 
     def __init__(self, config: MarConfig) -> None:
+        check_schedule(config)
         super().__init__(config)
         size, places = config.hidden_size, config.buffer + config.length
         norm: Any = partial(nn.LayerNorm, eps=NORM_EPS)

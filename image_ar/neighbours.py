@@ -23,7 +23,8 @@ CHUNK = 1024
 
 @dataclass(frozen=True)
 class Neighbours:
-    """nearest: [codes, k] int32, the other codes by growing distance. codebook: hash of the vectors they stand for."""
+    """nearest: [codes, k] int32, the other codes by growing distance, equal ones by index. codebook: hash of the
+    vectors that they stand for."""
 
     nearest: Tensor
     codebook: str
@@ -38,13 +39,16 @@ class Neighbours:
             raise InputError(f"a codebook must be finite vectors [codes, d], got a tensor {list(codebook.shape)}")
         vectors = codebook.float()
         count = min(count, len(vectors) - 1)
+        every = torch.arange(len(vectors), device=vectors.device)
         rows = []
         for start in range(0, len(vectors), CHUNK):
             part = vectors[start : start + CHUNK]
             distance = torch.cdist(part, vectors, compute_mode="donot_use_mm_for_euclid_dist")
-            own = torch.arange(len(part), device=part.device)
-            distance[own, start + own] = torch.inf
-            rows.append(distance.sort(dim=-1, stable=True).indices[:, :count].int())
+            # The bits of a float that is not negative grow with it: with the index behind them all are different, so
+            # that the smallest are the same ones wherever they are looked for.
+            ranks = (distance.view(torch.int32).long() << 32) + every
+            ranks.diagonal(start).fill_(torch.iinfo(torch.int64).max)
+            rows.append(ranks.topk(count, largest=False).indices.int())
         return cls(torch.cat(rows), fingerprint(codebook))
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -27,7 +27,9 @@ LEAVES = 512
 
 
 class Proactive(MaximalCoupling):
-    """Args: window: levels of the whole draft. width: children on each of the first `depth` - 1 levels (K, D).
+    """Args: window: levels of the whole draft, 32 unless told. Paper and released code take L = 64, for pictures of
+    thousands of codes; ours was chosen on the bundled model, whose pictures have 256. width: children on each of the
+    first `depth` - 1 levels (K, D).
 
     Raises: InputError: a value that leaves no tree.
     """

@@ -129,7 +129,7 @@ class ImageTarget(CausalTarget):
         self.vocab_size = layout.vocab_size
         self.hidden_size = self.decoder.config.hidden_size
         self.num_layers = self.decoder.num_layers
-        self._neighbours: Neighbours | None = None
+        self._neighbours: dict[bool, Neighbours] = {}
 
     @property
     def embed(self) -> nn.Module:
@@ -149,8 +149,7 @@ class ImageTarget(CausalTarget):
     @property
     def codebook(self) -> Tensor:
         """[codes, d] what the codes stand for in the picture decoder."""
-        vectors = self.vqmodel.quantize.embedding.weight.detach()
-        return normalize(vectors.float(), dim=-1) if self.unit_codes else vectors
+        return self.vectors(self.unit_codes)
 
     @property
     def prompt_vocab_size(self) -> int:
@@ -166,11 +165,21 @@ class ImageTarget(CausalTarget):
         """What `prefill` reads of what a processor makes."""
         return {name: value for name, value in inputs.items() if name in (*PROMPT, *self.pictures)}
 
-    def neighbours(self, count: int) -> Neighbours:
-        """The table of the codebook with `count` columns or more, computed at most once for each larger count."""
-        if self._neighbours is None or self._neighbours.nearest.shape[1] < min(count, len(self.codebook) - 1):
-            self._neighbours = Neighbours.of(self.codebook, count)
-        return self._neighbours
+    def vectors(self, unit: bool) -> Tensor:
+        """[codes, d] the picture tokenizer's vectors, at unit length or as they are stored."""
+        stored = self.vqmodel.quantize.embedding.weight.detach()
+        return normalize(stored.float(), dim=-1) if unit else stored
+
+    def neighbours(self, count: int, unit: bool | None = None) -> Neighbours:
+        """The table of the codebook with `count` columns or more, computed at most once for each larger count.
+
+        Args: unit: see `vectors`; None as the picture tokenizer takes them.
+        """
+        unit = self.unit_codes if unit is None else unit
+        vectors, known = self.vectors(unit), self._neighbours.get(unit)
+        if known is None or known.nearest.shape[1] < min(count, len(vectors) - 1):
+            known = self._neighbours[unit] = Neighbours.of(vectors, count)
+        return known
 
     def ends(self) -> list[int]:
         """The layout ends a picture, no token does."""

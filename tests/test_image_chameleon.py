@@ -24,7 +24,7 @@ import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError, UnsupportedError
-from mmspec.image_ar.chameleon import END, LINE, START, TURN, UNITS, Chameleon, Lumina
+from mmspec.image_ar.chameleon import END, LINE, LUMINA_SETTING, START, TURN, UNITS, Chameleon, Lumina
 from mmspec.image_ar.chameleon_pictures import PictureDecoder, read_decoder, save_decoder
 from mmspec.image_ar.eagle import GuidedEagle
 from mmspec.image_ar.eagle_window import EagleSharing
@@ -286,6 +286,38 @@ def test_without_a_picture_decoder_codes_are_drawn_and_a_warning_is_given(
     assert out.image is None
     with pytest.raises(UnsupportedError, match="no picture decoder"):
         pipe.target.picture(out.token_ids, pipe.target.layout)
+
+
+def test_a_model_that_its_user_loaded_from_the_hub_finds_its_decoder_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    home = tmp_path / "models--org--anole"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("0" * 40)
+    saved(home / "snapshots" / ("0" * 40), inside=True)
+    model = ChameleonForConditionalGeneration.from_pretrained("org/anole", cache_dir=tmp_path)
+    assert model.name_or_path == "org/anole"
+    made = Chameleon(model, tiny_images.tokenizer())
+    assert not made.codes_alone
+    assert made.picture([0], made.layout).size == (2 * SIDE, 2 * SIDE)
+    assert "no picture decoder" not in caplog.text
+    for name, hint in (("org/another", True), ("--/--", True), ("", False)):
+        caplog.clear()
+        model.name_or_path = name
+        assert Chameleon(model, tiny_images.tokenizer()).codes_alone
+        assert (f"load it by its id: mmspec.load({name!r})" in caplog.text) is hint
+
+
+def test_a_lumina_that_transformers_saved_again_is_one_still(tmp_path: Path) -> None:
+    first = saved(tmp_path / "first", lumina=True, decoder=False)
+    config = json.loads((first / "config.json").read_text())
+    (first / "config.json").write_text(json.dumps({**config, LUMINA_SETTING: 0.0}))
+    again = tiny_images.save(tmp_path / "again", mmspec.load(first).target.model, tiny_images.tokenizer())
+    config = ChameleonConfig.from_pretrained(again)
+    assert config.architectures == ["ChameleonForConditionalGeneration"]
+    assert (Lumina.serves(config), Chameleon.serves(config)) == (True, False)
+    assert (Lumina.serves(ChameleonConfig()), Chameleon.serves(ChameleonConfig())) == (False, True)
 
 
 @pytest.mark.parametrize("what", ["missing", "shape", "nan", "unknown"])

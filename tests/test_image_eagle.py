@@ -180,7 +180,7 @@ def test_a_window_is_read_with_the_features_that_the_target_gave_for_it() -> Non
             window.observe = observed
             return window
 
-    draw(Heard(net, 5, fresh=0), inputs, SAMPLED)
+    draw(Heard(net, 5, fresh=0), inputs, Sampling(temperature=1.0, seed=1))  # which finds guesses before the end
     assert max(columns) > 1
 
 
@@ -255,6 +255,26 @@ def test_rounds_that_another_drafted_or_nobody_do_no_harm(name: str) -> None:
     got = draw(DRAFTERS[name](taught(1.0)), inputs, SAMPLED, control=Moody())
     assert got.rows == want
     assert sum(got.accepted) > 0
+
+
+@pytest.mark.parametrize("fresh", [0, 3])
+@pytest.mark.parametrize("batch", [(4,), (3, 6)])
+def test_the_head_runs_for_places_that_can_still_be_emitted_alone(batch: tuple[int, ...], fresh: int) -> None:
+    """Once a round for what was emitted, then for every place of the window but the last; nothing is rejected here, so
+    nothing is drafted anew."""
+    made, inputs, runs = target(), tiny_images.prompts(*batch), Counter[str]()
+    net, right = network(made), torch.tensor(draw(NoDrafter(), inputs).rows)
+    net.register_forward_hook(lambda *_: runs.update(["head"]))
+
+    class Knowing(EagleSharing):
+        def redraw(self, at: Redraw) -> Tensor:
+            return right.gather(1, at.places.clamp(max=LENGTH - 1))
+
+    for budget, times in ((2, 1), (4, 3), (LENGTH, 3 * 4)):
+        runs.clear()
+        got = toys.answer(made, Knowing(net, 4, fresh=fresh), inputs, budget)
+        assert got.rows == right[:, :budget].tolist()
+        assert runs["head"] == times
 
 
 # The law

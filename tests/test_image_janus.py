@@ -9,6 +9,7 @@ import tiny_images
 import torch
 import toys
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 import mmspec
 from mmspec.acceptance.exact import Exact
@@ -223,6 +224,20 @@ def test_guidance_is_refused_where_nothing_is_drawn() -> None:
 def test_bad_drafters_are_named(make: Any) -> None:
     with pytest.raises(mmspec.Error, match="is not valid"):
         make()
+
+
+def test_guidance_without_the_start_of_an_image_is_refused() -> None:
+    """It would be taken for a part of the caption, and padded over."""
+    model = tiny_images.janus_model()
+    model.generation_config.generation_kwargs = {}
+    plain = tiny_images.tokenizer()
+    nameless = PreTrainedTokenizerFast(tokenizer_object=plain.backend_tokenizer)
+    for made in (Janus(model), Janus(model, nameless)):
+        with pytest.raises(mmspec.Error, match="guidance needs the start of an image: boi_token_id"):
+            draw(made, NoDrafter(), tiny_images.prompts(3))
+        assert len(draw(made, NoDrafter(), {**tiny_images.prompts(3), "guidance": 1.0}).rows[0]) == LENGTH
+    want = draw(Janus(tiny_images.janus_model()), NoDrafter(), tiny_images.prompts(3)).rows
+    assert draw(Janus(model, plain), NoDrafter(), tiny_images.prompts(3)).rows == want
 
 
 def test_neighbours_need_a_picture() -> None:

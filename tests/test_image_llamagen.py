@@ -11,6 +11,7 @@ from torch import Tensor
 import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
+from mmspec.errors import UnsupportedError
 from mmspec.image_ar.jacobi import GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.llamagen import LlamaGenTarget, convert, settings
 from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotate, rotations
@@ -100,6 +101,29 @@ def test_rotations_depend_on_the_distance_in_rows_and_in_columns_alone() -> None
 
     assert score((0, 0), (1, 2)) == pytest.approx(score((2, 1), (3, 3)), abs=1e-5)
     assert score((0, 0), (1, 2)) != pytest.approx(score((0, 0), (2, 1)), abs=1e-3)
+
+
+def test_what_a_configuration_leaves_out_fits_its_grid(tmp_path: Path) -> None:
+    small = {name: value for name, value in config().to_dict().items() if name != "max_position_embeddings"}
+    small["vq_config"].pop("num_patches")
+    for grid in (GRID, GRID + 2):
+        made = LlamaGenConfig(**{**small, "grid": grid})
+        torch.manual_seed(0)
+        LlamaGen(made).save_pretrained(tmp_path / str(grid))
+        again = LlamaGenConfig.from_pretrained(tmp_path / str(grid))
+        for one in (made, again, LlamaGenConfig(grid=grid)):
+            assert one.vq_config.num_patches == grid
+            assert one.max_position_embeddings == 1 + grid * grid
+        drawn = mmspec.load(tmp_path / str(grid), drafter="none")(prompt="3")
+        assert drawn.image.size == (2 * grid, 2 * grid)
+    assert LlamaGenConfig(max_position_embeddings=300).max_position_embeddings == 300
+
+
+def test_a_picture_decoder_of_another_size_is_refused() -> None:
+    made = model()
+    made.config.vq_config.num_patches = GRID + 1
+    with pytest.raises(UnsupportedError, match="takes 5 x 5 codes, the model draws 4 x 4"):
+        LlamaGenTarget(made)
 
 
 def published(made: LlamaGen) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

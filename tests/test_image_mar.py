@@ -1,5 +1,6 @@
 """MAR: the published computation, names and sizes; pictures from folders; drafters beside them; what is refused."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,29 @@ def test_steps_are_those_of_diffusers(shape: dict[str, Any]) -> None:
         Diffusion(MarConfig(diffusion_steps=1))
     with pytest.raises(CheckpointError, match="prediction 'v' is not served"):
         Diffusion(MarConfig(prediction="v"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prediction": "v"}, "prediction 'v' is not served"),
+        ({"spacing": "even"}, "spacing 'even' is not served: 'linspace' or 'leading' or 'trailing'"),
+        ({"diffusion_steps": 0}, "diffusion_steps 0 is not possible: from 1 to train_steps, which is 1000"),
+        ({"diffusion_steps": 1001}, "diffusion_steps 1001 is not possible"),
+        ({"diffusion_steps": 1, "least_variance": 0.0}, "one diffusion step needs a least_variance above 0"),
+        ({"least_variance": -0.1}, "least_variance -0.1 is not possible"),
+    ],
+)
+def test_a_schedule_that_cannot_be_walked_is_named_when_the_model_is_made(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        Mar(tiny_mar.config(**changes))
+    tiny_mar.model().float().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(CheckpointError, match=message):
+        mmspec.load(tmp_path)
 
 
 @torch.no_grad()

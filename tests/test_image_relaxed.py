@@ -25,6 +25,7 @@ from mmspec.image_ar.janus import Janus
 from mmspec.image_ar.lantern import Lantern, LanternPlus
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pac import Proactive
+from mmspec.named import rule_named
 from mmspec.sampling import Sampler, Sampling
 from mmspec.tree import chain
 
@@ -42,7 +43,7 @@ class Coded(tables.TableTarget):
     model.device = torch.device("cpu")  # type: ignore[assignment]
     embed = torch.nn.Embedding.from_pretrained(CODEBOOK)
 
-    def neighbours(self, count: int) -> Neighbours:
+    def neighbours(self, count: int, unit: bool | None = None) -> Neighbours:
         return Neighbours.of(self.codebook, count)
 
 
@@ -151,9 +152,9 @@ def test_acceptance_grows_with_every_knob() -> None:
         return float(bound(rule).kept(p, q, zeros).sum())
 
     for make, knobs in (
-        (lambda delta: Lantern(5, delta), (0.0, 0.1, 0.3, 1.0)),
-        (lambda k: Lantern(k, 0.4), (0, 1, 3, 11)),
-        (lambda times: LanternPlus(5, times), (1.0, 1.5, 3.0, 8.0)),
+        (lambda delta: Lantern(delta, 5), (0.0, 0.1, 0.3, 1.0)),
+        (lambda k: Lantern(0.4, k), (0, 1, 3, 11)),
+        (lambda times: LanternPlus(times, 5), (1.0, 1.5, 3.0, 8.0)),
         (CoolSD, (1.0, 1.2, 2.0)),
     ):
         masses = [kept(make(knob)) for knob in knobs]
@@ -166,7 +167,7 @@ def test_what_neighbours_lend_is_within_the_bound() -> None:
     p, _ = laws(30)
     ids = torch.arange(VOCAB).expand(30, -1)
     own = p.gather(1, ids)
-    for rule, most in ((Lantern(7, 0.2), torch.full_like(own, 0.2)), (LanternPlus(7, 2.5), 1.5 * own)):
+    for rule, most in ((Lantern(0.2, 7), torch.full_like(own, 0.2)), (LanternPlus(2.5, 7), 1.5 * own)):
         mass, near, lends = bound(rule).borrowed(p, ids, own)
         assert (mass <= most + 1e-6).all()
         assert (mass > 0).any()
@@ -281,15 +282,15 @@ def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Pat
     few.save(tmp_path / "table.safetensors")
     again = Neighbours.load(tmp_path / "table.safetensors")
     assert torch.equal(again.nearest, few.nearest)
-    Lantern(2, neighbours=again).bind(TARGET)
+    Lantern(k=2, neighbours=again).bind(TARGET)
     with pytest.raises(mmspec.Error, match="belongs to another codebook: it has 12 codes"):
-        Lantern(2, neighbours=Neighbours.of(CODEBOOK + 1, 3)).bind(TARGET)
-    shared, other = Lantern(2), Coded(TARGET.table)
+        Lantern(k=2, neighbours=Neighbours.of(CODEBOOK + 1, 3)).bind(TARGET)
+    shared, other = Lantern(k=2), Coded(TARGET.table)
     other.codebook = CODEBOOK.flip(0)
     for target in (TARGET, other, TARGET):  # a table that nobody gave is made for each model
         shared.bind(target)
         shared.neighbours.fit(target.codebook)
-    given = Lantern(2, neighbours=again)
+    given = Lantern(k=2, neighbours=again)
     other = Coded(TARGET.table)
     other.model = SimpleNamespace(device=torch.device("meta"))  # type: ignore[assignment]
     given.bind(other)
@@ -302,10 +303,47 @@ def test_neighbours_are_the_nearest_others_and_know_their_codebook(tmp_path: Pat
         Lantern().bind(tables.TableTarget(TARGET.table))
 
 
+def test_neighbours_that_are_equally_far_stand_in_the_order_of_their_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the table ends, and without sorting what it does not keep."""
+    corners = torch.cartesian_prod(*[torch.arange(3.0)] * 4)  # 81 codes, whose distances are few
+    distance = (corners[:, None] - corners).norm(dim=-1).fill_diagonal_(torch.inf)
+    want = distance.sort(dim=-1, stable=True).indices[:, :-1].int()
+    monkeypatch.setattr("mmspec.image_ar.neighbours.CHUNK", 30)
+    monkeypatch.setattr(Tensor, "sort", None)
+    for count in (0, 1, 5, 40, 80, 100):
+        assert torch.equal(Neighbours.of(corners, count).nearest, want[:, :count])
+
+
+def test_neighbours_may_be_those_of_the_vectors_as_they_are_stored() -> None:
+    """As in the released LANTERN, whose models take them at unit length."""
+    target = Janus(tiny_images.janus_model())
+    stored = target.vqmodel.quantize.embedding.weight
+    raw, usual = Neighbours.of(stored.detach(), 5), Neighbours.of(target.codebook, 5)
+    assert not torch.equal(raw.nearest, usual.nearest)
+    assert not torch.allclose(stored.norm(dim=-1), torch.ones(1, dtype=stored.dtype))
+    for make in (Lantern, LanternPlus):
+        for unit, table in ((False, raw), (True, usual), (None, usual), (False, raw)):
+            rule = make(k=5, unit=unit)
+            rule.bind(target)
+            assert torch.equal(rule.neighbours.nearest, table.nearest)
+            make(k=5, neighbours=table, unit=unit).bind(target)
+        with pytest.raises(mmspec.Error, match="belongs to another codebook"):
+            make(k=5, neighbours=raw).bind(target)
+        with pytest.raises(mmspec.Error, match="belongs to another codebook"):
+            make(k=5, neighbours=usual, unit=False).bind(target)
+
+
+def test_what_stands_behind_a_rule_s_name_is_its_knob() -> None:
+    assert rule_named("lantern=0.25", Janus).delta == 0.25
+    assert rule_named("lantern++=3", Janus).times == 3
+    with pytest.raises(mmspec.Error, match=r"delta in \[0, 1\], got 1000 and 3"):
+        rule_named("lantern=3", Janus)
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Lantern(-1),
+        lambda: Lantern(k=-1),
         lambda: Lantern(delta=1.5),
         lambda: LanternPlus(bound=0.5),
         lambda: LanternPlus(bound=float("nan")),
