@@ -15,6 +15,13 @@ from mmspec.stopping import TextStop
 from mmspec.text import TextStream, decode_text
 
 
+class Making(partial[dict[str, Any]]):
+    """What makes a picture or a sound. `dataclasses.asdict` copies all that it finds, and behind this stands a model."""
+
+    def __deepcopy__(self, memo: Any) -> Making:
+        return self
+
+
 @dataclass
 class Generation:
     """One answer.
@@ -245,5 +252,5 @@ class Stream:
         if row in self._whole:
             answer.make = self._whole[row].copy
         elif ids and self._makes != "text":
-            answer.make = partial(self._product, row, ids)
+            answer.make = Making(self._product, row, ids)
         return answer

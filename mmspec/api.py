@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from pathlib import Path
@@ -185,7 +186,7 @@ def generate(
     image = check_request(family, image, prompt, told)
 
     def ready() -> Pipeline:
-        with _MAKING:  # a cache makes a thing twice if two threads ask at once
+        with _TURNS[str(model), compile]:  # a cache makes a thing twice if two threads ask at once
             pipelines: Any = _pipelines(parts[0], compile, own)
             make = pipelines if named else pipelines.__wrapped__
             return make(drafters, drafter, shape, acceptance, numbers)
@@ -392,7 +393,8 @@ def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *writ
     return check_names(drafter, acceptance, find_model(model, JUDGED))
 
 
-_MAKING = RLock()
+_TURNS: defaultdict[tuple[str, bool | None], Any] = defaultdict(RLock)
+"""Of threads that ask for the same model; who asks for another one does not wait for its weights."""
 
 
 @lru_cache(maxsize=2)

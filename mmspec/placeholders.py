@@ -13,19 +13,25 @@ from torch import Tensor
 
 def forbid(logits: Tensor, ids: Collection[int]) -> Tensor:
     """Logits [.., V] with some ids, such as placeholders, ruled out before any law is made of them."""
-    return rule_out(logits, listed(tuple(ids), logits.device))
+    return rule_out(logits, listed(tuple(ids), logits.shape[-1], logits.device))
 
 
-def rule_out(logits: Tensor, ids: Tensor | None) -> Tensor:
-    """The same with the ids on the device, as `listed` gives them."""
-    return logits if ids is None else logits.index_fill(-1, ids, -torch.inf)
+def rule_out(logits: Tensor, barred: Tensor | None) -> Tensor:
+    """The same with the mask that `listed` gives: compilers fuse it with what is done to the logits besides, and would
+    make a kernel of its own of writing to a list of ids."""
+    return logits if barred is None else logits.masked_fill(barred, -torch.inf)
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # serves requests and trainings
-def listed(placeholders: tuple[int, ...], device: torch.device) -> Tensor | None:
-    """Their ids, copied to a device once, not in every level of every draft; None if there are none."""
-    return torch.tensor(placeholders, device=device) if placeholders else None
+def listed(placeholders: tuple[int, ...], vocabulary: int, device: torch.device) -> Tensor | None:
+    """[vocabulary] bool: where they are; None if there are none. It is copied to a device once, not in every level of
+    every draft. What is recorded must hold on to it: here it may be forgotten."""
+    if not placeholders:
+        return None
+    barred = torch.zeros(vocabulary, dtype=torch.bool)
+    barred[list(placeholders)] = True
+    return barred.to(device)
 
 
 def before(run: list[int], placeholders: Collection[int]) -> list[int]:

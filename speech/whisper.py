@@ -104,7 +104,7 @@ class Whisper(CausalTarget):
             raise InputError("Whisper hears and does not see: leave image out")
         spoken = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
         if voice is None or len(spoken) != len(texts):
-            raise InputError("prompts need as much speech: pass voice= (WAV files), one for each")
+            raise InputError("speech is missing: pass voice=, a WAV file for each prompt")
         rows = [self.prompt(processor.tokenizer, text) for text in texts]
         if len({len(row) for row in rows}) > 1:
             raise InputError("all prompts of a batch must tell a language, or none")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,11 +24,15 @@ from mmspec.benchmarks.gpu.models import build, spec_of
 from mmspec.contract import Draft
 from mmspec.decoder import Decoder
 from mmspec.drafters.children import MANY, PART, best_of_many
+from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import Part, fuse
 from mmspec.engine.graphs import CAPTURING, Graph, Place, Recorded
+from mmspec.placeholders import forbid, listed
+from mmspec.sampling import Sampler, Sampling
+from mmspec.targets import CausalTarget
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 5]])
 CPU = torch.device("cpu")
@@ -446,6 +451,45 @@ def test_ancestors_take_no_more_products_than_the_draft_has_levels() -> None:
             found = draft.ancestors
         assert torch.equal(found, walked(kept))
         assert products.count == count
+
+
+# Placeholders ------------------------------------------------------------------------------------------------------
+
+
+def test_placeholders_are_ruled_out_by_a_mask_that_a_recording_holds() -> None:
+    """To write to a list of ids is a kernel of its own in every level of a draft. The mask is made before anything is
+    compiled, and stays where it is if the cache forgets it."""
+    ran: list[str] = []
+
+    def noting(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        ran.extend(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph.forward
+
+    drafter = Eagle(toys.eagle_head(toys.llama()))
+    target = CausalTarget(toys.llama())
+    target.placeholders = (7, 9)
+    drafter.bind(target)
+    choice = drafter.choice(Sampler(Sampling(), 2, CPU), "point")
+    assert choice.barred is not None
+    assert choice.barred.nonzero()[:, 0].tolist() == [7, 9]
+    assert len(choice.barred) == target.vocab_size
+    again = replace(choice, sampler=Sampler(Sampling(), 2, CPU))
+    assert again.barred is choice.barred  # one for all requests
+    listed.cache_clear()
+    law = torch.zeros(2, 3, target.vocab_size)
+    law[..., 7:10] = torch.tensor([3.0, 1.0, 2.0])
+    where = torch.zeros(2, dtype=torch.long), 0, 2, torch.zeros(2, 3, 1, dtype=torch.long)
+    torch._dynamo.reset()
+    with torch.inference_mode():
+        found = torch.compile(choice.ahead, fullgraph=True, backend=noting)(law, *where)
+        assert torch.equal(found, choice.ahead(law, *where))
+        assert torch.equal(found, replace(choice, vocabulary=None).ahead(law, *where))  # as a plain call finds it
+        assert torch.equal(forbid(law, (7, 9)), law.index_fill(-1, torch.tensor([7, 9]), -torch.inf))
+    assert found[..., 0].eq(8).all()
+    assert not {7, 9} & set(found.flatten().tolist())
+    assert [name for name in ran if "masked_fill" in name]
+    assert not [name for name in ran if "index_fill" in name or "tensor" in name or "zeros" in name]
+    assert listed.cache_info().currsize == 1  # that of the plain call
 
 
 # The best of a large vocabulary ------------------------------------------------------------------------------------

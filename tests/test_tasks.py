@@ -111,6 +111,8 @@ def test_chartqa_takes_the_best_of_several_labels() -> None:
         (r"The answer is \$12.", "12"),
         (r"So it is $\boxed{12}$", "12"),
         ("US$12 in all", "12"),
+        ("The area is 6*7.", "7"),
+        ("It is 12*3", "3"),
     ],
 )
 def test_the_value_of_an_explanation(reply: str, value: str) -> None:
@@ -183,6 +185,8 @@ def test_scienceqa_letters(reply: str, letter: str) -> None:
         ("The correct answer is (B), not (A).", "B"),
         ("The answer is B. Option (A) is wrong", "B"),
         ("**Answer**: C. A bar is higher than B.", "C"),
+        ("The answer is A bar of blue, which is option (C).", "C"),
+        ("The answer is A.", "A"),
         ("", ""),
     ],
 )

@@ -351,6 +351,8 @@ def test_a_configuration_is_named_before_the_split(tmp_path: Path, monkeypatch: 
     found = written_data(f"{tmp_path}:tables:train")
     assert (len(found), found[1].prompt) == (2, "tables")
     assert found.name != written_data(f"{tmp_path}:charts:train").name
+    assert hub.address("some/data:train[10:20]") == ("some/data", None, "train[10:20]")
+    assert len(written_data(f"{tmp_path}:tables:train[:1]")) == 1
     with pytest.raises(InputError, match=r"configuration 'none', split 'train'"):
         written_data(f"{tmp_path}:none:train")
     with pytest.raises(InputError, match=r"no data set: owner/name, owner/name:split or owner/name:config:split"):
@@ -366,11 +368,6 @@ def test_a_configuration_is_named_before_the_split(tmp_path: Path, monkeypatch: 
     names = [hub.HubData(told).place for told in ("some/data/tables", "some/data/tables:dev", "some/data:tables:dev")]
     assert asked == [("some/data", "tables", "train"), *[("some/data", "tables", "dev")] * 2]
     assert names == ["some/data:tables:train", *["some/data:tables:dev"] * 2]
-
-
-def test_a_folder_in_the_hub_s_layout_is_the_same_data_where_another_copy_lies(tmp_path: Path) -> None:
-    one, other = (hub.HubData(str(written(tmp_path / place / "mine", [{"prompt": "a"}]))) for place in "ab")
-    assert one.name == other.name
 
 
 def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ from mmspec.engine.attention import attend
 from mmspec.engine.slots import TreeSlots
 from mmspec.errors import one_line
 
-INTRO = "Microseconds per layer, and GB/s of useful keys and values. A tree of q nodes; q = 1 is a plain step."
+INTRO = (
+    "Microseconds per layer, and GB/s of useful keys and values. A tree of q nodes; q = 1 is a plain step. The calls "
+    "of a measurement are one graph."
+)
 LAYOUTS = {"32/32x128": (32, 32, 128), "32/8x128": (32, 8, 128), "16/8x256": (16, 8, 256), "32/32x64": (32, 32, 64)}
 """Heads / kv heads x size: LLaVA, Pixtral, Gemma3, SmolVLM."""
 NODES = (1, 8, 32, 64)
@@ -34,6 +37,8 @@ LENGTHS = (3072, 1024, 8128)
 BUFFER = 8192
 LAYERS = 8
 """Buffers that are used in turn, so that none stays in a cache."""
+INNER = 4
+"""How often in one measurement."""
 
 Call = Callable[[int], Tensor]
 
@@ -194,7 +199,8 @@ def measured(
                         for layer in range(layers):
                             call(layer)
 
-                    taken = seconds(all_layers, bench.device, bench.settings.repeats) / layers
+                    repeats = bench.settings.repeats
+                    taken = seconds(all_layers, bench.device, repeats, INNER, captured=True) / layers
             except Exception as error:  # noqa: BLE001  compilers and backends have errors of their own
                 found["refused"][name] = one_line(error)
                 continue

@@ -16,7 +16,7 @@ import torch
 import mmspec
 from mmspec import Pipeline
 from mmspec.benchmarks.gpu.book import Book, Tables
-from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime, wait
+from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime, settle, wait
 from mmspec.benchmarks.gpu.floors import H200, Card
 from mmspec.benchmarks.gpu.models import Spec, names, spec_of
 from mmspec.errors import InputError, one_line
@@ -116,18 +116,19 @@ class Bench:
 
     def turn(self) -> None:
         """Called when all is compiled and nothing is timed yet. With a gate: says so in a file beside it, and waits for
-        the gate, so that several runs compile side by side and are timed one after the other.
+        the gate, so that several runs compile side by side and are timed one after the other. Then brings the card to
+        its working clock.
 
         Raises: OutOfTime.
         """
-        if self.gate is None:
-            return
         wait(self.device)
-        self.gate.parent.mkdir(parents=True, exist_ok=True)
-        self.gate.with_name(f"{self.gate.name}.ready").touch()
-        while not self.gate.exists():
-            self.deadline.check()
-            time.sleep(0.2)
+        if self.gate is not None:
+            self.gate.parent.mkdir(parents=True, exist_ok=True)
+            self.gate.with_name(f"{self.gate.name}.ready").touch()
+            while not self.gate.exists():
+                self.deadline.check()
+                time.sleep(0.2)
+        settle(self.device)  # while it compiled, the card was idle
 
     def missing(self, *keys: str) -> bool:
         """Whether any of these is still to be made: otherwise its model need not be built."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
+
+from mmspec.engine.graphs import Graph, Place
+from mmspec.errors import one_line
+
+logger = logging.getLogger(__name__)
 
 WARM = 3
 SETTLE_S = 2.0
@@ -32,31 +38,51 @@ def settle(device: torch.device) -> None:
         wait(device)
 
 
-def seconds(call: Callable[[], Any], device: torch.device, repeats: int, inner: int = 1) -> float:
+def seconds(
+    call: Callable[[], Any], device: torch.device, repeats: int, inner: int = 1, *, captured: bool = False
+) -> float:
     """Median seconds of one call, over `repeats` measurements of `inner` calls each.
 
     On a GPU the calls of a measurement are queued one behind the other, so what the host does between them counts only
-    where it is slower than the device.
+    where it is slower than the device, as it is with small kernels: `captured` puts them into one graph, behind another
+    replay of it. Where that cannot be captured they are called all the same, and a warning says so.
     """
+
+    def calls() -> None:
+        for _ in range(inner):
+            call()
+
     for _ in range(WARM):
         call()
     wait(device)
+    replay = replayed(calls, device) if captured and device.type == "cuda" else None
     found = []
     for _ in range(repeats):
         if device.type == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            if replay is not None:
+                replay()
             start.record()
-            for _ in range(inner):
-                call()
+            (replay or calls)()
             end.record()
             end.synchronize()
             found.append(start.elapsed_time(end) / 1000 / inner)
         else:
             started = time.perf_counter()
-            for _ in range(inner):
-                call()
+            calls()
             found.append((time.perf_counter() - started) / inner)
     return median(found)
+
+
+def replayed(calls: Callable[[], None], device: torch.device) -> Callable[[], None] | None:
+    """What launches the graph of these calls; None where they cannot be captured."""
+    try:
+        graph = Graph(calls, Place(device))
+    except RuntimeError as error:
+        logger.warning("timed by calls, not in a graph: %s", one_line(error))
+        return None
+    assert graph.captured is not None
+    return graph.captured.replay
 
 
 def lasts(call: Callable[[], Any], device: torch.device) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,13 +31,14 @@ from mmspec.benchmarks.gpu.trace import traced
 from mmspec.benchmarks.gpu.waiting import Waiting
 from mmspec.contract import Needs
 from mmspec.drafters.eagle import Eagle1, EagleHead
+from mmspec.stats import Stats
 
 INTRO = (
     "SYNTHETIC acceptance on random weights of true size: no line says anything about a trained drafter. S(tau) is tau "
     "times the time of a plain step over that of a round; the cap is what verification and draft steps at their floors "
-    "would leave of tau. c_v is the "
-    "time of a verification of a draft over that of one node. The parts of a round are those of another run, in which "
-    "the host waits after drafting: what the host does meanwhile is in `other`. The plain "
+    "would leave of tau. c_v is the time of a verification of a draft over that of one node. The parts of a round are "
+    "those of other answers, in which the host waits after drafting: what the host does meanwhile is in `other`. Times "
+    "are medians over answers that take turns. The plain "
     "step is the fastest of our loop's and, if the stage baselines ran in the same folder, of all its ways."
 )
 NODES = 32
@@ -138,18 +140,31 @@ def plain_ms(
     Args: before: of the model, what that stage found.
     """
     found = {f"{name} (baselines)": taken["median"] for name, taken in before.items()}
-    for name, pipe in pipes().items():
-        stats = answered(bench, spec, sized(pipe, (1,)))
-        found[name] = 1000 * stats.decode_seconds / (stats.new_tokens - 1)
+    ways = {name: sized(pipe, (1,)) for name, pipe in pipes().items()}
+    for name, each in zip(ways, answered(bench, spec, *ways.values()), strict=True):
+        found[name] = 1000 * median(stats.decode_seconds / (stats.new_tokens - 1) for stats in each)
     return found
 
 
-def answered(bench: Bench, spec: Spec, pipe: Any) -> Any:
-    """The account of an answer (its first row), after one that warmed everything up."""
+def answered(bench: Bench, spec: Spec, *pipes: Pipeline) -> list[list[Stats]]:
+    """By pipeline the accounts of `repeats` answers (their first rows), after one that warmed everything up. The
+    pipelines, of the same numbers of nodes, take turns, so that what slows the machine slows all of them."""
     ids = prompt_of(spec, spec.prompt, bench.device, bench.settings.rows)
-    for _ in range(2):
+
+    def asked(pipe: Pipeline) -> Stats:
         out = pipe.generate(input_ids=ids, max_new_tokens=bench.settings.tokens)
-    return out.stats if bench.settings.rows == 1 else out[0].stats
+        return out.stats if bench.settings.rows == 1 else out[0].stats
+
+    for pipe in pipes:
+        asked(pipe)
+    settle(bench.device)  # while it compiled, the card was idle
+    turns = [[asked(pipe) for pipe in pipes] for _ in range(bench.settings.repeats)]
+    return [list(each) for each in zip(*turns, strict=True)]
+
+
+def per_round(answers: list[Stats], part: str) -> float:
+    """Milliseconds of a part of a round, or of `decode`, which is all of it: the median over answers."""
+    return 1000 * median(getattr(stats, f"{part}_seconds") / len(stats.accept_lengths) for stats in answers)
 
 
 def measured(
@@ -169,16 +184,14 @@ def measured(
     nodes = node_count(bench)
     tau = min(PLAYED, depth + 1)
     pipe = drafting(bench, spec, list(pipes().values())[-1], depth, law)
-    stats = answered(bench, spec, pipe)
+    whole, split = answered(bench, spec, pipe, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own"))
     verify = {
         count: verify_ms(bench, spec, sized(pipe, (count,)).target, count, needs)[1]
         for count, needs in ((1, Needs()), (nodes, pipe.drafter.needs))
     }
-    pipe = sized(pipe, (nodes,))
-    split = answered(bench, spec, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own"))
-    rounds, played = len(stats.accept_lengths), len(split.accept_lengths)
     base = min(plain, key=lambda name: plain[name])
-    round_ms = 1000 * stats.decode_seconds / rounds
+    round_ms = per_round(whole, "decode")
+    reached = median(stats.tau for stats in whole)
     dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
     drafted = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
     floor = step_seconds(dims, nodes, length, bench.card, rows) + drafted
@@ -200,13 +213,11 @@ def measured(
         "round_ms": round_ms,
         "verify_alone_ms": verify[nodes],
         "c_v": verify[nodes] / verify[1],
-        "draft_ms": 1000 * split.draft_seconds / played,
-        "verify_ms": 1000 * split.verify_seconds / played,
-        "other_ms": 1000 * split.other_seconds / played,
+        **{f"{part}_ms": per_round(split, part) for part in ("draft", "verify", "other")},
         "floor_ms": 1000 * floor,
         "tau_asked": tau,
-        "tau_reached": stats.tau,
-        "tokens_s": 1000 * rows * stats.tau / round_ms,
+        "tau_reached": reached,
+        "tokens_s": 1000 * rows * reached / round_ms,
         "efficiency": share,
         "cap": limit,
         "share_of_cap": share / limit,

@@ -15,7 +15,7 @@ from mmspec.benchmarks.tasks.stated import unmarked
 from mmspec.benchmarks.tasks.task import EXPLAIN, PUBLISHED, Item, Mark, Style
 
 PUNCTUATION = str.maketrans({mark: " " for mark in ".()[],:;!*#{}\"'"})
-NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}([A-Z])\b")
+NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}(?!A +[a-z])([A-Z])\b")  # "A bar" is none
 
 
 def letters(choices: Sequence[str]) -> str:

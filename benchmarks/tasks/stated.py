@@ -7,7 +7,7 @@ import re
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?%?(?![\w])")
 LIST = re.compile(r"\[[^\[\]]*\]")
 _MARKER = re.compile(r"\b(?:answer|result)(?: is:?|:)\s*", re.IGNORECASE)
-_MARKUP = re.compile(r"\\boxed\{([^{}]*)\}|[*`]+")
+_MARKUP = re.compile(r"\\boxed\{([^{}]*)\}|(?<!\w)[*`]+|[*`]+(?!\w)")
 _DOLLARS = re.compile(r"\\?\$")
 
 

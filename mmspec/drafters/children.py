@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.contract import Kind
-from mmspec.placeholders import listed, rule_out
+from mmspec.placeholders import forbid, listed, rule_out
 from mmspec.sampling import Sampler
 
 if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
@@ -47,7 +47,8 @@ class Choice:
     """How children are chosen on one request.
 
     placeholders: ids that are never proposed. trust: c, what log q counts beside the target's noise.
-    sharpness: exponent of the confidence, coupled or greedy. barred: the placeholders on the sampler's device.
+    sharpness: exponent of the confidence, coupled or greedy. vocabulary: V; without it nothing is compiled or recorded.
+    barred: with it, what `listed` gives of the placeholders, held for as long as a recording reads it.
     """
 
     sampler: Sampler
@@ -55,10 +56,13 @@ class Choice:
     placeholders: Collection[int] = ()
     trust: float = 1.0
     sharpness: float = 1.0
+    vocabulary: int | None = None
     barred: Tensor | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "barred", listed(tuple(self.placeholders), self.sampler.device))
+        size = self.vocabulary
+        barred = None if size is None else listed(tuple(self.placeholders), size, self.sampler.device)
+        object.__setattr__(self, "barred", barred)
 
     @property
     def draws(self) -> bool:
@@ -115,9 +119,13 @@ class Choice:
         """Whether top-k leaves so few tokens, yet enough for k children, that the others need not run."""
         return self.races and not self.sampler.remembers and k <= self.sampler.sampling.top_k
 
+    def _allowed(self, logits: Tensor) -> Tensor:
+        """Logits [.., V] without the placeholders."""
+        return forbid(logits, self.placeholders) if self.vocabulary is None else rule_out(logits, self.barred)
+
     def _running_few(self, logits: Tensor, noise: Tensor, judged: Judged | None = None) -> tuple[Tensor, Tensor]:
         """See `_running`, of logits [B, F, V] and noise [B, F or 1, V]."""
-        scores, names = self.sampler.likeliest(rule_out(logits, self.barred))
+        scores, names = self.sampler.likeliest(self._allowed(logits))
         own = noise.expand_as(logits).gather(-1, names)
         return self._raced(scores, own, judged), names
 
@@ -130,7 +138,7 @@ class Choice:
     ) -> tuple[Tensor, Tensor]:
         """Where every token stands in the race to be a child, and the law, both [B, F, V]. Args: as for `children`."""
         logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
-        scores = self._scores(rule_out(logits, self.barred), paths)
+        scores = self._scores(self._allowed(logits), paths)
         if self.draws:
             return scores + self.sampler.draft_noise(emitted, level, scores.shape[1], scores.shape[-1]), scores
         if self.races:
@@ -144,7 +152,7 @@ class Choice:
         levels = logits.shape[1]
         if self._few(k):
             return _first(*self._running_few(logits, self._noise(emitted, levels, logits)[:, :levels]), k)
-        scores = self.sampler.shape(rule_out(logits, self.barred))
+        scores = self.sampler.shape(self._allowed(logits))
         if not self.races:
             return _first(self._sharpened(scores), None, k)
         return _first(self._raced(scores, self._noise(emitted, levels, scores)[:, :levels]), None, k)

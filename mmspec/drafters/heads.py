@@ -201,7 +201,7 @@ class HeadDrafter(TrainedDrafter):
     def choice(self, sampler: Sampler, kind: Kind) -> Choice:
         """How children are chosen on a request."""
         sharpness = self.greedy_sharpness if sampler.greedy else self.sharpness
-        return Choice(sampler, kind, self.target.placeholders, self.trust, sharpness)
+        return Choice(sampler, kind, self.target.placeholders, self.trust, sharpness, self.target.vocab_size)
 
     def heard(self, taps: dict[int, Tensor]) -> Tensor:
         """What the target's forward gave for the taps, side by side in the network's order: [B, N, taps * H]."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from mmspec.errors import CheckpointError
 from mmspec.head import ShapedHead
@@ -39,6 +39,8 @@ class NarrowHead(nn.Module):
     """An output head's rows for some words.
 
     Args: head: [.., H] -> [.., V], with a `weight` [V, H] and perhaps a `bias` [V]. ids: [words] int64, ascending.
+
+    places: [V] which of the words an id is; behind the last one for ids that are none.
     """
 
     def __init__(self, head: nn.Module, ids: Tensor) -> None:
@@ -49,10 +51,15 @@ class NarrowHead(nn.Module):
         self.weight = weight.detach()[self.ids]
         self.bias = None if bias is None else bias.detach()[self.ids]
         self.shape: Callable[[Tensor], Tensor] = head.shape if isinstance(head, ShapedHead) else nn.Identity()
+        words = torch.arange(len(ids), device=weight.device)
+        self.places = torch.full((self.vocabulary,), len(ids), device=weight.device).index_copy(0, self.ids, words)
 
     def forward(self, features: Tensor) -> Tensor:
         """[.., V] of features [.., H]: -inf for ids that are not drafted."""
-        return widened(self.shape(linear(features, self.weight, self.bias)), self.ids, self.vocabulary)
+        own = self.shape(linear(features, self.weight, self.bias))
+        if torch.compiler.is_compiling():  # fused with what reads it; by plain calls it would take far longer
+            return pad(own, (0, 1), value=-torch.inf)[..., self.places]
+        return widened(own, self.ids, self.vocabulary)
 
 
 class WordRows(nn.Embedding):

@@ -54,9 +54,7 @@ class HubData:
                 f"conversation in {', '.join(TALK)}"
             )
 
-        # where a folder lies says nothing of what is in it
-        called = Path(place).resolve().name if Path(place).is_dir() else place
-        self.name = f"{':'.join([called, *known])} {self._digest()}"
+        self.name = f"{self.place} {self._digest()}"
         # pictures as they are stored: decoding would open any file that a row names
         self.pictures = self.rows.select_columns([self.image] if self.image else []).with_format("arrow")
         self.rows = self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name])
@@ -125,7 +123,7 @@ def address(source: str) -> tuple[str, str | None, str]:
     Args: source: "owner/name" or a folder in the same layout, with ":split" or ":configuration:split" behind it; the
         split is "train" if nothing is said. "owner/name/configuration" does as well.
     """
-    place, *named = source.split(":")
+    place, *named = re.split(r":(?![^\[]*\])", source)  # train[:100] is one split
     if DEEPER.fullmatch(place) and not Path(place).exists():
         place, _, part = place.rpartition("/")
         named = [part, *(named or ["train"])]
