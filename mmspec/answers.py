@@ -16,7 +16,7 @@ from mmspec.text import TextStream, decode_text
 
 
 class Making(partial[dict[str, Any]]):
-    """What makes a picture or a sound. `dataclasses.asdict` copies all that it finds, and behind this stands a model."""
+    """What makes a picture or a sound. `dataclasses.asdict` copies what it finds, and behind this stands a model."""
 
     def __deepcopy__(self, memo: Any) -> Making:
         return self

@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import math
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -789,12 +788,6 @@ def test_a_line_may_have_several_pictures_or_say_that_there_is_none(pipe: Any, t
     assert lines[2] == lines[3] == Question(None, "Which?")
     counts = [prepare(pipe, [lines[place]])["input_ids"].eq(pipe.target.slot).sum() for place in range(4)]
     assert counts[0] == 2 * counts[1] > counts[2] == counts[3] == 0
-
-
-def test_data_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
-    write(tmp_path / "here", {"prompt": "Which?"})
-    shutil.copytree(tmp_path / "here", tmp_path / "there" / "renamed")
-    assert Lines(tmp_path / "here").name == Lines(tmp_path / "there" / "renamed").name
 
 
 @pytest.mark.parametrize(

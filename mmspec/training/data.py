@@ -23,8 +23,6 @@ from mmspec.training.questions import Question, Questions, together, without_slo
 logger = logging.getLogger(__name__)
 
 MINIWORLD = "miniworld"
-BEGINNING = 1 << 16
-"""Bytes of a file that tell it from others of its size."""
 LONG = ("describe", "worked")
 """The forms of answers that are long enough to be worth drafting."""
 PER_PICTURE = 4
@@ -77,7 +75,7 @@ class Lines:
         self.folder = folder
         read = list(self._read())
         self.lines, self.places = [record for record, _ in read], [where for _, where in read]
-        self.name = f"lines {self._digest()}"  # wherever they lie
+        self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
             raise InputError(
                 f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
@@ -126,12 +124,9 @@ class Lines:
         return [*(("image", image) for image in record["image"]), *voice]
 
     def _digest(self) -> str:
-        """Of the lines, and of how large their files are and how they begin: a corrected file is other data."""
-        found = hashlib.sha256(json.dumps(self.lines).encode())
-        for file in {self.folder / name: None for line in self.lines for _, name in self._files(line)}:
-            with file.open("rb") as opened:
-                found.update(f"{file.stat().st_size}".encode() + opened.read(BEGINNING))
-        return found.hexdigest()[:16]
+        """Of the lines, and of how large their files are: a corrected file is other data."""
+        sizes = [sum((self.folder / name).stat().st_size for _, name in self._files(line)) for line in self.lines]
+        return hashlib.sha256(json.dumps([self.lines, sizes]).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.lines)
