@@ -10,19 +10,28 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.contract import Draft
 from mmspec.errors import InputError
-from mmspec.tree import chain
 
 FIRST = 1024
 """So many tokens nearly always hold the nucleus of top-p; to sort a whole vocabulary takes as long as a small model."""
 COLDEST = 1e-6
 """The least temperature above 0: logits that are divided by a much smaller one overflow."""
+
+
+class Paths(Protocol):
+    """Nodes and what stands above them: a draft, as far as sampling has to know it."""
+
+    tokens: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """[B, N, N] bool, see `mmspec.contract.Draft`."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +111,14 @@ class Sampler:
         told = torch.tensor([row + [-1] * (most - len(row)) for row in ids], dtype=torch.long, device=self.device)
         self.told = told if self.told is None else torch.cat([self.told, told], 1)
 
-    def warp(self, draft: Draft, logits: Tensor) -> Tensor:
+    def warp(self, draft: Paths, logits: Tensor) -> Tensor:
         """Warped log-scores of the next token at every node, each with the history of its own path.
 
         Args: logits: [B, N, V] raw. Returns: [B, N, V] float32, -inf where ruled out; unnormalised.
         """
         scores = logits.float()
         if self.told is not None:
-            before = self.told[:, None].expand(-1, draft.size, -1)
+            before = self.told[:, None].expand(-1, draft.tokens.shape[1], -1)
             scores = penalise(scores, seen(before, path_tokens(draft)), self.sampling.repetition_penalty)
         if self.greedy:
             return scores
@@ -128,9 +137,9 @@ class Sampler:
             if self.told is not None:
                 logits = penalise(logits.float(), seen(self.told, path), self.sampling.repetition_penalty)
             return self.shape(logits)
-        return self.warp(chain(path), logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
+        return self.warp(Chain(path), logits[:, None].expand(-1, path.shape[1], -1))[:, -1]
 
-    def repeated(self, draft: Draft, vocab_size: int) -> Tensor:
+    def repeated(self, draft: Paths, vocab_size: int) -> Tensor:
         """[B, N, V] bool: tokens that make up `ras_share` or more of the window that ends at each node.
 
         Node 0 is the last token that `see` was told, or (before any was emitted) the prompt's, which does not count.
@@ -203,12 +212,25 @@ class Sampler:
         return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
 
 
+@dataclass
+class Chain:
+    """Tokens [B, N] one after the other, as `Paths`."""
+
+    tokens: Tensor
+
+    @property
+    def ancestors(self) -> Tensor:
+        """Everything before a token stands above it."""
+        batch, size = self.tokens.shape
+        return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
+
+
 def float32_at_least(logits: Tensor) -> Tensor:
     """Logits in float32 at least, for arithmetic that a model's own dtype would round."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def path_tokens(draft: Draft) -> Tensor:
+def path_tokens(draft: Paths) -> Tensor:
     """[B, N, N] the tokens on the path from node 0 to each node, both ends included; node 0's for all other nodes."""
     return torch.where(draft.ancestors, draft.tokens[:, None, :], draft.tokens[:, None, :1])
 
