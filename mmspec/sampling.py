@@ -107,8 +107,9 @@ class Sampler:
             self.recent = [(old + new)[-window:] for old, new in zip(self.recent, ids, strict=True)]
         if self.sampling.repetition_penalty == 1:
             return
-        most = max(map(len, ids))
-        told = torch.tensor([row + [-1] * (most - len(row)) for row in ids], dtype=torch.long, device=self.device)
+        once = [sorted(set(row)) for row in ids]  # of a picture's slots, say, one tells all
+        most = max(map(len, once))
+        told = torch.tensor([row + [-1] * (most - len(row)) for row in once], dtype=torch.long, device=self.device)
         self.told = told if self.told is None else torch.cat([self.told, told], 1)
 
     def warp(self, draft: Paths, logits: Tensor) -> Tensor:

@@ -218,7 +218,7 @@ class CausalTarget:
             prompt, heard = self.read(inputs, rows, taps)
         cache = self.decoder.settle(prompt, budget, needs.taps)
         check_finite(heard.logits, "the prompt")
-        sampler.see([sorted(set(row)) for row in rows], prompt=True)
+        sampler.see(rows, prompt=True)
         last = torch.tensor([row[-1] for row in rows], device=self.decoder.device)
         scores = sampler.warp(Draft.root(last), heard.logits)
         zeros = torch.zeros(len(rows), dtype=torch.long, device=self.decoder.device)

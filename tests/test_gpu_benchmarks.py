@@ -565,7 +565,7 @@ def check_rounds(found: dict) -> None:
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
     for record in traces.values():
         assert record["lasts_ms"] > 0
-        assert any("mm" in name for name in record["longest"])  # products lead
+        assert any("mm" in name for name in list(record["longest"])[:5])  # products lead
     plain, drafted = (found[f"trace: speech-0.5b, {kind}"]["kernels"] for kind in ("plain step", "depth 3"))
     assert drafted > plain > 10
 
