@@ -74,7 +74,11 @@ class ViterbiRecipe(MedusaRecipe):
 
     def network(self, target: Any, rows: Sequence[Answered]) -> PairedHeads:
         """See `HeadRecipe`."""
-        net = PairedHeads(head_config(target), self.levels, target.vocab_size, self.layers)
+        return PairedHeads(head_config(target), self.levels, target.vocab_size, self.layers)
+
+    def suit(self, net: Any, target: Any, rows: Sequence[Answered]) -> Any:
+        """See `Recipe`: the table is of these answers, whatever it held before."""
+        net = super().suit(net, target, rows)
         net.count([row.ids[row.start - 1 :] for row in rows])
         return net
 

@@ -299,6 +299,9 @@ def test_every_method_has_a_recipe_that_builds_it(target: Any) -> None:
     net = ViterbiRecipe().build(target, rows)
     one, two = torch.tensor([target.code_ids()[:1]]), torch.tensor([target.code_ids()[1:2]])
     assert float(net.pairs(one, two)) > float(net.pairs(two, one))
+    backwards = [Answered(0, [1, 2, 3], target.code_ids()[5::-1], 1.0)]
+    net = ViterbiRecipe().suit(net, target, backwards)  # one that learns on counts what it learns from now
+    assert float(net.pairs(one, two)) < float(net.pairs(two, one))
 
 
 @pytest.mark.parametrize("method", ["vadusa", "mtp-viterbi", "ssd"])
