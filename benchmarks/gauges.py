@@ -50,10 +50,12 @@ class Gauges:
 def gauges(
     pipe: Pipeline, samples: Sequence[Sample], lookup: dict[float, float | None], questions: Sequence[Prompt]
 ) -> list[Gauges]:
-    """Gauges of every temperature.
+    """Gauges of every temperature; none of a model that hears, whose laws hang on more than what is written.
 
     Args: lookup: temperature -> S of prompt lookup. questions: what was asked; of one's own, two shares are not known.
     """
+    if pipe.target.model.config.is_encoder_decoder:
+        return []
     worldly = [question.qa for question in questions if isinstance(question, Question)]
     shown, closed = (image_share(worldly, tokenizer_of(pipe)), closed_share()) if worldly else (None, None)
     found = []

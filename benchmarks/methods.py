@@ -164,6 +164,8 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
         ours = pipe.with_drafter(drafter, wanted, drafter_dtype=dtype)
         found[name] = Ours(ours)
         partner = PARTNERS.get(ours.drafter.method or drafter)  # trained drafters may be given as folders
+        if ours.target.model.config.is_encoder_decoder:  # their `generate` chooses the prompt itself
+            partner = None
         if partner is not None and partner not in found:
             if partner != HF_ASSISTED or can_be_assisted(ours):
                 found[partner] = partner_method(partner, ours)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
+from typing import ClassVar
 
 from PIL import Image
 
@@ -48,6 +49,7 @@ class Question:
     family: str
     image: Image.Image
     qa: QA
+    voice: ClassVar[None] = None
 
     @property
     def prompt(self) -> str:

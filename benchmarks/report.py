@@ -66,7 +66,8 @@ class SpeedReport:
         notes += [told_of_own(self.settings.questions, self.own)] if self.settings.data is not None else []
         if self.refused:
             notes.append(f"{len(self.refused)} of them cannot be asked; the first: {self.refused[0]}")
-        return "\n\n".join([f"{title}: {length}", table, gauge_table(self.gauges), *notes])
+        tables = [table, gauge_table(self.gauges)] if self.gauges else [table]
+        return "\n\n".join([f"{title}: {length}", *tables, *notes])
 
     def draw(self, path: Path) -> None:
         """The plot."""

@@ -23,7 +23,7 @@ WARM_UP_SEED = "bench-warm-up"
 
 
 class Prompt(Protocol):
-    """What can be asked: a text, and what `Pipeline.prepare` takes for its pictures."""
+    """What can be asked: a text, and what `Pipeline.prepare` takes for its pictures and its voice."""
 
     @property
     def image(self) -> Any:
@@ -32,6 +32,10 @@ class Prompt(Protocol):
     @property
     def prompt(self) -> str:
         """The text."""
+
+    @property
+    def voice(self) -> Any:
+        """Who says it, or of a recogniser what it hears; mostly None."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class SpeedSettings:
 
 def model_inputs(pipe: Pipeline, question: Prompt) -> dict[str, Any]:
     """What a model is given of a question."""
-    return pipe.prepare(question.image, question.prompt)
+    return pipe.prepare(question.image, question.prompt, question.voice)
 
 
 def prompt_size(pipe: Pipeline, inputs: Any) -> int:

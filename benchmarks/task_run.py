@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
@@ -56,6 +56,7 @@ class TaskQuestion:
     item: Item
     prompt: str
     opened: list[Image.Image] | None = None
+    voice: ClassVar[None] = None
 
     @property
     def image(self) -> list[Image.Image]:

@@ -728,7 +728,7 @@ def test_of_questions_of_one_s_own_those_are_asked_that_training_holds_out(tmp_p
     data = str(tmp_path)
     decoder = SimpleNamespace(max_length=9)
     pipe: Any = SimpleNamespace(
-        target=SimpleNamespace(decoder=decoder), prepare=lambda image, prompt: {"input_ids": torch.zeros(1, 8)}
+        target=SimpleNamespace(decoder=decoder), prepare=lambda image, prompt, voice: {"input_ids": torch.zeros(1, 8)}
     )
     _, held_out = open_data(data, None, 3, 0)
     for number, asked, warm in ((3, [held_out[index].prompt for index in range(3)], "4"), (8, [*"01234567"], "0")):

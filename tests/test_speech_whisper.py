@@ -1,6 +1,7 @@
 """Whisper on its stock class: greedy texts equal those of transformers, with every drafter; a small one that drafts."""
 
 import json
+import string
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,19 @@ import tiny_speech
 import torch
 import toys
 from one_drafter import train_drafter
-from transformers import LlamaConfig, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    LlamaConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+from typer.testing import CliRunner
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
+from mmspec.benchmarks.cli import app
 from mmspec.drafters.lookahead import Lookahead
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.prompt_lookup import PromptLookup
@@ -330,6 +340,45 @@ def test_drafters_are_trained_for_it(method: str, tmp_path: Path) -> None:
     assert figures["tau_t1"] >= 1
     out = pipe.with_drafter(tmp_path / "out")(prompt="transcribe", voice=str(tmp_path / "0.wav"), max_new_tokens=12)
     assert out.token_ids == pipe(prompt="transcribe", voice=str(tmp_path / "0.wav"), max_new_tokens=12).token_ids
+
+
+def checkpoint(folder: Path) -> Path:
+    """A folder with a random model that hears one second, and its processor."""
+    characters = string.ascii_letters + string.digits + "Ġ!?.,"
+    controls = ["endoftext", "startoftranscript", "en", "transcribe", "translate", "notimestamps"]
+    vocabulary = {token: place for place, token in enumerate([*characters, *(f"<|{name}|>" for name in controls)])}
+    marks = dict.fromkeys(("unk_token", "eos_token", "bos_token"), "<|endoftext|>")
+    tokenizer = WhisperTokenizer(vocab=vocabulary, merges=[], **marks)
+    listening = WhisperFeatureExtractor(feature_size=MELS, chunk_length=1)
+    WhisperProcessor(listening, tokenizer).save_pretrained(folder)
+    end, start = (vocabulary[f"<|{name}|>"] for name in controls[:2])
+    ids = {"bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": start}
+    model = whisper(vocab_size=len(vocabulary), max_source_positions=50, **ids)
+    model.generation_config.eos_token_id, model.generation_config.decoder_start_token_id = end, start
+    model.generation_config.begin_suppress_tokens = [end]
+    model.float().save_pretrained(folder)
+    return folder
+
+
+def test_it_is_measured_on_speech_of_one_s_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for i in range(5):
+        tiny_speech.voice(0.9, pitch=90.0 + 20 * i).save(data / f"{i}.wav")
+    lines = [json.dumps({"prompt": "transcribe", "voice": f"{i}.wav"}) + "\n" for i in range(5)]
+    (data / "speech.jsonl").write_text("".join(lines))
+    told = ["--model", str(checkpoint(tmp_path / "model")), "--drafters", "none,prompt-lookup", "--no-memory", "--json"]
+    sizes = ["--max-new-tokens", "12", "--min-tokens", "2", "--questions", "4", "--repeats", "1"]
+    done = CliRunner().invoke(app, [*told, *sizes, "--data", str(data)])
+    assert done.exit_code == 0, repr(done.exception)
+    found = json.loads(done.stdout)
+    assert {each["method"] for each in found["figures"]} == {"none", "prompt-lookup"}
+    assert [each["equal_ours"] for each in found["figures"]] == [None, 1, None, 1]
+    assert all(each["speedup"] > 0 for each in found["figures"])
+    assert (found["samples"], found["gauges"]) == (8, [])
+    assert "S is against our AR loop alone" in CliRunner().invoke(app, [*told[:-1], *sizes, "--data", str(data)]).stdout
+    with pytest.raises(InputError, match="hears speech alone, .* name others by --data"):
+        CliRunner().invoke(app, [*told, *sizes], catch_exceptions=False)
 
 
 def test_speech_files_are_transcribed_and_mistakes_are_told(model: Any, tmp_path: Path) -> None:

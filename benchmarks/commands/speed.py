@@ -81,8 +81,8 @@ def speed(
     workers: Workers = 0,
     as_json: Json = False,
 ) -> None:
-    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score. An
-    image or a speech model is measured as `images` or `speech` do.
+    """Speed of every drafter: tau, S with its interval, time split, equality, memory; of tasks also their score. A
+    model that draws or speaks is measured as `images` or `speech` do; one that hears is asked --data with a `voice`.
 
     Example: mmspec bench --model smolvlm-mini --drafters none,eagle2 --temperature 0 --questions 8 --out bench-eagle2
     """
@@ -102,11 +102,11 @@ def speed(
         raise InputError("--judge belongs to a task: add --task mathvista")
     if "style" in given(context):
         raise InputError("--style belongs to a task: add --task chartqa")
-    from mmspec.loading import modality_of
+    from mmspec.loading import family_of
 
-    modality = modality_of(model)
-    if modality in OTHERS:
-        run_other(context, OTHERS[modality])
+    family = family_of(model)
+    if family.makes != "text":
+        run_other(context, OTHERS[family.modality])
         return
     from mmspec.benchmarks.memory import draft_weights, peaks
     from mmspec.benchmarks.plot import require_matplotlib
@@ -141,8 +141,9 @@ def speed(
         own = own_questions(settings.data, settings.questions)
         whole = len(own.source)
         settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
-    elif modality != "vlm":
-        raise InputError(f"{model} reads text alone, and the usual questions are about pictures: name others by --data")
+    elif family.modality != "vlm":
+        reads = "hears speech" if family.modality == "speech" else "reads text"
+        raise InputError(f"{model} {reads} alone, and the usual questions are about pictures: name others by --data")
     load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         pipe = load()
