@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmspec.errors import InputError
-
-
-def line_count(file: Path) -> int:
-    """Lines that are not empty. Raises: InputError: the file cannot be read."""
-    try:
-        return sum(bool(line.strip()) for line in file.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read as text: {error}") from error
+from mmspec.safe_files import read_lines
 
 
 def asked_for(count: int | None, usual: int, file: Path | None) -> int:
     """How many texts a run takes: `count`, or where nobody says the usual number, at most all that the file has."""
     if count is not None:
         return count
-    return usual if file is None else max(1, min(usual, line_count(file)))
+    return usual if file is None else max(1, min(usual, len(read_lines(file))))

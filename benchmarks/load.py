@@ -22,7 +22,7 @@ from typing import Any
 
 from mmspec.benchmarks.machine import conditions
 from mmspec.benchmarks.tables import aligned
-from mmspec.errors import InputError, UnsupportedError, missing_extra, one_line
+from mmspec.errors import InputError, UnsupportedError, one_line, require
 from mmspec.progress import progress
 
 HOST = "127.0.0.1"
@@ -151,6 +151,9 @@ class LoadReport:
 
 def run_load(settings: LoadSettings) -> LoadReport:
     """Start the demo, ask it, and end it. Raises: MissingExtraError, UnsupportedError: the demo does not start."""
+    # Gradio's client sends telemetry unless it is told not to before it is imported.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     psutil = require("psutil", "bench")
     require("gradio_client", "demo")
     with tempfile.TemporaryDirectory(prefix="mmspec-load-") as folder, demo(settings, Path(folder)) as (url, process):
@@ -164,18 +167,6 @@ def run_load(settings: LoadSettings) -> LoadReport:
             single += together(url, picture, settings, 1)
             memory.append(resident(watched))
     return LoadReport(settings, opened, crowd, single, memory)
-
-
-def require(package: str, extra: str) -> Any:
-    """A package of an extra. Gradio's client sends telemetry unless it is told not to before it is imported."""
-    from importlib import import_module
-
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise missing_extra(package, extra) from error
 
 
 # the demo

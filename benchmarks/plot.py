@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.benchmarks.figures import Figures
-from mmspec.errors import missing_extra
+from mmspec.errors import require
 from mmspec.safe_files import whole
 
 PARTS = ("draft", "verify", "other")
@@ -18,14 +18,8 @@ MARKERS = "os^D"
 
 def require_matplotlib() -> Any:
     """matplotlib without a display. Raises: MissingExtraError if it is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise missing_extra("matplotlib", "bench") from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
-    return matplotlib.pyplot
+    require("matplotlib", "bench").use("Agg")
+    return require("matplotlib.pyplot", "bench")
 
 
 def plot(found: Sequence[Figures], title: str, path: Path) -> None:

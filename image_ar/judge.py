@@ -19,6 +19,7 @@ from mmspec.checkpoints import bundled
 from mmspec.errors import InputError
 from mmspec.image_ar.pretrain.captions import Said
 from mmspec.image_ar.reader import Reader, held
+from mmspec.safe_files import read_lines
 
 BESIDE = "reader"
 SEED = "test"
@@ -74,10 +75,7 @@ class Judge:
             scenes = [scene(SEED, index) for index in range(start, start + count)]
             pictures = [Image.fromarray(made.pixels.permute(1, 2, 0).numpy()) for made in scenes]
             return [Asked(made.caption.text, made.said, p) for made, p in zip(scenes, pictures, strict=True)]
-        try:
-            lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{file} cannot be read as text: {error}") from error
+        lines = read_lines(file)
         if len(lines) < start + count:
             raise InputError(f"{file} holds {len(lines)} captions, one a line; {start + count} are asked for")
         return [Asked(line) for line in lines[start : start + count]]

@@ -17,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
 from mmspec.finite import check_finite
+from mmspec.image_ar.classes import Classes, class_numbers
 from mmspec.image_ar.continuous import Proposal, Walk, normal
-from mmspec.image_ar.llamagen import Classes, class_numbers
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
 from mmspec.image_ar.pictures import to_picture, to_pixels
 from mmspec.image_ar.words import check_known, check_no_pictures

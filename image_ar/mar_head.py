@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from diffusers import DDPMScheduler
@@ -114,8 +113,7 @@ class Denoiser(nn.Module):
             nn.init.zeros_(part.bias)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of the walk: x_{t-1} = clean_part * x_0 + noisy_part * x_t + noise.
 
     kept: share of the signal's variance that is left at t. low, high: log-variances between which the head chooses.
@@ -224,7 +222,7 @@ class Diffusion:
         Returns: [M].
         """
         chosen = torch.randint(len(self.steps), (len(tokens),), device=tokens.device)
-        table = torch.tensor([vars_of(step) for step in self.steps], device=tokens.device)[chosen]  # [M, 7]
+        table = torch.tensor(self.steps, device=tokens.device)[chosen]  # [M, 7]
         time, kept, clean_part, noisy_part, low, high, variance = table[:, :, None].unbind(1)
         noise = torch.randn_like(tokens)
         noisy = kept.sqrt() * tokens + (1 - kept).sqrt() * noise
@@ -240,8 +238,3 @@ class Diffusion:
         bound = 0.5 * (log_variance + (variance + off**2) / log_variance.exp())
         bound = torch.where(variance > 0, bound - 0.5 * (variance.clamp(min=1e-20).log() + 1), bound)
         return (mse_loss(guess, wanted, reduction="none") + bound).mean(-1)
-
-
-def vars_of(step: Step) -> list[float]:
-    """The numbers of a step."""
-    return list(map(float, vars(step).values()))

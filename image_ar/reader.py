@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from mmspec.errors import CheckpointError, missing_extra, one_line
+from mmspec.errors import CheckpointError, one_line, require
 from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.miniworld.facts import SHAPES
@@ -146,10 +146,6 @@ def _named(laws: Laws) -> list[Seen]:
 
 def _trunk(channels: tuple[int, ...]) -> nn.Module:
     """A residual network with a block per stage; its last map has an eighth of the picture's side."""
-    try:
-        import timm
-    except ImportError:
-        raise missing_extra("timm", "image") from None
     settings: dict[str, Any] = {
         "channels": channels,
         "stem_width": 16,
@@ -157,4 +153,4 @@ def _trunk(channels: tuple[int, ...]) -> nn.Module:
         "global_pool": "",
         "output_stride": 8,
     }
-    return timm.create_model("resnet10t", pretrained=False, **settings)
+    return require("timm", "image").create_model("resnet10t", pretrained=False, **settings)

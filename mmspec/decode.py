@@ -52,8 +52,8 @@ class Started:
     round: Round
 
 
-class Watch:
-    """A clock that tells the seconds since it was last asked."""
+class Clock:
+    """Tells the seconds since it was last asked."""
 
     def __init__(self) -> None:
         self.last = time.perf_counter()
@@ -97,10 +97,10 @@ def decode(
     control: chooses how large each draft should be; by default the drafter does.
     """
     kind = choose_kind(rule, drafter)
-    watch = Watch()
+    clock = Clock()
     state = target.prefill(inputs, drafter.needs, sampler)
     state.chains = rule.chains and not sampler.greedy
-    prefill_s = watch.lap()
+    prefill_s = clock.lap()
     first = stop.start(state)
     drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
     state.forget_prompt()
@@ -108,58 +108,58 @@ def decode(
     state.steady = isinstance(plan, Fixed)
     early = state.early and drafting is not None and drafting.early
     plays = early and state.plays and rule.on_device
-    yield Round(first, [0] * len(first), verify_s=prefill_s, other_s=watch.lap(), prefill=True)
+    yield Round(first, [0] * len(first), verify_s=prefill_s, other_s=clock.lap(), prefill=True)
 
     def start() -> Started:
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
-        draft_s = watch.lap()
+        draft_s = clock.lap()
         if plays:
             verified, accepted = cast(PlayingTarget, target).play(state, draft, rule)
-            verify_s = watch.lap()
+            verify_s = clock.lap()
         else:
             verified = target.verify(state, draft)
-            verify_s = watch.lap()
+            verify_s = clock.lap()
             scores = sampler.warp(draft, verified.logits)
             accepted = rule(draft, scores, sampler, state.emitted)
             accepted.running = [not done for done in state.done]
         read = Reading(stop.ask(state, draft, accepted))
         proposed = draft.size - (accepted.next is not None)
-        return Started(draft, verified, accepted, read, Round([], [], proposed, draft_s, verify_s, watch.lap()))
+        return Started(draft, verified, accepted, read, Round([], [], proposed, draft_s, verify_s, clock.lap()))
 
     def keep(one: Started) -> None:
         """Tell target and drafter what was accepted."""
-        watch.lap()
+        clock.lap()
         if not plays:
             target.commit(state, one.draft, one.accepted)
-        one.round.other_s += watch.lap()
+        one.round.other_s += clock.lap()
         drafting.observe(state, one.draft, one.verified, one.accepted)
-        one.round.draft_s += watch.lap()
+        one.round.draft_s += clock.lap()
 
     def finish(one: Started) -> Round:
         """Read what was accepted."""
-        watch.lap()
+        clock.lap()
         stop.cut(state, one.draft, one.accepted, one.read.values())
         one.round.tokens, one.round.drafted = one.accepted.emitted, one.accepted.drafted
-        one.round.other_s += watch.lap()
+        one.round.other_s += clock.lap()
         if not early:
             keep(one)
         if all(state.done):  # the time of one in vain is this answer's, too
             one.round.other_s += sum(vain.round.seconds for vain in started)
-        watch.lap()
+        clock.lap()
         plan.learn(one.draft, one.accepted, one.round)
-        one.round.other_s += watch.lap()
+        one.round.other_s += clock.lap()
         return one.round
 
     started: deque[Started] = deque()
     while not all(state.done):
-        watch.lap()
+        clock.lap()
         state.shape = plan.choose(state.room - len(started))
         if started and (state.room < 1 or not (state.shape == NO_DRAFT or drafting.ahead(state))):
             yield finish(started.popleft())
             if all(state.done):
                 return
-            watch.lap()
+            clock.lap()
         try:
             started.append(start())
             if early:

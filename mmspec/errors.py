@@ -6,6 +6,8 @@ exits 2; anything else that escapes is a defect of mmspec.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class Error(Exception):
@@ -94,6 +96,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") 
     if known:
         message += f"{'' if near else ';'} known: {', '.join(known)}"
     return UnknownNameError(f"{message}; {note}" if note else message)
+
+
+def require(module: str, extra: str) -> Any:
+    """A module of a package that only an extra installs. Raises: MissingExtraError."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing_extra(module.partition(".")[0], extra) from error
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:

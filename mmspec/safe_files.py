@@ -49,6 +49,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_lines(file: str | os.PathLike[str]) -> list[str]:
+    """The lines of a text file that are not empty, stripped. Raises: InputError: it cannot be read."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read as text: {error}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
 def check_goal(file: str | os.PathLike[str], endings: Collection[str], what: str) -> Path:
     """The path of a file to write. what: of what kind it is, for messages.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, Self
 
-from mmspec.errors import InputError, UnsupportedError, missing_extra, one_line
+from mmspec.errors import InputError, UnsupportedError, one_line, require
 
 logger = logging.getLogger(__name__)
 
@@ -236,9 +236,5 @@ def read_where(ray: str | None, workers: int) -> Where | None:
 
 def require_ray() -> Any:
     """Ray. Raises MissingExtraError if it is not installed."""
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise missing_extra("ray", "ray") from error
-    return ray
+    require("ray.exceptions", "ray")
+    return require("ray", "ray")

@@ -15,6 +15,12 @@ def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draf
     return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above, _levels=size - 1)
 
 
+def is_chain(draft: Draft) -> bool:
+    """Whether every node stands under the one before."""
+    above = torch.arange(-1, draft.size - 1, device=draft.parents.device)
+    return torch.equal(draft.parents, above.expand_as(draft.parents))
+
+
 def within_room(draft: Draft, state: State) -> Tensor | None:
     """[B, N] bool, what is `valid` of a draft without padding: a row of a batch that is nearly full drafts as it would
     alone. None, all of it, of a row that is alone: `State.levels` knows its room."""
@@ -62,6 +68,12 @@ def path_to(draft: Draft, last: Tensor, following: Tensor) -> Accepted:
     nodes = on_path * torch.arange(draft.size, device=last.device)
     path = nodes.new_zeros(len(last), draft.longest).scatter_add_(1, draft.depth, nodes)  # one node of every depth
     return Accepted(path, count, following)
+
+
+def at_end(values: Tensor, accepted: Accepted) -> Tensor:
+    """[B, ..] what `values` [B, N, ..] say of the last accepted node."""
+    last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
+    return values[torch.arange(len(last), device=last.device), last]
 
 
 def children(draft: Draft) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmspec.errors import InputError, missing_extra, one_line, reason, shorten
+from mmspec.errors import InputError, one_line, reason, require, shorten
 from mmspec.safe_files import check_sound, whole
 
 LONGEST_S = 600.0
@@ -152,8 +152,4 @@ def resampled(audio: Audio, rate: int) -> Tensor:
 
 def torchaudio() -> Any:
     """The package, imported where it is used. Its `load` and `save` need yet another package and are not used."""
-    try:
-        import torchaudio as package
-    except ImportError:
-        raise missing_extra("torchaudio", "speech") from None
-    return package
+    return require("torchaudio", "speech")

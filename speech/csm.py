@@ -28,9 +28,10 @@ from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.refusals import check_no_history, check_texts_alone
-from mmspec.speech.speaking import LONGEST_S
+from mmspec.speech.speaking import ANSWER_S
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget, check_served, unpad
+from mmspec.tree import is_chain
 
 
 @dataclass
@@ -95,8 +96,8 @@ class Csm(CausalTarget):
 
     @property
     def budget(self) -> int:
-        """Codes of LONGEST_S seconds."""
-        return int(LONGEST_S * self.model.config.codec_config.frame_rate) * self.codebooks
+        """Codes of ANSWER_S seconds."""
+        return int(ANSWER_S * self.model.config.codec_config.frame_rate) * self.codebooks
 
     @property
     def prompt_vocab_size(self) -> int:
@@ -163,9 +164,7 @@ class Csm(CausalTarget):
     def verify(self, state: State, draft: Draft) -> Verified:
         """For every row that goes on a pass of the depth decoder over the chain, or one of the backbone."""
         assert isinstance(state, CsmState)
-        if not torch.equal(
-            draft.parents, torch.arange(-1, draft.size - 1, device=draft.parents.device).expand_as(draft.parents)
-        ):
+        if not is_chain(draft):
             raise MismatchError("CSM takes chains, and this draft is a tree: use 'depth', 'prompt-lookup' or 'none'")
         # what follows the last code of a frame needs the backbone, so nodes beyond it are none
         within = draft.depth <= torch.tensor(self.reach(state), device=draft.depth.device)[:, None]

@@ -18,7 +18,7 @@ from mmspec.control import CHAINS
 from mmspec.drafters.children import Choice
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
-from mmspec.tree import chain
+from mmspec.tree import at_end, chain
 
 
 class Depth(Drafter):
@@ -88,5 +88,4 @@ class Guessing(Drafting):
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Take the state of each row's last accepted code."""
-        last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
-        self.states = verified.taps[0][torch.arange(len(last), device=last.device), last]
+        self.states = at_end(verified.taps[0], accepted)

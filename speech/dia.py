@@ -28,7 +28,7 @@ from mmspec.speech.columns import ColumnStop
 from mmspec.speech.delayed import Delayed, Track
 from mmspec.speech.placing import place_codec
 from mmspec.speech.small_musicgen import SmallMusicgen
-from mmspec.speech.speaking import LONGEST_S
+from mmspec.speech.speaking import ANSWER_S
 
 FRAMES = 44_100 / 512
 """Frames per second of the codec."""
@@ -74,8 +74,8 @@ class Dia(Delayed):
 
     @property
     def budget(self) -> int:
-        """Columns of LONGEST_S seconds."""
-        return int(LONGEST_S * FRAMES) + max(self.delays) + 1
+        """Columns of ANSWER_S seconds."""
+        return int(ANSWER_S * FRAMES) + max(self.delays) + 1
 
     @property
     def prompt_vocab_size(self) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec.errors import InputError, shorten
+from mmspec.safe_files import read_lines
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.listener import Listener, energies
 from mmspec.speech.pretrain.texts import sentences
@@ -58,10 +59,7 @@ class Judge:
         """
         if file is None:
             return sentences("test", count)
-        try:
-            lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{file} cannot be read as text: {error}") from error
+        lines = read_lines(file)
         if len(lines) < count:
             raise InputError(f"{file} holds {len(lines)} sentences, one a line; {count} are asked for")
         for place, line in enumerate(lines[:count], 1):

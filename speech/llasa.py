@@ -23,7 +23,7 @@ from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
 from mmspec.speech.placing import place_codec
-from mmspec.speech.speaking import LONGEST_S, Speaking
+from mmspec.speech.speaking import ANSWER_S, Speaking
 from mmspec.speech.text import code_token
 
 logger = logging.getLogger(__name__)
@@ -121,8 +121,8 @@ class Llasa(Speaking):
 
     @property
     def budget(self) -> int:
-        """Codes of LONGEST_S seconds, also where no codec makes sound of them."""
-        return int(LONGEST_S * (self.processor or LlasaProcessor(self.tokenizer)).frames_per_second)
+        """Codes of ANSWER_S seconds, also where no codec makes sound of them."""
+        return int(ANSWER_S * (self.processor or LlasaProcessor(self.tokenizer)).frames_per_second)
 
     def ends(self) -> list[int]:
         """The end of the speech, and what the generation config says."""

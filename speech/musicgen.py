@@ -20,7 +20,7 @@ from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.delayed import Delayed, Track
-from mmspec.speech.speaking import LONGEST_S
+from mmspec.speech.speaking import ANSWER_S
 
 TEXT_TOKENS = 512
 """What T5 was trained to read, where its configuration does not say: its positions are relative and have no end."""
@@ -56,8 +56,8 @@ class Musicgen(Delayed):
 
     @property
     def budget(self) -> int:
-        """Columns of LONGEST_S seconds."""
-        return int(LONGEST_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)
+        """Columns of ANSWER_S seconds."""
+        return int(ANSWER_S * self.model.audio_encoder.config.frame_rate) + max(self.delays)
 
     @torch.no_grad()
     def track(self, row: list[int], total: int, scale: float) -> Track:

@@ -21,7 +21,7 @@ from mmspec.speech.chunks import Chunks
 from mmspec.speech.text import spoken
 from mmspec.targets import CausalTarget
 
-LONGEST_S = 30.0
+ANSWER_S = 30.0
 """Seconds of speech after which an utterance is cut where `max_new_tokens` does not say; then `finish` is "length"."""
 
 
@@ -36,8 +36,8 @@ class Speaking(CausalTarget):
 
     @property
     def budget(self) -> int:
-        """Tokens of LONGEST_S seconds."""
-        return MAX_NEW_TOKENS if self.processor is None else int(LONGEST_S * self.processor.frames_per_second)
+        """Tokens of ANSWER_S seconds."""
+        return MAX_NEW_TOKENS if self.processor is None else int(ANSWER_S * self.processor.frames_per_second)
 
     @property
     def codes_alone(self) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, WhisperForConditionalGeneration
 
 from mmspec.causal_state import CausalState
 from mmspec.checkpoints import read_model
 from mmspec.contract import Accepted, Draft, Kind, Needs, Shape, State, Verified
-from mmspec.drafters.independent import Independent, Writing
+from mmspec.drafters.independent import Independent, Writing, same_weights
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.speech.whisper import Whisper
@@ -58,7 +58,8 @@ class SpecASR(Independent):
         mine, theirs = self.small.model.config.num_mel_bins, target.model.config.num_mel_bins
         if mine != theirs:
             raise MismatchError(f"the drafter hears {mine} mel bands, the target {theirs}: they need the same features")
-        self.hears_alike = equal(self.small.model.get_encoder(), target.model.get_encoder())
+        own, other = (dict(model.get_encoder().named_parameters()) for model in (self.small.model, target.model))
+        self.hears_alike = same_weights(own, other)
 
     @classmethod
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> SpecASR:
@@ -112,15 +113,6 @@ class Aligning(Writing):
             count = draft.size if draft.valid is None else int(draft.valid[row].sum())
             drafted = draft.tokens[row, 1:count].tolist()
             self.rest[row] = [] if state.done[row] else aligned(drafted, len(path) - 1, state.ids[row][-1], reach)
-
-
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two networks have the same weights, on the same device and in the same dtype."""
-    mine, theirs = (dict(net.named_parameters()) for net in (one, other))
-    return mine.keys() == theirs.keys() and all(
-        (weight.device, weight.dtype) == (theirs[name].device, theirs[name].dtype) and weight.equal(theirs[name])
-        for name, weight in mine.items()
-    )
 
 
 def aligned(drafted: list[int], place: int, correction: int, reach: int) -> list[int]:

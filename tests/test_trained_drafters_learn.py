@@ -32,7 +32,6 @@ from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training import chunks
 from mmspec.training import store as stores
-from mmspec.training.acceptance import PRIOR, Counting, measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
@@ -44,6 +43,7 @@ from mmspec.training.eagle3 import Eagle3Recipe, common_words
 from mmspec.training.features import Features
 from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.medusa import HydraRecipe, MedusaRecipe
+from mmspec.training.shares import PRIOR, Counting, measured_shares
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.start import grown
 from mmspec.training.steps import Batch, drafted_slots

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 from mmspec.contract import Kind, Needs, State
-from mmspec.drafters.independent import Independent, Writing
+from mmspec.drafters.independent import Independent, Writing, same_weights
 from mmspec.errors import MismatchError, one_line
 from mmspec.loading import build_target, find_family
 from mmspec.sampling import Sampler
@@ -46,8 +46,7 @@ class SmallVLM(Independent):
                 f"the drafter is a {type(self.small).__name__}, the target a {type(target).__name__}: a small VLM must "
                 "be of the target's family, with the same image token"
             )
-        mine, theirs = vision_weights(self.small.model), vision_weights(target.model)
-        self.shares_vision = mine.keys() == theirs.keys() and all(equal(mine[name], theirs[name]) for name in mine)
+        self.shares_vision = same_weights(vision_weights(self.small.model), vision_weights(target.model))
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
@@ -67,9 +66,3 @@ def vision_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """The weights that make features of pictures: all but those of the decoder and the output head."""
     rest = {id(weight) for part in (model.get_decoder(), model.get_output_embeddings()) for weight in part.parameters()}
     return {name: weight for name, weight in model.named_parameters() if id(weight) not in rest}
-
-
-def equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two weights are the same numbers in the same place."""
-    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-    return alike and torch.equal(one, other)

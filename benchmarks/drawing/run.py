@@ -20,7 +20,6 @@ import torch
 from mmspec import Pipeline
 from mmspec.answers import Generation
 from mmspec.benchmarks.figures import HF, OURS
-from mmspec.benchmarks.lines import line_count
 from mmspec.benchmarks.methods import Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
@@ -30,6 +29,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
 from mmspec.progress import progress
 from mmspec.registry import resolve
+from mmspec.safe_files import read_lines
 
 AGAIN = "none, other seeds"
 """The control: autoregressive decoding once more; what it is away from itself, nobody can be blamed for."""
@@ -261,7 +261,7 @@ def captions_size(pipe: Pipeline, captions: list[str]) -> int:
 def clocked(settings: ImageSettings, count: int) -> list[str]:
     """So many captions with clocks; those of a file come again where batches take more than it holds."""
     file = settings.prompts
-    there = count if file is None else max(settings.speed.questions, min(count, line_count(file)))
+    there = count if file is None else max(settings.speed.questions, min(count, len(read_lines(file))))
     found = [one.prompt for one in judge_kind().captions(there, file)]
     return list(islice(cycle(found), count))
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS
-from mmspec.benchmarks.lines import line_count
 from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
@@ -24,6 +23,7 @@ from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError
 from mmspec.registry import resolve
+from mmspec.safe_files import read_lines
 
 WARM_UP = "the red bar is the tallest."
 
@@ -135,7 +135,7 @@ def script(pipe: Pipeline, settings: SpeechSettings, judge: Any) -> list[Sentenc
         elsewhere = "" if pipe.target.modality == "speech" else ": mmspec bench measures it without 'speech'"
         raise InputError(f"{type(pipe.target.model).__name__} does not speak{elsewhere}")
     kind = cast("Any", resolve("judges", "listener", "speech"))
-    there = 2 if settings.texts is None else line_count(settings.texts)
+    there = 2 if settings.texts is None else len(read_lines(settings.texts))
     texts = kind.texts(max(settings.speed.questions, min(there, 2)), settings.texts, partial(check, pipe, judge))
     voices = list(getattr(pipe.processor, "voices", {})) or [None]
     others: list[str | None] = [*texts[1:], texts[0]] if len(texts) > 1 else [None]

@@ -16,7 +16,7 @@ from mmspec.acceptance.ratio import residual
 from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
-from mmspec.tree import follow, path_to
+from mmspec.tree import follow, is_chain, path_to
 
 
 class Block(Rule):
@@ -87,8 +87,7 @@ def check_chain(draft: Draft, rule: str) -> None:
             f"the {rule} rule needs tokens sampled from a known q, this draft is of kind {draft.kind!r}; "
             "use acceptance='exact' or 'match'"
         )
-    chain = torch.arange(-1, draft.size - 1, device=draft.parents.device)
-    if not torch.equal(draft.parents, chain.expand_as(draft.parents)):
+    if not is_chain(draft):
         raise MismatchError(
             f"the {rule} rule needs chains, and this draft is a tree: ask for chains with shape=Shape(depth), take a "
             "drafter that makes them, or use acceptance='ratio'"

@@ -125,6 +125,14 @@ class Independent(TrainedDrafter):
         return Writing(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
 
 
+def same_weights(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    """Whether a part of two models has the same weights, on the same device and in the same dtype."""
+    return mine.keys() == theirs.keys() and all(
+        (weight.device, weight.dtype) == (theirs[name].device, theirs[name].dtype) and weight.equal(theirs[name])
+        for name, weight in mine.items()
+    )
+
+
 @dataclass
 class Writing(Drafting):
     """An independent drafter on one request.

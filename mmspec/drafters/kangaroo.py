@@ -28,7 +28,7 @@ from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadDrafter, HeadNet
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.slots import Slots, beyond
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
@@ -145,7 +145,7 @@ class Jumping(Drafting):
             self.slots.read(self._forward)
         inputs = self.drafter.target.decoder.placed(self.cache, tokens, self.depth, seen)
         features = self.drafter.shallow(**inputs, past_key_values=self.cache.hf, use_cache=True).last_hidden_state
-        positions, mask = self.slots.beyond(level, seen, features.dtype)
+        positions, mask = beyond(self.slots.cache, level, seen, features.dtype)
         return self.drafter.head(self.drafter.net(features, positions, mask, self.slots.cache.hf))
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:

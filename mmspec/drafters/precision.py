@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 from mmspec.drafters.vocabulary import WordRows
 from mmspec.engine.fusing import Part
 from mmspec.errors import InputError, MismatchError, shorten
+from mmspec.sampling import float32_at_least
 
 FORMATS = {
     "int8": torch.int8,
@@ -55,7 +56,7 @@ class Int8Linear(nn.Module):
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix [.., O, I] as int8 and a scale per row [.., O, 1], at least float32; their product is at most half a
     scale off."""
-    exact = weight.to(torch.promote_types(weight.dtype, torch.float32))  # float16 has too few small scales
+    exact = float32_at_least(weight)  # float16 has too few small scales
     scale = exact.abs().amax(-1, keepdim=True) / MOST
     return (exact / scale.where(scale > 0, 1.0)).round().to(torch.int8), scale
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmspec.cache import Past, RowCache
 from mmspec.contract import Accepted, Draft, State
-from mmspec.tree import chain
+from mmspec.tree import at_end, chain
 
 if TYPE_CHECKING:
     from mmspec.drafters.growing import Above
@@ -104,10 +104,6 @@ class Slots:
         last = torch.tensor(counts, device=tokens.device) - 1
         self.waiting = [(tokens[rows, last][:, None], heard[rows, last][:, None], [1] * len(counts))]
 
-    def beyond(self, offset: int, seen: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """See `beyond`."""
-        return beyond(self.cache, offset, seen, dtype)
-
     def forget(self) -> None:
         """Drop everything that was forwarded after the true slots."""
         self.cache.commit(self.cache.width - max(self.cache.lengths), [[]] * len(self.cache.lengths))
@@ -167,8 +163,7 @@ class Last:
 
     def observe(self, draft: Draft, features: Tensor, accepted: Accepted) -> None:
         """Move on to the last accepted node; features: [B, N, H] of all nodes of the draft."""
-        last = accepted.path.gather(1, accepted.count[:, None] - 1)[:, 0]
-        self.features = features[torch.arange(len(last), device=last.device), last]
+        self.features = at_end(features, accepted)
 
     def read(self, forward: Forward) -> Tensor:
         """[B, H]; there is nothing to forward."""

@@ -27,7 +27,6 @@ from mmspec.errors import InputError, MismatchError, unknown_name
 from mmspec.registry import ANY, modalities, resolve
 from mmspec.safe_files import write_whole
 from mmspec.spread import Here, Spread
-from mmspec.training.acceptance import measured_shares
 from mmspec.training.answers import Answered, AnswerOptions, begun_with, collect, law_of, served
 from mmspec.training.asking import held_out_batches
 from mmspec.training.card import Trained, model_card
@@ -40,6 +39,7 @@ from mmspec.training.learner import Learner
 from mmspec.training.processes import group, leader_first, told, wait
 from mmspec.training.questions import Questions
 from mmspec.training.recipe import Recipe
+from mmspec.training.shares import measured_shares
 from mmspec.training.start import begin, digest, shaped
 from mmspec.training.steps import HeadRecipe
 from mmspec.training.store import Store, say_what_is_kept

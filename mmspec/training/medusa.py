@@ -21,7 +21,6 @@ from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import Medusa
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
-from mmspec.training.features import as_in_use
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 
@@ -35,9 +34,7 @@ class HeadsLoss(StepLoss):
 
     def projected(self, project: nn.Module, estimate: Tensor, goal: Tensor) -> Tensor:
         """As `judged`, by an output projection."""
-        with as_in_use(goal.device):
-            law = self.target_logits(goal).softmax(-1)
-        return cross_entropy(project(estimate).float(), law, reduction="none")
+        return cross_entropy(project(estimate).float(), self.law(goal), reduction="none")
 
 
 class MedusaLoss(HeadsLoss):

@@ -179,9 +179,12 @@ class StepLoss(ABC):
 
     def judged(self, estimate: Tensor, goal: Tensor) -> Tensor:
         """See `judge`."""
+        return self.judge(estimate, goal, self.law(goal))
+
+    def law(self, goal: Tensor) -> Tensor:
+        """[M, V] the target's law at features [M, H] of its own."""
         with as_in_use(goal.device):
-            law = self.target_logits(goal).softmax(-1)
-        return self.judge(estimate, goal, law)
+            return self.target_logits(goal).softmax(-1)
 
     def judge(self, estimate: Tensor, goal: Tensor, law: Tensor) -> Tensor:
         """The losses [m] of estimates [M, H] of the features `goal` [M, H], whose laws are `law` [M, V]; of those that

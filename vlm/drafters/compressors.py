@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import LlamaConfig
 
-from mmspec.vlm.drafters.dream import most
+from mmspec.vlm.drafters.sight import most
 from mmspec.vlm.drafters.vispec import Adaptor
 
 Made = tuple[Tensor, Tensor]

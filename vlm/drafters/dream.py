@@ -23,7 +23,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 from mmspec.contract import State
 from mmspec.drafters.heads import HeadNet
 from mmspec.errors import InputError
-from mmspec.vlm.drafters.sight import Seen, Sight, SightDrafter, SightHead
+from mmspec.vlm.drafters.sight import Seen, Sight, SightDrafter, SightHead, most
 
 GATE = 0.5
 
@@ -128,14 +128,6 @@ def unseen(mask: Tensor | None, positions: Tensor) -> Tensor:
     low = torch.finfo(mask.dtype).min
     hidden[..., 0] = torch.where(positions[:, None] < 0, mask[..., 0], low)
     return hidden
-
-
-def most(focus: Tensor, image: Tensor, share: float) -> Tensor:
-    """[B, T] bool: the share of each row's image slots (rounded up) with the most focus; the earlier one of
-    equals."""
-    rank = focus.masked_fill(~image, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(1)
-    wanted = (image.sum(1, keepdim=True) * share).ceil()
-    return image & (rank < wanted)
 
 
 class Dream(SightDrafter):

@@ -33,6 +33,14 @@ def check_sees(target: Any, name: str) -> None:
         raise MismatchError(f"{name} drafts for models that see, and {type(target).__name__} has no image slots")
 
 
+def most(focus: Tensor, image: Tensor, share: float) -> Tensor:
+    """[B, T] bool: the share of each row's image slots (rounded up) with the most focus; the earlier one of
+    equals."""
+    rank = focus.masked_fill(~image, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(1)
+    wanted = (image.sum(1, keepdim=True) * share).ceil()
+    return image & (rank < wanted)
+
+
 @dataclass(frozen=True)
 class Sight:
     """Slots of a text, as the target read it.
