@@ -34,7 +34,6 @@ from mmspec.options import (
     check_options,
     end_tokens,
     given,
-    sampling_for,
     special_options,
     stop_strings,
     warn_unserved,
@@ -297,9 +296,9 @@ class Pipeline:
 
     def _start(self, inputs: dict[str, Any], options: dict[str, Any], single: bool, n: int) -> Stream:
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-        config, tokenizer = self.target.model.generation_config, self.target.tokenizer
+        tokenizer = self.target.tokenizer
         check_options(options, self.target)
-        sampler = self.target.sampler(sampling_for(options, config), len(ids))
+        sampler = self.target.sampler(self.target.sampling(options), len(ids))
         strings = stop_strings(options)
         if strings and tokenizer is None:
             raise InputError("stop strings need a tokenizer: pass processor= to load")

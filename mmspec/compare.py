@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from mmspec.answers import Generation
 from mmspec.api import Pipeline
 from mmspec.contract import bound
-from mmspec.options import Options, given, sampling_for
+from mmspec.options import Options, given
 from mmspec.stats import Stats
 
 REPEATS = 3
@@ -94,6 +94,6 @@ def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options])
 
     answers = [answered() for _ in range(1 + REPEATS)][1:]
     slow, fast = (min(runs, key=lambda answer: answer.stats.decode_seconds) for runs in zip(*answers, strict=True))
-    greedy = sampling_for(given(options), pipe.target.model.generation_config).temperature == 0
+    greedy = pipe.target.sampling(given(options)).temperature == 0
     dtype = str(pipe.target.model.dtype).removeprefix("torch.")
     return Comparison(slow, fast, bound(pipe.rule, greedy), dtype)

@@ -47,7 +47,8 @@ class Options(TypedDict, total=False):
     max_new_tokens: 1 or more; unless told 128 of words, 448 of Whisper's, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
-        the checkpoint's generation config; what that does not state is off.
+        the checkpoint's generation config; what that does not state is off. Where neither says whether to sample,
+        words are greedy, and pictures and sounds are sampled (temperature 1): a greedy picture is hardly one.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
     n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j
@@ -134,10 +135,13 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def sampling_for(options: Mapping[str, Any], config: Any) -> Sampling:
-    """How tokens are drawn, by the options, then by the checkpoint's generation config, greedy if neither says."""
+def sampling_for(options: Mapping[str, Any], config: Any, sampled: bool = False) -> Sampling:
+    """How tokens are drawn, by the options, then by the checkpoint's generation config.
+
+    Args: sampled: what holds where neither says: sampling, or greedy decoding.
+    """
     values: dict[str, Any] = {name: getattr(config, name, None) for name in WARPERS}
-    if not config.do_sample:
+    if not (sampled if config.do_sample is None else config.do_sample):
         values["temperature"] = 0.0
     elif values["temperature"] is None:
         values["temperature"] = 1.0

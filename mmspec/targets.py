@@ -26,7 +26,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
 from mmspec.head import head_of
-from mmspec.options import MAX_NEW_TOKENS, end_tokens
+from mmspec.options import MAX_NEW_TOKENS, end_tokens, sampling_for
 from mmspec.pieces import spans
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
@@ -166,6 +166,10 @@ class CausalTarget:
         from mmspec.engine.engine import Engine
 
         self.decoder.engine = Engine(self.decoder, backend)
+
+    def sampling(self, options: Mapping[str, Any]) -> Sampling:
+        """How tokens are drawn, by the options of a request, then by the checkpoint's generation config."""
+        return sampling_for(options, self.model.generation_config, sampled=self.makes != "text")
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """What warps the laws of a request and makes its noise."""

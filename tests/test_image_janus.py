@@ -170,9 +170,23 @@ def test_a_folder_draws_and_decodes_as_the_stock_class_does(tmp_path: Path) -> N
     assert cut.image.getpixel((0, 0)) != (127, 127, 127)
 
 
+def test_pictures_are_sampled_where_the_checkpoint_does_not_say(target: Janus, greedy: list[list[int]]) -> None:
+    config = target.model.generation_config
+    assert config.do_sample is None
+    pipe, asked = mmspec.load(target.model, drafter="jacobi"), tiny_images.prompts(3, 3)
+    drawn = [[one.token_ids for one in pipe.generate(**asked, seed=seed)] for seed in (0, 9)]
+    assert drawn[0] == [one.token_ids for one in pipe.generate(**asked, temperature=1.0, seed=0)]
+    assert drawn[0] != drawn[1]
+    config.do_sample = False
+    try:
+        assert [one.token_ids for one in pipe.generate(**asked, seed=9)] == greedy
+    finally:
+        config.do_sample = None
+
+
 def test_model_inputs_may_come_from_the_processor(target: Janus, greedy: list[list[int]]) -> None:
     pipe = mmspec.load(target.model, processor=tiny_images.janus_processor(), drafter="jacobi")
-    assert [one.token_ids for one in pipe.generate(**tiny_images.prompts(3, 3))] == greedy
+    assert [one.token_ids for one in pipe.generate(**tiny_images.prompts(3, 3), temperature=0)] == greedy
 
 
 @pytest.mark.parametrize(

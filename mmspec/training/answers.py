@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.errors import CheckpointError, InputError
-from mmspec.options import sampling_for
 from mmspec.progress import progress
 from mmspec.safe_files import read_json, write_whole
-from mmspec.sampling import Sampling
 from mmspec.spread import Here, Spread
 from mmspec.targets import unpad
 from mmspec.training.asking import check_faults, prepare, prepare_askable, readable, room_behind
@@ -45,15 +43,10 @@ def served(target: Any) -> bool:
     return target.makes != "text"
 
 
-def own_sampling(target: Any) -> Sampling:
-    """How the target's checkpoint samples."""
-    return sampling_for({}, target.model.generation_config)
-
-
 def law_of(target: Any, options: AnswerOptions) -> dict[str, Any]:
     """What answers depend on beside their options: how a `served` target is sampled, if it is."""
     if options.author == "target" and options.sampled and served(target):
-        return {"sampling": asdict(own_sampling(target))}
+        return {"sampling": asdict(target.sampling({}))}
     return {}
 
 
@@ -61,7 +54,7 @@ def manner(target: Any, temperature: float) -> dict[str, Any]:
     """The sampling options of an answer to learn from. temperature: 0 is greedy; of a `served` target it says only
     whether to sample."""
     if temperature and served(target):
-        return {"temperature": own_sampling(target).temperature or temperature}
+        return {"temperature": target.sampling({}).temperature or temperature}
     return {"temperature": temperature, **PLAIN}
 
 
