@@ -42,7 +42,7 @@ def build(easel: Easel, folder: Path, name: str) -> None:
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(easel, RULES, "lantern, gsd and cool-sd", "picture")
     hint = "Pick an example, or write a caption."
-    views = both_sides(f"{name}-draw", hint, cells.legend(), "code", "picture")
+    views = both_sides(f"{name}-draw", hint, cells.legend(), "code", "picture", apart=True)
     with gr.Accordion("Drafted codes accepted, round by round", open=True):
         chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id=f"{name}-draw-chart")
     with gr.Accordion("Drawn so far, with drafts", open=True):
@@ -72,10 +72,10 @@ def show_run(
     looseness: float,
     drawn: list[Any],
 ) -> Iterator[tuple[Any, ...]]:
-    """Both drawings as they come: the race once it is finished, message, cards, both sides, chart; what was drawn so
-    far, and its gallery."""
-    same = gr.skip(), gr.skip(), gr.skip()
-    yield None, markup.note("Waiting for the model ..."), "", "", "", *same
+    """Both drawings as they come: the race once it is finished, message, cards, both sides, both pictures, chart; what
+    was drawn so far, and its gallery."""
+    empty, same = ("",) * 5, (gr.skip(),) * 3
+    yield None, markup.note("Waiting for the model ..."), *empty, *same
     try:
         wish = Wish(prompt or "", drafter, rule, float(temperature), int(seed or 0), shape, float(looseness))
         race, seen = None, (-1, -1)
@@ -86,7 +86,7 @@ def show_run(
                 how = "with drafts" if race.fast.steps else "one code at a time"
                 yield None, markup.note(f"Drawing {how} ..."), "", *sides(race, math.inf), *same
     except Error as error:
-        yield None, markup.problem(str(error)), "", "", "", "", gr.skip(), gr.skip()
+        yield None, markup.problem(str(error)), *empty, "", gr.skip(), gr.skip()
         return
     assert race is not None
     drawn = [(race.fast_sketches.shots[-1][1], titled(race, wish)), *drawn][:SHOWN]
@@ -109,19 +109,23 @@ def framed(drawn: Sequence[tuple[bytes, str]]) -> str:
     return f'<div class="mm-gallery">{"".join(frames)}</div>'
 
 
-def sides(race: PictureRace, moment: float) -> tuple[str, str]:
-    """Both pictures, and where their codes came from, at a time of the race."""
+def sides(race: PictureRace, moment: float) -> tuple[str, ...]:
+    """Of both sides, at a time of the race, how much of the caption holds and where the codes came from; then both
+    pictures.
+
+    These stand apart from what changes with every code: Gradio sends nothing of an element that is as it was, and the
+    whole of one that was changed.
+    """
     pairs = ((race.slow, race.slow_sketches), (race.fast, race.fast_sketches))
-    slow, fast = (
-        shown(sketches.at(moment), race.caption) + fidelity(race, side, moment >= trace.seconds)
-        + cells.grid(trace.rounds(moment), race.columns)
-        for side, (trace, sketches) in enumerate(pairs)
-    )  # fmt: skip
-    return slow, fast
+    codes = (
+        fidelity(race, side, moment >= trace.seconds) + cells.grid(trace.rounds(moment), race.columns)
+        for side, (trace, _) in enumerate(pairs)
+    )
+    return *codes, *(shown(sketches.at(moment), race.caption) for _, sketches in pairs)
 
 
-show_replay = partial(replay, sides=sides, ending=ENDING)
-"""Message, cards and both sides, frame by frame, on one clock."""
+show_replay = partial(replay, sides=sides, ending=ENDING, views=6)
+"""Message, cards, both sides and both pictures, frame by frame, on one clock."""
 
 
 def fidelity(race: PictureRace, side: int, whole: bool) -> str:

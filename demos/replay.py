@@ -11,13 +11,15 @@ import gradio as gr
 from mmspec.demos import markup
 
 
-def replay(race: Any, sides: Callable[[Any, float], tuple[str, str]], ending: str) -> Iterator[tuple[Any, ...]]:
+def replay(
+    race: Any, sides: Callable[[Any, float], tuple[str, ...]], ending: str, views: int = 4
+) -> Iterator[tuple[Any, ...]]:
     """Message, cards and both sides at every moment of the race's clock; at last `ending` stands as the message.
 
-    Args: race: a `Race`, or None. sides: what both sides show at a time of the race.
+    Args: race: a `Race`, or None. sides: what both sides show at a time of the race. views: elements of a frame.
     """
     if race is None:
-        yield (gr.skip(),) * 4  # an empty generator would wipe out what the page says
+        yield (gr.skip(),) * views  # an empty generator would wipe out what the page says
         return
     pace = "in real time" if race.pace == 1 else f"{race.pace:.1f} times as fast as it was"
     begun = time.monotonic()
@@ -29,8 +31,7 @@ def replay(race: Any, sides: Callable[[Any, float], tuple[str, str]], ending: st
     yield final(race, sides, ending.format(slow=slow, fast=fast))
 
 
-def final(race: Any, sides: Callable[[Any, float], tuple[str, str]], message: str) -> tuple[str, str, str, str]:
+def final(race: Any, sides: Callable[[Any, float], tuple[str, ...]], message: str) -> tuple[str, ...]:
     """What a finished race shows."""
     end = race.slow.seconds + race.fast.seconds
-    slow, fast = sides(race, end)
-    return markup.note(message), markup.counters(race, end), slow, fast
+    return markup.note(message), markup.counters(race, end), *sides(race, end)

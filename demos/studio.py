@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from PIL import Image
 
 from mmspec.checkpoints import shown_name
-from mmspec.contract import bound
-from mmspec.control import read_shape
+from mmspec.contract import Drafter, bound
+from mmspec.control import control_for, read_shape
 from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorder
@@ -114,6 +114,7 @@ class Studio:
         size, turned = read_shape(shape), relaxed(rule, looseness, self.knobs, self.modality)
         if (drafter, shape, rule) not in self._pipes:
             recorder = self._recorders[drafter]
+            check_size(shape, drafter, recorder.drafter)
             self.plain.with_drafter(recorder.drafter, size, turned or rule)  # what does not fit is told by its own name
             self._pipes[drafter, shape, rule] = self._warm(self.plain.with_drafter(recorder, size, turned or rule))
         pipe = self._pipes[drafter, shape, rule]
@@ -185,6 +186,17 @@ def check_named(drafter: str, model: str) -> None:
     if not has_drafter(drafter, family, find_model(model)):
         resolve("drafters", drafter, family.modality)
         raise MismatchError(f"{shown_name(model)} has no drafter {drafter!r}: none lies beside it")
+
+
+def check_size(shape: str, name: str, drafter: Drafter) -> None:
+    """Raise MismatchError, in the words of the page, for a draft size that a drafter does not make. name: as given."""
+    try:
+        control_for(read_shape(shape), drafter)
+    except MismatchError as error:
+        raise MismatchError(
+            f"the drafter {shown_name(name)!r} makes drafts of other sizes than {shape}: choose the draft size auto or "
+            "own"
+        ) from error
 
 
 def text_of_token(tokenizer: Any, token: int) -> str:

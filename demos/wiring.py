@@ -64,7 +64,8 @@ def wire(
     """Let `go`, or Enter in `prompt`, ask, and `stop` end what runs.
 
     Args: run: generator from `inputs` to the finished race, then `views` and `more`. show_replay: generator from the
-        race to `views`. views: the message, the counters and both sides. name: of `run` in the API.
+        race to `views`. views: the message, the counters, both sides, and what else a replay changes. name: of `run` in
+        the API.
     Returns: the finished race, for what else is shown of it.
     """
     message, switch, raced = views[0], gr.State(Switch()), gr.State(None, time_to_live=KEPT)
@@ -95,7 +96,7 @@ def wire(
         if request == switch.asked:  # else what stands there belongs to another one by now
             switch.busy = False
             told = markup.note("Stopped.") if switch.is_stopped(request) else told
-        yield told, gr.skip(), gr.skip(), gr.skip()
+        yield told, *(gr.skip() for _ in views[1:])
 
     def broken(switch: Switch) -> str:
         switch.busy = False

@@ -131,7 +131,8 @@ class Stream:
     Args: rounds: the decode loop. stop, target, rule: the loop's own. inputs: what the target was given. prompt_tokens:
         per row. single: yield the only prompt's piece itself. n: rows per prompt.
 
-    first_audio_seconds: from the first step to the first chunk of sound; None until there is one.
+    first_audio_seconds: how long the steps took up to the one with the first chunk of sound, without what is done with
+        pieces between them; None until there is one.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Stream:
         self._sounds = [target.sounding(inputs, row) for row in range(len(prompt_tokens))]
         self._whole: dict[int, dict[str, Any]] = {}  # what rows made, of whose sound there are no chunks
         self._turn = Lock()
-        self._started: float | None = None
+        self._worked = 0.0  # seconds in steps
         self.first_audio_seconds: float | None = None
 
     def __iter__(self) -> Stream:
@@ -164,7 +165,7 @@ class Stream:
         return self._in_turn(self._step)
 
     def _step(self) -> Any:
-        self._started = time.perf_counter() if self._started is None else self._started
+        begun = time.perf_counter()
         done = self._account(next(self._rounds))
         pieces = [
             Piece(text.add(tokens, last=bool(finish)), tokens, drafted)
@@ -176,6 +177,9 @@ class Stream:
         if self._makes == "picture":
             for row, piece in enumerate(pieces):
                 piece.draw = partial(self._drawn, row, len(self._stop.outputs[row]))
+        self._worked += time.perf_counter() - begun
+        if self.first_audio_seconds is None and any(piece.audio is not None for piece in pieces):
+            self.first_audio_seconds = self._worked
         return self._by_prompt(pieces)
 
     def __enter__(self) -> Stream:
@@ -235,9 +239,6 @@ class Stream:
             elif self._makes == "sound" and finish and piece.tokens:  # it has just ended
                 self._whole[row] = self._product(row, self._stop.outputs[row])
                 piece.audio = self._whole[row].get("audio")
-            if piece.audio is not None and self.first_audio_seconds is None:
-                assert self._started is not None
-                self.first_audio_seconds = time.perf_counter() - self._started
 
     def _account(self, done: Round) -> Round:
         for row, stats in enumerate(self.stats):

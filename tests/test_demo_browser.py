@@ -426,7 +426,7 @@ def test_a_caption_is_drawn_twice(page: Any, tmp_path: Path) -> None:
     page.locator("#mm-draw").click()
     told(page, "mm-draw-message", "see mmspec bench")
     told(page, "mm-draw-cards", "yes, lossless")
-    slow, fast = (page.locator(f"#mm-draw-{side} img") for side in ("slow", "fast"))
+    slow, fast = (page.locator(f"#mm-draw-{side}-picture img") for side in ("slow", "fast"))
     for image in (slow, fast):
         holds(page, "image => image.naturalWidth > 1", image.element_handle())
     assert slow.get_attribute("src") == fast.get_attribute("src")

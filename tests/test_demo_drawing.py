@@ -1,5 +1,6 @@
 """The drawing tab: what a page shows of a picture that is drawn, limits on what is asked, and the page itself."""
 
+import itertools
 import re
 from base64 import b64decode, b64encode
 from io import BytesIO
@@ -13,9 +14,9 @@ from PIL import Image
 
 import mmspec
 from mmspec.demos.cells import CELL, COLOURS, MARKS, grid, legend
-from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, Sketches, Wish, shown
+from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, PictureRace, Sketches, Wish, shown
 from mmspec.demos.knobs import relaxed
-from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step
+from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step, Trace
 from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
 from mmspec.image_ar.judge import Asked
 
@@ -112,7 +113,7 @@ def test_an_example_is_judged_by_the_reader_beside_the_model(board: Easel, monke
     monkeypatch.setitem(vars(board), "judge", Known())
     race = list(board.draw(Wish("a red circle", "scd-gs", shape="own")))[-1]
     assert race.kept == (2, 3, 3)
-    slow, fast = picture_board.sides(race, race.slow.seconds + race.fast.seconds)
+    slow, fast, *_ = picture_board.sides(race, race.slow.seconds + race.fast.seconds)
     assert "2 of 3 things" in slow
     assert "3 of 3 things" in fast
     assert "things" not in picture_board.sides(race, 0.0)[0]
@@ -130,9 +131,15 @@ def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> N
         list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "lantern")))
 
 
-def test_a_size_that_does_not_fit_is_told_by_the_name_of_the_drafter_too(board: Easel) -> None:
-    with pytest.raises(MismatchError, match="the drafter 'lookahead' makes drafts"):
-        Tiny(board.model, ["lookahead"]).drafting("lookahead", "3x4x9")
+@pytest.mark.parametrize("drafter", ["lookahead", "sjd-pac"])
+def test_a_size_that_does_not_fit_is_told_by_the_name_of_the_drafter_too(board: Easel, drafter: str) -> None:
+    """And what to choose in its place by the words of the page."""
+    chosen = Tiny(board.model, [drafter])
+    with pytest.raises(MismatchError, match=f"the drafter '{drafter}' makes drafts") as refused:
+        chosen.drafting(drafter, "3x4x9")
+    assert "of other sizes than 3x4x9: choose the draft size auto or own" in str(refused.value)
+    for size in ("auto", "own"):
+        chosen.drafting(drafter, size)
 
 
 def test_a_rule_is_never_bound_with_settings_that_nobody_draws_with(board: Easel) -> None:
@@ -233,19 +240,22 @@ def test_wishes_have_limits(wish: dict[str, Any], message: str) -> None:
 def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:
     frames = list(picture_board.show_run(board, "a red circle", "scd-gs", "exact", 1.0, 0, "own", 0.3, []))
     assert frames[-1][0].finished
-    assert "img" in frames[-1][3]
-    assert "img" in frames[-1][4]
+    assert len({len(each) for each in frames}) == 1
+    assert "svg" in frames[-1][3]
+    assert "svg" in frames[-1][4]
+    assert "img" in frames[-1][5]
+    assert "img" in frames[-1][6]
     assert "yes, lossless" in frames[-1][2]
     *_, last = picture_board.show_replay(frames[-1][0])
     assert "One code at a time" in last[0]
-    assert last[2:] == frames[-1][3:5]
-    (file, title), *others = frames[-1][6]
+    assert last[2:] == frames[-1][3:7]
+    (file, title), *others = frames[-1][8]
     assert not others
-    assert pixels(b64decode(frames[-1][4].split("base64,")[1].split('"')[0])) == pixels(file)
-    assert b64encode(file).decode() in frames[-1][7]
+    assert pixels(b64decode(frames[-1][6].split("base64,")[1].split('"')[0])) == pixels(file)
+    assert b64encode(file).decode() in frames[-1][9]
     assert title.startswith("a red circle (scd-gs, exact")
-    again = picture_board.show_run(board, "two blue square", "sjd", "gsd", 1.0, 0, "own", 0.5, frames[-1][6])
-    assert [text.split(", S")[0] for _, text in list(again)[-1][6]] == [
+    again = picture_board.show_run(board, "two blue square", "sjd", "gsd", 1.0, 0, "own", 0.5, frames[-1][8])
+    assert [text.split(", S")[0] for _, text in list(again)[-1][8]] == [
         "two blue square (sjd, gsd 0.5",
         title.split(", S")[0],
     ]
@@ -255,8 +265,26 @@ def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:
         (("a circle", "scd-gs", "exact", 1.0, 0, "99z", 0.3, []), "unknown draft size"),
         (("a circle", "scd-gs", "lantern", 1.0, 0, "own", 2.0, []), "looseness 2 is not valid"),
     ):
-        assert message in list(picture_board.show_run(board, *given))[-1][1]
-    assert len(next(picture_board.show_replay(None))) == 4
+        refused = list(picture_board.show_run(board, *given))[-1]
+        assert message in refused[1]
+        assert len(refused) == len(frames[-1])
+    assert len(next(picture_board.show_replay(None))) == 6  # the four of every tab, and both pictures
+
+
+def test_a_replay_sends_a_picture_once_and_not_with_every_frame() -> None:
+    """By what Gradio makes of two frames: the words that change a part of a page."""
+    from gradio.utils import diff
+
+    slow, fast = (
+        Trace("x", steps=[Step(("",), (PLAIN,), (place + 1) * pace) for place in range(20)]) for pace in (0.05, 0.025)
+    )
+    seconds = (0.2, 0.5, 0.9), (0.1, 0.3, 0.5)
+    shots = [[(second, f"{side} at {second}".encode()) for second in each] for side, each in enumerate(seconds)]
+    race = PictureRace(slow, fast, True, columns=4, slow_sketches=Sketches(shots[0]), fast_sketches=Sketches(shots[1]))
+    frames = [list(frame) for frame in picture_board.show_replay(race)]
+    assert len(frames) > 8
+    sent = str([frames[0], *itertools.starmap(diff, itertools.pairwise(frames))])
+    assert [sent.count(b64encode(file).decode()) for each in shots for _, file in each] == [1] * 6
 
 
 def test_a_page_has_a_tab_per_model(board: Easel, tmp_path: Path) -> None:
@@ -270,6 +298,7 @@ def test_a_page_has_a_tab_per_model(board: Easel, tmp_path: Path) -> None:
     assert {"Picture chat", "Drawing", "Caption", "Question"} <= labels
     ids = {getattr(block, "elem_id", None) for block in blocks.blocks.values()}
     assert {f"{tab}-{part}" for tab in ("mm", "mm-draw") for part in ("message", "cards", "slow", "fast")} <= ids
+    assert {"mm-draw-slow-picture", "mm-draw-fast-picture"} <= ids
     names = app.studio_of(board.model).drafters
     assert {"scd-gs", "sjd", "jacobi"} <= set(names)
     assert names.index("sjd") < names.index("prompt-lookup")

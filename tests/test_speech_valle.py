@@ -2,6 +2,7 @@
 
 import itertools
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,18 @@ def test_a_stream_plays_every_code_once_and_never_takes_sound_back(pipe: Any) ->
     assert sum(len(chunk.samples) for chunk in chunks) == len(whole.audio.samples) == emitted * frame
     assert stream.first_audio_seconds > 0
     assert len(chunks[0].samples) < len(whole.audio.samples) / 2
+
+
+def test_the_first_sound_does_not_wait_for_who_takes_the_pieces(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, away = time.perf_counter, [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + sum(away))
+    stream = pipe.stream(prompt="two red circles", max_new_tokens=90, temperature=1.0)
+    for piece in stream:
+        if piece.audio is not None:
+            break
+        away.append(1000.0)
+    assert len(away) > 2
+    assert 0 < stream.first_audio_seconds < 1000
 
 
 @pytest.mark.parametrize("length", [3, 11, 40, 70])
