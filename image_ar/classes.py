@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.safe_files import read_json
+
+EXAMPLES = ("0", "1", "2", "3")
+"""Prompts to begin with, classes that every model has."""
 
 
 class Classes:
@@ -24,15 +28,22 @@ class Classes:
 
 
 def class_numbers(processor: Classes, texts: list[str], count: int) -> list[int]:
-    """The classes that texts name, by number or name. Args: count: how many there are."""
-    numbers = {name.lower(): number for number, name in processor.names.items()}
+    """The classes that texts name, by number or name. Args: count: how many there are.
+
+    Raises: InputError: a number that is none, or a name of several classes. UnknownNameError: no class has the name.
+    """
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, name in processor.names.items():
+        numbers[name.lower()].append(number)
     found = []
     for text in texts:
         word = text.strip().lower()
-        number = int(word) if re.fullmatch(r"[0-9]{1,9}", word) else numbers.get(word)
-        if number is None and numbers:
+        known = [int(word)] if re.fullmatch(r"[0-9]{1,9}", word) else numbers.get(word, [])
+        if not known and numbers:
             raise unknown_name("class", text, numbers, f"a number from 0 to {count - 1} will also do")
-        if number is None or number >= count:
+        if len(known) > 1:
+            raise InputError(f"{shorten(text)} names several classes: give a number, {' or '.join(map(str, known))}")
+        if not known or known[0] >= count:
             raise InputError(f"{shorten(text)} is no class of this model: give a number from 0 to {count - 1}")
-        found.append(number)
+        found += known
     return found

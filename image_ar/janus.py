@@ -43,6 +43,7 @@ class Janus(ImageTarget):
         super().__init__(model, embed, inner.generation_head, layout)
         config, text = model.generation_config, model.config.text_config
         start = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
+        start = getattr(config, "boi_token_id", None) if start is None else start
         if start is None and getattr(tokenizer, "boi_token", None):
             start = tokenizer.convert_tokens_to_ids(tokenizer.boi_token)
         self.start: int | None = start
@@ -76,8 +77,8 @@ class Janus(ImageTarget):
         """Padding in the place of all that describes the picture."""
         if self.start is None:
             raise UnsupportedError(
-                "guidance needs the start of an image: boi_token_id in generation_kwargs of the generation config, or "
-                "a processor whose tokenizer has a boi_token"
+                "guidance needs the start of an image: boi_token_id in the generation config, or a processor whose "
+                "tokenizer has a boi_token"
             )
         if self.padding is None:
             raise UnsupportedError("guidance needs a pad_token_id in the checkpoint's generation config")

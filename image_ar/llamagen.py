@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import CheckpointError, InputError, UnsupportedError
-from mmspec.image_ar.classes import Classes, class_numbers
+from mmspec.image_ar.classes import EXAMPLES, Classes, class_numbers
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
 
@@ -29,8 +29,7 @@ class LlamaGenTarget(ImageTarget):
 
     usual_guidance = 4.0
     unit_codes = True
-    examples = ("0", "1", "2", "3")
-    """Prompts to begin with, classes that every model has."""
+    examples = EXAMPLES
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         config: Any = model.config

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
 from mmspec.finite import check_finite
-from mmspec.image_ar.classes import Classes, class_numbers
+from mmspec.image_ar.classes import EXAMPLES, Classes, class_numbers
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
 from mmspec.image_ar.pictures import to_picture, to_pixels
@@ -81,6 +81,7 @@ class MarTarget(CausalTarget):
                 f"guidance_schedule {config.guidance_schedule!r} is not served: {' or '.join(SCHEDULES)}"
             )
         self.model, self.tokenizer = model, None  # what is emitted are places, no words
+        self.examples = () if config.captions else EXAMPLES
         self.vocab_size, self.hidden_size = config.classes, config.hidden_size
         self.num_layers = config.encoder_layers + config.decoder_layers
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Container, Iterable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +252,8 @@ def _kin(kind: Any, beside: Container[str]) -> str | None:
 
 
 def find_rule(rule: Any, target: CausalTarget) -> Rule:
-    """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or the rule itself, bound
-    to the target."""
+    """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or a copy of the given one, bound to
+    the target."""
     if isinstance(rule, str):
         rule = rule_named(rule, target)
     if not isinstance(rule, Rule):
@@ -261,6 +262,7 @@ def find_rule(rule: Any, target: CausalTarget) -> Rule:
             f"{described(rule)}"
         )
     target.check_rule(rule)
+    rule = copy(rule)  # another pipeline may have it, too, and what is bound is of one target alone
     rule.bind(target)
     return rule
 

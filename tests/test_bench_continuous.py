@@ -156,13 +156,30 @@ def test_real_pictures_go_through_the_vae(folder: Path) -> None:
 
 def test_what_is_counted_is_what_was_drafted_and_kept(folder: Path) -> None:
     pipe = mmspec.load(folder, "mar")
-    counting = Counting(pipe.rule)
-    out = pipe.with_drafter(pipe.drafter, "own", counting)(prompt="a red circle", seed=1)
+    counted = pipe.with_drafter(pipe.drafter, "own", Counting(pipe.rule))
+    out = counted(prompt="a red circle", seed=1)
+    counting: Any = counted.rule
     assert counting.kept == sum(out.stats.accept_lengths)
     assert counting.kept < counting.drafted <= LENGTH * 3
     assert counting.lossless is pipe.rule.lossless
     same = pipe(prompt="a red circle", seed=1)
     assert same.image.tobytes() == out.image.tobytes()
+
+
+def test_a_model_of_classes_draws_what_a_file_names(tmp_path: Path) -> None:
+    model = tiny_mar.save(tmp_path / "classes", tiny_mar.model())
+    with pytest.raises(InputError, match="draws none of the captions .* by --prompts, one a line, such as 0"):
+        bench(model, tmp_path / "a", "--methods", "none")
+    file = tmp_path / "prompts.txt"
+    file.write_text("0\n7\n\n3\n")
+    told = ["continuous", "--model", model, "--methods", "none", "--batch", "1,2", "--prompts", file, "--json"]
+    done = CliRunner().invoke(app, [*map(str, told)], catch_exceptions=False)
+    summary = json.loads(done.stdout)
+    assert summary["settings"]["captions"] == summary["settings"]["speed"]["questions"] == 3  # all that it has
+    (drawn,) = summary["quality"]
+    assert (drawn["row"], drawn["pictures"], drawn["fidelity"]) == ("none", 3, None)
+    with pytest.raises(InputError, match="holds 3 captions, one a line; 5 are asked for"):
+        bench(model, tmp_path / "b", "--methods", "none", "--prompts", file, "--captions", 5)
 
 
 def test_rows_and_models_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:

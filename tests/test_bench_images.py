@@ -1,6 +1,7 @@
 """The benchmark of image models: measures from hand-made numbers, rows with settings, whole runs on a tiny model."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from functools import wraps
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import test_image_llamagen
 import timm
 import tiny
 import tiny_images
@@ -261,6 +263,18 @@ def test_transformers_draw_the_same_at_temperature_0(pipe: mmspec.Pipeline) -> N
     assert sampled.tokens == StockJanus(pipe, 3.0)(captions, LENGTH, 1.0, 1).tokens
 
 
+def test_transformers_draw_where_only_ours_reads_the_start_of_an_image(folder: Path, tmp_path: Path) -> None:
+    """They look for it in `generation_kwargs` alone."""
+    shutil.copytree(folder, tmp_path / "model")
+    settings = json.loads((folder / "generation_config.json").read_text())
+    settings |= settings.pop("generation_kwargs")
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
+    pipe = mmspec.load(tmp_path / "model", "none")
+    stock = StockJanus(pipe, 3.0)(["a red circle", "a blue star"], LENGTH, 0.0, 0)
+    assert stock.tokens == Drawing(pipe, 3.0)(["a red circle", "a blue star"], LENGTH, 0.0, 0).tokens
+    assert not hasattr(pipe.target.model.generation_config, "generation_kwargs")
+
+
 @pytest.mark.parametrize("guidance", [3.0, 1.0, 0.5])
 def test_transformers_stand_only_beside_guided_pictures(pipe: mmspec.Pipeline, guidance: float) -> None:
     settings = ImageSettings(SpeedSettings("m", ("none",), temperatures=(1.0,)), guidance=guidance)
@@ -509,6 +523,34 @@ def test_a_file_of_few_captions_is_drawn_as_far_as_it_goes(folder: Path, tmp_pat
     for option in ("--captions", "--questions"):
         done = bench(*asked, file, option, 4)
         assert "holds 3 captions, one a line; 4 are asked for" in str(done.exception)
+
+
+def test_a_model_of_classes_is_told_what_it_draws_by_a_file(tmp_path: Path) -> None:
+    made = test_image_llamagen.model().float()
+    made.save_pretrained(tmp_path / "model")
+    asked = ("images", "--model", tmp_path / "model", "--methods", "none", *SMALL, "--json")
+    done = bench(*asked)
+    assert isinstance(done.exception, mmspec.Error)
+    assert "LlamaGen draws none of the captions of the synthetic world" in str(done.exception)
+    assert "by --prompts, one a line, such as 0" in str(done.exception)
+    file = tmp_path / "classes.txt"
+    file.write_text("0\n3\n7\n8\n")
+    done = bench(*asked, "--prompts", file)
+    assert done.exit_code == 0, done.exception
+    assert [each["row"] for each in json.loads(done.stdout)["quality"]] == ["none", AGAIN]
+
+
+@pytest.mark.parametrize("command", ["auto", "accuracy", "gauges", "classes", "ablations"])
+def test_models_that_do_not_see_are_asked_nothing_about_pictures(
+    folder: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmspec.load", None)  # it is said before anything large is read
+    llama = tiny.tiny_llama(tmp_path / "llama")
+    for model, other in ((folder, "images"), ("mar-mini", "continuous"), ("valle-mini", "speech"), (llama, "--data")):
+        done = bench(command, "--model", model)
+        assert isinstance(done.exception, mmspec.Error)
+        assert str(done.exception).startswith(f"{model} sees no pictures")
+        assert str(done.exception).endswith(f"take mmspec bench {other}")
 
 
 def test_clip_scores_come_from_the_users_model(tmp_path: Path) -> None:

@@ -252,6 +252,8 @@ def test_guidance_without_the_start_of_an_image_is_refused() -> None:
         assert len(draw(made, NoDrafter(), {**tiny_images.prompts(3), "guidance": 1.0}).rows[0]) == LENGTH
     want = draw(Janus(tiny_images.janus_model()), NoDrafter(), tiny_images.prompts(3)).rows
     assert draw(Janus(model, plain), NoDrafter(), tiny_images.prompts(3)).rows == want
+    model.generation_config.boi_token_id = 4  # as some checkpoints have it
+    assert draw(Janus(model, nameless), NoDrafter(), tiny_images.prompts(3)).rows == want
 
 
 def test_neighbours_need_a_picture() -> None:

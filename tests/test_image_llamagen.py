@@ -198,3 +198,15 @@ def test_a_folder_draws_classes_by_number_and_name(tmp_path: Path) -> None:
     for prompt, message in (("goldfisch", "did you mean 'goldfish'"), ("9", "is no class of this model")):
         with pytest.raises(mmspec.Error, match=message):
             pipe(prompt=prompt)
+
+
+def test_a_name_of_several_classes_is_none(tmp_path: Path) -> None:
+    """ImageNet has two cranes, a bird and a machine."""
+    made = model().float()
+    made.config.id2label = {1: "Crane", 3: "goldfish", 7: "crane"}
+    made.save_pretrained(tmp_path)
+    pipe = mmspec.load(tmp_path, drafter="none")
+    with pytest.raises(mmspec.Error, match="'crane' names several classes: give a number, 1 or 7"):
+        pipe(prompt="crane")
+    assert pipe(prompt="goldfish", seed=2).token_ids == pipe(prompt="3", seed=2).token_ids
+    assert pipe(prompt="7", seed=2).token_ids != pipe(prompt="1", seed=2).token_ids

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -357,6 +358,20 @@ def test_what_stands_behind_a_rule_s_name_is_its_knob() -> None:
 def test_bad_knobs_are_named(make: Any) -> None:
     with pytest.raises(mmspec.Error):
         make()
+
+
+@pytest.mark.parametrize("make", [lambda: Lantern(0.3, k=20), lambda: Grouped(distance=3.0)])
+def test_a_rule_serves_several_pipelines(make: Any) -> None:
+    """Each has what it is bound to for itself."""
+    rule, one, other = make(), tiny_images.janus_model(), tiny_images.janus_model(seed=1, codes=tiny_images.CODES + 9)
+    processor = tiny_images.janus_processor()
+    load = partial(mmspec.load, drafter="scd-mc", processor=processor)
+    asked: dict[str, Any] = {"prompt": "a red circle", "temperature": 1.0, "seed": 2}
+    first = load(one, acceptance=rule)
+    want = first(**asked).token_ids
+    second = load(other, acceptance=rule)
+    assert first(**asked).token_ids == want == load(one, acceptance=make())(**asked).token_ids
+    assert second(**asked).token_ids == load(other, acceptance=make())(**asked).token_ids
 
 
 def test_rules_are_found_by_name_and_say_that_they_are_lossy() -> None:

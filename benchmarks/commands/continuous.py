@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.benchmarks.commands.images import CAPTIONS, CLOCKED, FEWER, JUDGED, QUESTIONS, Prompts
 from mmspec.benchmarks.commands.options import (
     METHODS,
     Device,
@@ -21,6 +22,7 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, whole_numbers, words
+from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import loaded
 
 ROWS = "none,none:steps=16,none:steps=8,mar,mar@continuous,mar@continuous-released"
@@ -32,8 +34,9 @@ def continuous(
     temperature: Temperature = "1",
     guidance: Annotated[float | None, typer.Option(help="Scale of guidance. [default: the model's own]")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8,32",
-    questions: Annotated[int, typer.Option(help="Captions that are timed, at least two batches of each size.")] = 8,
-    captions: Annotated[int, typer.Option(help="Captions whose pictures are judged, of each method.")] = 128,
+    questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
+    captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {FEWER.format(CAPTIONS)}")] = None,
+    prompts: Prompts = None,
     reader: Reader = None,
     features: Features = None,
     repeats: Repeats = 1,
@@ -57,14 +60,15 @@ def continuous(
         model=model,
         drafters=words(methods),
         temperatures=numbers(temperature),
-        questions=questions,
+        questions=asked_for(questions, QUESTIONS, prompts),
         repeats=repeats,
         seed=seed,
         threads=threads,
         dtype=dtype,
         device=device,
     )
-    settings = ImageSettings(speed, captions, whole_numbers(batch, "batch"), guidance, reader=reader, features=features)
+    judged, sizes = asked_for(captions, CAPTIONS, prompts), whole_numbers(batch, "batch")
+    settings = ImageSettings(speed, judged, sizes, guidance, prompts, reader, features=features)
     with kept_in(out) as folder:
         report = run_canvas(loaded(speed, "none"), settings, folder)
         show(*keep(folder, report), as_json)

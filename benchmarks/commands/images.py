@@ -33,6 +33,9 @@ QUESTIONS, CAPTIONS = 8, 128
 CLOCKED = "Captions that are timed, at least two batches of each size."
 JUDGED = "Captions whose pictures are judged, of each method."
 FEWER = "[default: {}, or all of --prompts where these are fewer]"
+Prompts = Annotated[
+    Path | None, typer.Option(help="File of captions, one a line. [default: held-out ones of the bundled world]")
+]
 
 
 def images(
@@ -44,9 +47,7 @@ def images(
     questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
     captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {FEWER.format(CAPTIONS)}")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
-    prompts: Annotated[
-        Path | None, typer.Option(help="File of captions, one a line. [default: held-out ones of the bundled world]")
-    ] = None,
+    prompts: Prompts = None,
     reader: Reader = None,
     clip: Annotated[Path | None, typer.Option(help="Folder of a CLIP model, for the CLIP score.")] = None,
     features: Features = None,

@@ -31,8 +31,21 @@ from mmspec.benchmarks.commands.options import (
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
 from mmspec.benchmarks.start import fitted, loaded
+from mmspec.errors import InputError
 
 CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
+MEASURED = {"text": "--data", "picture": "images", "sound": "speech"}
+"""What of `mmspec bench` measures a model that does not see, by what it makes."""
+
+
+def check_sees(model: str) -> None:
+    """Raise InputError for a model that cannot be asked about pictures, before its weights are read."""
+    from mmspec.loading import family_of
+
+    family = family_of(model)
+    if family.modality != "vlm":
+        other = "continuous" if family.continuous else MEASURED[family.makes]
+        raise InputError(f"{model} sees no pictures, which all questions here are about: take mmspec bench {other}")
 
 
 def auto(
@@ -56,6 +69,7 @@ def auto(
 
     Example: mmspec bench auto --drafter eagle2 --temperature 0 --out bench-auto
     """
+    check_sees(model)
     from mmspec.benchmarks.auto import AutoSettings, run_auto
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.speed import SpeedSettings
@@ -98,6 +112,7 @@ def accuracy(
 
     Example: mmspec bench accuracy --model smolvlm-mini --out bench-accuracy
     """
+    check_sees(model)
     from mmspec.benchmarks.accuracy import AccuracySettings, run_accuracy
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import AccuracyReport, keep
@@ -139,6 +154,7 @@ def gauges(
 
     Example: mmspec bench gauges --model smolvlm-mini
     """
+    check_sees(model)
     from mmspec.benchmarks.records import Store
     from mmspec.benchmarks.report import speed_report
     from mmspec.benchmarks.speed import SpeedSettings, asked, run_speed
@@ -186,6 +202,7 @@ def classes(
 
     Example: mmspec bench classes --drafters spd,eagle2 --questions 32 --out bench-classes
     """
+    check_sees(model)
     from mmspec.benchmarks.plot import draw_classes, require_matplotlib, save_panels
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings, run_told
@@ -222,6 +239,7 @@ def ablations(
 
     Example: mmspec bench ablations --drafters eagle2,vispec,dream --out bench-ablations
     """
+    check_sees(model)
     from mmspec.benchmarks.ablations import run_ablations
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.benchmarks.drawing.run import TOGETHER, ImageSettings, drawing, methods, told_of
+from mmspec.benchmarks.drawing.run import TOGETHER, ImageSettings, check_captions, drawing, methods, told_of
 from mmspec.benchmarks.overseen import Overseen
 from mmspec.benchmarks.records import Store
 from mmspec.errors import InputError
@@ -25,10 +25,11 @@ from mmspec.progress import progress
 def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn.
 
-    Raises: InputError: a model of another kind.
+    Raises: InputError: a model of another kind, or one that is not asked what it draws.
     """
     if pipe.target.model.config.model_type != "mmspec-mar":
         raise InputError(f"{type(pipe.target.model).__name__} does not draw continuous tokens: see mmspec bench images")
+    check_captions(pipe, settings)
     methods(pipe, settings)
     return settings.whole(pipe.target.budget)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import cycle, islice
@@ -162,18 +163,19 @@ class StockJanus:
         scale = self.pipe.target.guidance(self.guidance)
         sampling = sampling_for({"temperature": temperature}, model.generation_config)
         drawn = {"do_sample": True, "temperature": temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        config = copy(model.generation_config)
+        config.update(
+            max_length=told["input_ids"].shape[1] + max_new_tokens,
+            guidance_scale=scale,
+            **(drawn if temperature else {"do_sample": False}),
+        )
+        config.generation_kwargs = {"boi_token_id": self.pipe.target.start}  # all that is read of them
         ends: list[float] = []
         hook = model.model.language_model.register_forward_hook(lambda *_: ends.append(time.perf_counter()))
         torch.manual_seed(seed)
         start = time.perf_counter()
         try:
-            tokens = model.generate(
-                **told,
-                generation_mode="image",
-                max_length=told["input_ids"].shape[1] + max_new_tokens,
-                guidance_scale=scale,
-                **(drawn if temperature else {"do_sample": False}),
-            )
+            tokens = model.generate(**told, generation_mode="image", generation_config=config)
         finally:
             hook.remove()
         seconds, batch = time.perf_counter() - start, len(tokens)
@@ -215,11 +217,22 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
         raise UnsupportedError(
             f"{type(pipe.target.model).__name__} draws continuous tokens, not codes: see mmspec bench continuous"
         )
+    check_captions(pipe, settings)
     for text in settings.speed.drafters:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
     pipe.target.check_decoder()  # nothing can be judged without pictures
     return settings.whole(pipe.target.layout.length)
+
+
+def check_captions(pipe: Pipeline, settings: ImageSettings) -> None:
+    """Raise InputError where captions of the synthetic world would be asked of a model that draws none."""
+    examples = pipe.target.examples
+    if examples and settings.prompts is None:
+        raise InputError(
+            f"{type(pipe.target.model).__name__} draws none of the captions of the synthetic world: name a file of "
+            f"what it draws by --prompts, one a line, such as {examples[0]}"
+        )
 
 
 def told_of(pipe: Pipeline, settings: ImageSettings, captions: list[str]) -> dict[str, Any]:
