@@ -13,6 +13,7 @@ import logging
 import os
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -20,7 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mmspec.checkpoints import HUB_ID
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, folder_of, read_decoder
-from mmspec.image_ar.layout import Layout, size_of
+from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
 from mmspec.prompts import check_plain, padded
@@ -93,15 +94,19 @@ class Chameleon(ImageTarget):
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
         check_no_pictures(images, type(self).__name__)
+        return self.opened(processor, texts, self.layout)
+
+    def opened(self, processor: Any, texts: list[str], layout: Layout) -> dict[str, Any]:
+        """The same for pictures that lie so."""
         check_plain(texts, processor.tokenizer)
-        asked = [self.prompt(text) for text in texts]
+        asked = [self.prompt(text, layout) for text in texts]
         rows = [processor.tokenizer(text)["input_ids"] for text in asked]
         for text, row in zip(asked, rows, strict=True):
             check_known(text, row, processor.tokenizer)
-        opening = [self.names[name] for name in (TURN, START) if name in self.names] + self.size_tokens(self.layout)
+        opening = [self.names[name] for name in (TURN, START) if name in self.names] + self.size_tokens(layout)
         return padded([row + opening for row in rows], self.filler)
 
-    def prompt(self, text: str) -> str:
+    def prompt(self, text: str, layout: Layout) -> str:
         """What is asked for a caption."""
         return text
 
@@ -136,6 +141,7 @@ class Lumina(Chameleon):
 
     pictures = ("image_sizes",)
     any_size = True
+    settings = ("guidance", "size")
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
@@ -169,10 +175,20 @@ class Lumina(Chameleon):
             )
         return layout
 
-    def prompt(self, text: str) -> str:
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], size: Any = None
+    ) -> dict[str, Any]:
+        """See `Chameleon.encode`. size: of the pictures; None is the usual one."""
+        if size is None:
+            return super().encode(processor, texts, images)
+        check_no_pictures(images, type(self).__name__)
+        layout = self._layout(*grid_of(size, self.side, self.decoder.max_length))
+        sizes = torch.tensor([[layout.rows, layout.columns]] * len(texts))
+        return {**self.opened(processor, texts, layout), "image_sizes": sizes}
+
+    def prompt(self, text: str, layout: Layout) -> str:
         """The caption with the size in pixels."""
-        scale = 32 // CODES_PER_UNIT
-        return LUMINA_PROMPT.format(width=self.layout.columns * scale, height=self.layout.rows * scale, text=text)
+        return LUMINA_PROMPT.format(width=layout.columns * self.side, height=layout.rows * self.side, text=text)
 
     def size_tokens(self, layout: Layout) -> list[int]:
         """Rows and columns, in units of two codes.

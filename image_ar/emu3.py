@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError, UnsupportedError
-from mmspec.image_ar.layout import Layout, size_of
+from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_no_pictures
 from mmspec.prompts import asking, check_plain
@@ -38,6 +38,7 @@ class Emu3(ImageTarget):
     usual_guidance = 3.0
     pictures = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
     any_size = True
+    settings = ("guidance", "size")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         self.mapping = model.model.vocabulary_mapping
@@ -70,11 +71,16 @@ class Emu3(ImageTarget):
             return self.layout
         return self._layout(*size_of(inputs["image_sizes"], self.decoder.max_length))
 
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
-        """Model inputs of a batch of captions and of the negative prompt, padded on the left."""
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], size: Any = None
+    ) -> dict[str, Any]:
+        """Model inputs of a batch of captions and of the negative prompt, padded on the left. size: of the pictures."""
         check_no_pictures(images, "Emu3")
         check_plain(texts, processor.tokenizer)
         how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
+        if size is not None:
+            rows, columns = grid_of(size, self.side, self.decoder.max_length)
+            how |= {"ratio": f"{columns}:{rows}", "image_area": rows * columns * processor.downsample_ratio**2}
         with asking(processor):
             inputs = self.read_by(processor(text=texts, padding=len(texts) > 1, **how))
             negative = processor(text=[NEGATIVE] * len(texts), **how)

@@ -98,7 +98,7 @@ class Janus(ImageTarget):
     def codes(self, picture: Image.Image) -> list[int]:
         """The codes of a real picture, row by row: by the network in the model's folder that found those it was trained
         on, if there is one, else by the stock encoder."""
-        pixels = to_pixels(picture, self.layout.rows * 2 ** (len(self.vqmodel.config.channel_multiplier) - 1))
+        pixels = to_pixels(picture, self.layout.rows * self.side)
         if self.patches is not None:
             return self.patches.codes(pixels, self.codebook.cpu()).flatten().tolist()
         return self.vqmodel.encode(pixels.to(self.model.device, self.model.dtype)).image_tokens.flatten().tolist()

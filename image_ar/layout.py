@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.errors import InputError, shorten
+from mmspec.options import picture_size
 
 UNKNOWN = -1
 
@@ -30,6 +31,19 @@ def size_of(image_sizes: Any, context: int) -> tuple[int, int]:
             "for every picture of a batch"
         )
     rows, columns = sizes[0].tolist()
+    check_fits(rows, columns, context)
+    return rows, columns
+
+
+def grid_of(size: Any, side: int, context: int) -> tuple[int, int]:
+    """Rows and columns of codes, each of `side` x `side` pixels, of a picture of that `size` (`picture_size`).
+
+    Raises: InputError: no whole number of codes, or more than the context holds.
+    """
+    width, height = picture_size(size)
+    if width % side or height % side:
+        raise InputError(f"size={width}x{height} is not valid: width and height must be multiples of {side} pixels")
+    rows, columns = height // side, width // side
     check_fits(rows, columns, context)
     return rows, columns
 

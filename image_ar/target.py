@@ -147,6 +147,11 @@ class ImageTarget(CausalTarget):
         return self.model.model.vqmodel
 
     @property
+    def side(self) -> int:
+        """Pixels of a picture per code, in width and in height."""
+        return 2 ** (len(self.vqmodel.config.channel_multiplier) - 1)
+
+    @property
     def codebook(self) -> Tensor:
         """[codes, d] what the codes stand for in the picture decoder."""
         return self.vectors(self.unit_codes)

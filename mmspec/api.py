@@ -238,20 +238,23 @@ class Pipeline:
         """Let the drafter forget what earlier replies taught it, if it remembers any (`recycling` does)."""
         self.drafter.forget()
 
-    def prepare(self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1) -> dict[str, Any]:
+    def prepare(
+        self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1, size: Any = None
+    ) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or
-        a list of them): batched, padded on the left. Each prompt stands there `n` times."""
+        a list of them; of image models, with the size to draw): batched, padded on the left. Each prompt stands there
+        `n` times."""
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
         several = isinstance(voice, list | tuple)
-        spoken = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
-        if spoken:
-            check_options(spoken, self.target)
+        told = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
+        told |= {} if size is None else {"size": size}
+        check_options(told, self.target)
         texts, pictures = read_prompts(prompt, image)
         if several and len(voice) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")
         with READING:
-            return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **spoken)
+            return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **told)
 
     def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.
@@ -272,11 +275,11 @@ class Pipeline:
         """
         told = given(options, _ELSEWHERE)
         n = answer_count(told)
-        inputs = self.prepare(image, prompt, told.get("voice"), n)
+        inputs = self.prepare(image, prompt, told.get("voice"), n, told.get("size"))
         return self._start(inputs, told, isinstance(prompt, str), n)
 
     def generate(self, input_ids: Any = None, *more: Any, **model_inputs: Any) -> Any:
-        """Generate from the tensors that HF `generate` takes, with the options of a call but `n` and `voice`.
+        """Generate from the tensors that HF `generate` takes, with the options of a call but `n`, `voice` and `size`.
 
         Args: input_ids: [B, T]. model_inputs: `attention_mask`, pixels, ...; and options, see `Options`.
         Returns: a `Generation`, or for B > 1 a list of them.
@@ -290,8 +293,9 @@ class Pipeline:
         inputs = {**mask_of(inputs["input_ids"], self.target.model.generation_config), **inputs}
         if answer_count(options) > 1:
             raise InputError("n is for prompts: of tensors repeat the rows instead")
-        if "voice" in options:
-            raise InputError("voice is for prompts: of tensors pass those that prepare(None, prompt, voice) makes")
+        for name in ("voice", "size"):
+            if name in options:
+                raise InputError(f"{name} is for prompts: of tensors pass those that prepare(.., {name}=...) makes")
         return self._start(inputs, options, len(inputs["input_ids"]) == 1, 1).finish()
 
     def _start(self, inputs: dict[str, Any], options: dict[str, Any], single: bool, n: int) -> Stream:

@@ -140,6 +140,10 @@ def generate(
     steps: Annotated[
         int | None, typer.Option(help="MAR: in how many steps a picture is revealed. [default: the model's own]")
     ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Emu3, Lumina-mGPT: width x height in pixels, such as 768x512. [default: the model's own]"),
+    ] = None,
     voice: Annotated[
         str | None,
         typer.Option(
@@ -220,6 +224,7 @@ def generate(
         "n": n,
         "guidance": guidance,
         "steps": steps,
+        "size": size,
         "voice": voice,
     }
     check_request(family, pictures, text, given(options))

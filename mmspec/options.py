@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -55,6 +56,7 @@ class Options(TypedDict, total=False):
         has the seed `seed` + j n + i, so all differ unless decoding is greedy.
     guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
     steps: MAR; in how many steps a picture is revealed: fewer are faster, and worse.
+    size: Emu3 and Lumina-mGPT; width and height of the picture in pixels, (768, 512) or "768x512".
     voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
         Whisper: the speech that is to be written down, up to 30 seconds of it; the prompt is "transcribe en", say.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
@@ -71,13 +73,14 @@ class Options(TypedDict, total=False):
     n: int | None
     guidance: float | None
     steps: int | None
+    size: str | tuple[int, int] | None
     voice: Any
     ras_window: int | None
     ras_share: float | None
 
 
 SPECIAL = ("guidance", "steps")
-"""Options that only some models take."""
+"""Options that only some models take, of those that `prefill` is told; `size` is part of the prompt."""
 
 
 def check_options(options: Mapping[str, Any], target: Any) -> None:
@@ -87,10 +90,12 @@ def check_options(options: Mapping[str, Any], target: Any) -> None:
     """
     answer_count(options)
     Sampling(**{name: options[name] for name in (*WARPERS, "seed") if name in options})
-    for name in special_options(options):
-        if name not in target.settings:
+    for name in (*SPECIAL, "size"):
+        if name in options and name not in target.settings:
             raise InputError(f"{name} is not an option of {_called(target)}: leave it out")
     guidance_scale(options.get("guidance"), None)
+    if "size" in options:
+        picture_size(options["size"])
     if "voice" in options and target.modality != "speech":
         raise InputError(f"{_called(target)} does not speak: leave voice out")
     strings = stop_strings(options)
@@ -105,7 +110,7 @@ def _called(target: Any) -> str:
 
 
 def special_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given ones among the options that only some models take."""
+    """The given ones among the options that `prefill` of some models is told."""
     return {name: options[name] for name in SPECIAL if name in options}
 
 
@@ -170,6 +175,22 @@ def guidance_scale(asked: Any, config: Any, usual: float = 1.0) -> float:
     if not number or not 0 < scale <= sys.float_info.max:
         raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
     return float(scale)
+
+
+def picture_size(asked: Any) -> tuple[int, int]:
+    """Width and height of a picture, in pixels. Args: asked: both, or a text such as "768x512".
+
+    Raises: InputError: no two whole numbers from 1 on.
+    """
+    told = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", asked) if isinstance(asked, str) else None
+    sides = [*map(int, told.groups())] if told else asked
+    if not isinstance(sides, list | tuple) or len(sides) != 2 or not all(map(_is_length, sides)):
+        raise InputError(f"size={shorten(asked)} is not valid: width and height in pixels are needed, as in 768x512")
+    return int(sides[0]), int(sides[1])
+
+
+def _is_length(side: Any) -> bool:
+    return isinstance(side, Integral) and not isinstance(side, bool) and int(side) >= 1
 
 
 def end_tokens(config: Any) -> list[int]:

@@ -248,6 +248,60 @@ def test_a_folder_draws_a_picture(tmp_path: Path, lumina: bool, inside: bool, mo
 TURN_ID = NAMES[TURN]
 
 
+def test_a_lumina_draws_the_size_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_SIDE", SIDE)
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_PROMPT", "{text}")
+    folder = saved(tmp_path / "model", lumina=True)
+    pipe = mmspec.load(folder, drafter="scd-gs")
+    asked: dict[str, Any] = {"prompt": "a red circle", "temperature": 1.0, "seed": 2}
+    width, height = 2 * COLUMNS, 2 * ROWS
+    out = pipe(**asked, size=(width, height))
+    assert out.image.size == (width, height)
+    assert len(out.token_ids) == ROWS * (COLUMNS + 1) + 1
+    made = pipe.prepare(None, ["a red circle", "two blue square above"], size=f"{width}x{height}")
+    opening = [NAMES[UNITS.format(8800 + side // 2)] for side in (ROWS, COLUMNS)]
+    assert [row[-3:] for row in made["input_ids"].tolist()] == [[NAMES[START], *opening]] * 2
+    told = pipe.prepare(None, "a red circle", size=(width, height))
+    assert pipe.generate(**told, temperature=1.0, seed=2).token_ids == out.token_ids
+    both = pipe(**{**asked, "prompt": ["a red circle", "two blue square above"]}, size=(width, height))
+    assert both[0].token_ids == out.token_ids
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_PROMPT", "{width} {height} {text}")
+    assert pipe.target.prompt("red", pipe.target._layout(ROWS, COLUMNS)) == f"{width} {height} red"
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("9x8", "size=9x8 is not valid: width and height must be multiples of 2 pixels"),
+        ((6, 8), "units of 2 codes"),
+        ((4, 20), "only so far as its vocabulary has tokens"),
+        ((8000, 8000), "a picture of 4000 x 4000 codes is not possible: the model's context is 96"),
+        ("8", "size='8' is not valid: width and height in pixels are needed, as in 768x512"),
+        ("8x8x8", "is not valid"),
+        ((8,), "is not valid"),
+        ((8, 0), "is not valid"),
+        ((8.0, 8), "is not valid"),
+        ((True, 8), "is not valid"),
+        (8, "is not valid"),
+    ],
+)
+def test_sizes_that_cannot_be_drawn_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Any, message: str
+) -> None:
+    monkeypatch.setattr("mmspec.image_ar.chameleon.LUMINA_PROMPT", "{text}")
+    pipe = mmspec.load(saved(tmp_path / "model", lumina=True, decoder=False), drafter="none")
+    with pytest.raises(InputError, match=message):
+        pipe(prompt="a red circle", size=size)
+
+
+def test_a_size_is_for_models_that_draw_several(tmp_path: Path) -> None:
+    pipe = mmspec.load(saved(tmp_path / "model", decoder=False), drafter="none")
+    with pytest.raises(InputError, match="size is not an option of ChameleonForConditionalGeneration: leave it out"):
+        pipe(prompt="a red circle", size=(8, 8))
+    with pytest.raises(InputError, match="size is for prompts"):
+        pipe.generate(**request(), size=(8, 8))
+
+
 def test_the_decoder_mirrors_the_encoder() -> None:
     """Published names; the same blocks at every resolution, one more of them, attention where the encoder has it."""
     model = chameleon()

@@ -7,6 +7,8 @@ import tiny_images
 import torch
 import toys
 from test_image_janus import Replay
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import Emu3ImageProcessor, Emu3Processor, PreTrainedTokenizerFast
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
@@ -128,6 +130,40 @@ def test_sizes_and_pictures(target: Emu3, greedy: list[list[int]]) -> None:
         pixels = target.model.model.vqmodel.decode(codes)[0]
     want = ((pixels.float() * 0.5 + 0.5) * 255).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
     assert whole.image.tobytes() == want.numpy().tobytes()
+
+
+def test_a_prompt_asks_for_its_size(target: Emu3) -> None:
+    """By the text of the stock processor, which counts in codes."""
+    names = [
+        "<pad>",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<image>",
+        "<boi>",
+        "<eoi>",
+        "<image_wrapper>",
+        "<eof>",
+        "a",
+        "red",
+        "circle",
+    ]
+    inner = Tokenizer(models.WordLevel({name: place for place, name in enumerate([*names, "2*5", "*"])}, "<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.add_special_tokens(names[:9])
+    extra = {f"{name}_token": f"<{name}>" for name in ("image", "boi", "eoi", "image_wrapper", "eof")}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", bos_token="<s>", unk_token="<unk>", extra_special_tokens=extra
+    )
+    pipe = mmspec.load(target.model, drafter="scd-gs", processor=Emu3Processor(Emu3ImageProcessor(), tokenizer))
+    asked = pipe.prepare(None, ["a red circle", "a circle"], size=(10, 4))
+    assert asked["image_sizes"] == [[2, 5]] * 2
+    told = tokenizer.convert_tokens_to_ids(["<boi>", "2*5", "<image_wrapper>"])
+    for name in ("input_ids", "negative_prompt_ids"):
+        assert all(row[-3:] == told for row in asked[name].tolist())
+    assert pipe(prompt="a red circle", size="10x4", seed=1).image.size == (10, 4)
+    with pytest.raises(InputError, match="the model's context is 96"):
+        pipe(prompt="a red circle")  # the usual size
 
 
 @pytest.mark.parametrize(
