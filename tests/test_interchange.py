@@ -363,6 +363,19 @@ def test_positions_on_three_axes_are_plain_where_text_is_drafted(
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_layers_in_eagle_config_are_those_that_a_state_leaves(pipe: Any, tmp_path: Path) -> None:
+    """So SpecForge numbers them; vLLM and speculators number them by the layer that a state enters."""
+    sample, name = published.eagle3(pipe.target), "eagle_aux_hidden_state_layer_ids"
+    entered = pipe.with_drafter(sample.write(tmp_path / "entered", **{name: [1, 4, 7]})).drafter
+    left = pipe.with_drafter(sample.write(tmp_path / "left", eagle_config={name: [0, 3, 6]})).drafter
+    assert left.net.settings["taps"] == entered.net.settings["taps"] == [1, 4, 7]
+    for one, other in zip(heard(pipe, entered), heard(pipe, left), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    for config in ({name: []}, {"use_aux_hidden_state": True}, None):
+        drafter = pipe.with_drafter(sample.write(tmp_path / "silent", eagle_config=config)).drafter
+        assert drafter.net.settings["taps"] == [2, 4, 5]
+
+
 def test_padding_of_the_vocabulary_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:
     sample = published.eagle(pipe.target)
     table = sample.tensors["embed_tokens.weight"]

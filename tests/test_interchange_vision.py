@@ -249,3 +249,24 @@ def test_image_slots_on_three_axes_are_refused(rope: dict[str, Any], pipe: Any, 
     with pytest.raises(MismatchError, match="places image slots on three axes"):
         pipe.with_drafter(msd(pipe.target).write(tmp_path / "msd", **rope))
     assert pipe.with_drafter(vispec(pipe.target).write(tmp_path / "vispec", **rope)).drafter.method == "vispec"
+
+
+def shallow_dflash(target: Any) -> Sample:
+    sample = published.dflash(target)
+    sample.config["dflash_config"]["target_layer_ids"] = [0, 1]
+    return sample
+
+
+@pytest.mark.parametrize("make", [published.eagle, published.eagle3, shallow_dflash])
+def test_where_image_slots_on_three_axes_are_read_one_by_one_a_warning_says_so(
+    make: Any, pipe: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(target: Any, **rope: Any) -> int:
+        caplog.clear()
+        folder = make(target.target).write(tmp_path / "published", **rope)
+        target.with_drafter(folder)
+        return sum("places image slots on three axes" in text for text in caplog.messages)
+
+    axes = {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
+    text = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
+    assert [warned(pipe), warned(pipe, **axes), warned(text, **axes)] == [0, 1, 0]

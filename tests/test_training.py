@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,13 @@ import mmspec
 from mmspec import cli
 from mmspec.checkpoints import load_drafter, save_drafter, weights_digest
 from mmspec.contract import State
+from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.eagle3 import Eagle3, Eagle3Head
+from mmspec.drafters.hydra import Hydra, HydraHeads
+from mmspec.drafters.independent import Independent
+from mmspec.drafters.layer import head_config
+from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError, UnknownNameError
 from mmspec.sampling import Sampler, Sampling
@@ -32,10 +38,11 @@ from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, as_many_as_read, has_answers, open_data
 from mmspec.training.dflash import DFlashRecipe
 from mmspec.training.eagle import EagleLoss, EagleRecipe
+from mmspec.training.eagle3 import Eagle3Recipe
 from mmspec.training.features import Features, head_law
 from mmspec.training.folders import claim
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
-from mmspec.training.medusa import MedusaRecipe
+from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.questions import Question, without_slots
 from mmspec.training.recipe import Recipe
@@ -432,6 +439,20 @@ def test_noise_depends_on_the_place_in_the_run_only(pipe: Any) -> None:
     assert values[0] == values[2] != values[1]
 
 
+def test_noise_is_as_large_beside_a_longer_answer(pipe: Any) -> None:
+    """It is relative to the features, of which padding is none."""
+    recipe = EagleRecipe(noise=0.25)
+    loss = EagleLoss(recipe.build(pipe.target), pipe.target, Given({}), recipe)
+    torch.manual_seed(0)
+    short, long = torch.randn(40, 32), torch.randn(400, 32)
+    batch = torch.nn.utils.rnn.pad_sequence([short, short, short, long], batch_first=True)
+    widths = [float(loss._noise(3, features).abs().max()) for features in (short[None], batch)]
+    assert widths == pytest.approx([0.25, 0.25], rel=0.05)
+    # where nothing is padded it is what it was
+    drawn = torch.rand(1, 40, 32, generator=torch.Generator().manual_seed(3)) - 0.5
+    assert torch.equal(loss._noise(3, short[None]), drawn * (0.5 * short[None].square().mean().sqrt()))
+
+
 def test_spd_never_sees_image_slots_and_learns_answers_only(pipe: Any) -> None:
     slot = pipe.target.placeholders[0]
     row, _ = made_up(4, 5)
@@ -485,6 +506,25 @@ def test_muon_makes_updates_orthogonal_and_keeps_tables_out() -> None:
     assert net.get_input_embeddings().weight not in set(matrices["params"])
     assert len(matrices["params"]) == 2 * 7
     assert len(matrices["params"]) + len(rest["params"]) == len(list(net.parameters()))
+
+
+def test_output_heads_of_a_start_s_own_learn_as_tables(pipe: Any) -> None:
+    def tables(net: nn.Module) -> set[int]:
+        _, rest = build_optimizer(net, 0.01).param_groups
+        return {id(weight) for weight in rest["params"]}
+
+    target = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer()).target
+    untied = tiny.llama_model(hidden=16)
+    assert not untied.config.tie_word_embeddings
+    begun = SpdRecipe().begin(Independent(untied), target)
+    assert id(begun.lm_head.weight) in tables(begun)
+    for recipe, made in (
+        (MedusaRecipe(), Medusa(MedusaHeads(head_config(target), 2, projected=True))),
+        (HydraRecipe(), Hydra(HydraHeads(head_config(target), 2, projected=True))),
+    ):
+        begun = recipe.begin(made, target)
+        assert {id(one.weight) for one in begun.projections} <= tables(begun)
+        assert not tables(begun) & {id(weight) for weight in begun.heads.parameters() if weight.ndim == 2}
 
 
 # Runs
@@ -682,6 +722,45 @@ def test_a_drafter_learns_on_in_its_own_form(pipe: Any, tmp_path: Path) -> None:
         other.begin(start, pipe.target)
     fewer = DFlashRecipe(steps=1, batch=1, draft_vocabulary=12)
     assert len(fewer.suit(learnt, pipe.target, []).draft_ids) == 12
+
+
+def test_what_is_asked_for_holds_though_it_is_the_default(pipe: Any) -> None:
+    block = DFlashRecipe().block
+    start = DFlash(DFlashRecipe(block=16).build(pipe.target))
+    for recipe, size in ((DFlashRecipe(), 16), (DFlashRecipe.asking(block=block), block)):
+        net = recipe.begin(start, pipe.target)
+        assert net.settings["block"] == shaped(recipe, net).block == size
+        start.net.settings["block"] = 16
+    levels = MedusaRecipe().levels
+    heads = Medusa(MedusaHeads(head_config(pipe.target), 3))
+    assert shaped(MedusaRecipe(), heads.net).levels == 3
+    with pytest.raises(MismatchError, match=f"whose levels is 3, and not {levels}: leave --levels out"):
+        MedusaRecipe.asking(levels=levels).begin(heads, pipe.target)
+    asked = EagleRecipe.asking(steps=500, seed=0)
+    assert (asked, fields(asked)) == (EagleRecipe(), fields(EagleRecipe()))
+
+
+def test_the_command_knows_which_defaults_are_asked_for(
+    folder: Path, pipe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_drafter(Medusa(MedusaHeads(head_config(pipe.target), 3)), tmp_path / "three", pipe.target)
+    few = "--questions 4 --held-out 1 --max-new-tokens 8 --method medusa --start three --levels 5"
+    assert command(monkeypatch, "drafter", "--target", str(folder), *few.split()) == 2
+    assert "starts with a drafter whose levels is 3, and not 5: leave --levels out" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("last", [299, 300])
+def test_words_that_the_target_lacks_are_no_start(last: int, pipe: Any) -> None:
+    target = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer()).target
+    net = Eagle3Head(head_config(target), [0, 1, 2], 8)
+    net.config.vocab_size = 400
+    net.ids.copy_(torch.arange(last - 7, last + 1))
+    if last < target.vocab_size:
+        assert torch.equal(Eagle3Recipe().begin(Eagle3(net), target).ids, net.ids)
+        return
+    with pytest.raises(MismatchError, match="eagle3 cannot start .* ids up to 300, the target has 300"):
+        Eagle3Recipe().begin(Eagle3(net), target)
 
 
 def test_a_small_language_model_of_another_shape_learns_to_draft(text_pipe: Any, tmp_path: Path) -> None:

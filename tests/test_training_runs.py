@@ -34,8 +34,8 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MissingExtraError, UnknownNameError
 from mmspec.registry import modalities, names, resolve
 from mmspec.targets import CausalTarget
-from mmspec.training import acceptance, hub, processes, updates
 from mmspec.training import drafter as training
+from mmspec.training import hub, processes, shares, updates
 from mmspec.training.answers import AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
 from mmspec.training.command import parsed, target_parser
@@ -184,6 +184,18 @@ def test_a_warm_up_prepares_no_more_questions_than_it_reads(
     train_drafter(pipe, recipe, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     rows = [line for file in tmp_path.glob("run/answers-warm/*.jsonl") for line in file.open()]
     assert len(rows) == 2
+
+
+def test_own_answers_that_teach_nothing_are_told_before_the_target_answers(tmp_path: Path) -> None:
+    pipe = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
+    (tmp_path / "data").mkdir()
+    lines = [json.dumps({"prompt": f"Which {number}?", "answer": "A"}) for number in range(8)]
+    (tmp_path / "data" / "a.jsonl").write_text("\n".join(lines))
+    recipe = SpdRecipe(steps=1, batch=2, warm_steps=1, warm_questions=4, width=32)
+    course = replace(COURSE, data=str(tmp_path / "data"), questions=4)
+    with pytest.raises(InputError, match=r"own answers is longer than two tokens: give --warm-steps 0"):
+        train_drafter(pipe, recipe, course, tmp_path / "out", tmp_path / "run", "tiny")
+    assert not list(tmp_path.glob("run/answers-target*"))
 
 
 def test_a_corrected_file_is_other_data(tmp_path: Path) -> None:
@@ -389,6 +401,16 @@ def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:
             [{"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "Which?"}]}],
             ("Which?", None),
         ),
+        (
+            [
+                {"from": "gpt", "value": "Welcome!"},
+                {"from": "human", "value": "Which?"},
+                {"from": "gpt", "value": "This."},
+                {"from": "human", "value": "And then?"},
+            ],
+            ("Which?", "This."),
+        ),
+        ([{"from": "gpt", "value": "Welcome!"}, {"from": "human", "value": "Which?"}], ("Which?", None)),
     ],
 )
 def test_the_first_exchange_of_a_conversation_is_taken(talk: Any, said: Any, tmp_path: Path) -> None:
@@ -402,6 +424,43 @@ def test_a_data_set_that_says_nothing_is_refused(tmp_path: Path) -> None:
         hub.HubData(str(written(tmp_path / "a", [{"label": 1, "size": 2}])))
     with pytest.raises(InputError, match="row 0: the prompt is '  ', not a text"):
         hub.HubData(str(written(tmp_path / "b", [{"prompt": "  "}])))[0]
+    talk = [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "A bar."}]
+    with pytest.raises(InputError, match="row 0: the prompt is '<image>', not a text"):
+        hub.HubData(str(written(tmp_path / "c", [{"conversations": talk}])))[0]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_pictures_that_nobody_would_see_are_refused(several: bool, tmp_path: Path) -> None:
+    import datasets
+
+    def saved(folder: Path, *names: str) -> str:
+        kind = datasets.List(datasets.Image()) if several else datasets.Image()
+        row = {name: [picture("red")] if several else picture("red") for name in names}
+        features = {"prompt": datasets.Value("string"), **dict.fromkeys(names, kind)}
+        table = datasets.Dataset.from_list([{"prompt": "Which?", **row}], features=datasets.Features(features))
+        (folder / "data").mkdir(parents=True)
+        table.to_parquet(folder / "data" / "train-00000-of-00001.parquet")
+        return str(folder)
+
+    with pytest.raises(InputError, match=r"pictures in image_1, image_2, which .* looked for in image, images, pic"):
+        hub.HubData(saved(tmp_path / "a", "image_1", "image_2"))
+    assert hub.HubData(saved(tmp_path / "b", "image", "image_2"))[0].image is not None
+
+
+def test_what_is_read_of_a_data_set_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mmspec")
+    talk = [{"from": "human", "value": "Which?"}, {"from": "gpt", "value": "This."}]
+    rows: dict[str, dict[str, Any]] = {
+        "a": {"question": "Which?", "answer": "This.", "hint": "None.", "id": "1"},
+        "b": {"conversations": talk, "image": picture("red")},
+    }
+    for name, row in rows.items():
+        folder = str(written(tmp_path / name, [row, row, row]))
+        open_data(folder, None, 1, 0)
+        warm_up_data(folder, 1, 1, 0)
+    first, second = (text.partition(":train: ")[2] for text in caplog.messages if "answer from" in text)
+    assert first == "prompt from question, no picture, answer from answer; not read: hint, id"
+    assert second == "prompt from conversations, picture from image, answer from conversations"
 
 
 def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -636,7 +695,7 @@ def test_held_out_questions_are_measured_in_batches_of_the_answers_size(
         sizes.append([len(batch["input_ids"]) for batch in inputs])
         return measure(pipe, drafter, inputs, *more)
 
-    for place in (training, acceptance):
+    for place in (training, shares):
         monkeypatch.setattr(place, "measure", noted)
     recipe = taught.recipe_of("medusa", steps=2, batch=4, levels=2)
     train_drafter(pipe, recipe, replace(COURSE, held_out=5), tmp_path / "out", tmp_path / "run", "tiny")

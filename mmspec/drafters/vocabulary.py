@@ -73,6 +73,9 @@ class WordRows(nn.Embedding):
 def check_words(ids: Tensor, vocabulary: int, source: object) -> None:
     """Raise CheckpointError unless `ids` are different ids of a vocabulary, in ascending order."""
     if ids.dtype != torch.int64 or ids.dim() != 1 or not len(ids) or ids[0] < 0 or ids[-1] >= vocabulary:
-        raise CheckpointError(f"the draft vocabulary in {source} is damaged: it must be ids from 0 to {vocabulary - 1}")
+        raise CheckpointError(
+            f"the draft vocabulary in {source} is damaged, or of a larger vocabulary: it must be ids from 0 to "
+            f"{vocabulary - 1}"
+        )
     if not (ids[1:] > ids[:-1]).all():
         raise CheckpointError(f"the draft vocabulary in {source} is damaged: its ids must ascend")

@@ -26,6 +26,7 @@ from mmspec.interchange.published import (
     same_embeddings,
     same_head,
     same_vocabulary,
+    warn_of_axes,
 )
 
 EMBEDDINGS, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -68,6 +69,7 @@ class DFlashLayout:
                 f"the layers of {published.folder} are {', '.join(sorted(kinds))}; only {FULL} is known"
             )
         config = layer_config(published, shape, target, "layers.0.self_attn.q_proj.weight", Qwen3Config)
+        warn_of_axes(published, shape, target)
         block = told.get("block_size") or own.get("block_size")
         mask = told.get("mask_token_id", own.get("mask_token_id"))
         taps = told.get("aux_hidden_state_layer_ids") or [tap + 1 for tap in own.get("target_layer_ids") or []]

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import LlamaConfig
 
 from mmspec.drafters.eagle import Eagle, EagleHead
-from mmspec.interchange.published import Published, layer_config, same_embeddings, same_vocabulary
+from mmspec.interchange.published import Published, layer_config, same_embeddings, same_vocabulary, warn_of_axes
 
 EMBEDDINGS = "embed_tokens.weight"
 LAYER = (
@@ -69,4 +69,5 @@ class EagleLayout:
     def read(published: Published, target: Any) -> Eagle:
         """With the default tree of EAGLE-2."""
         config, pairs, zero = parts(published, target)
+        warn_of_axes(published, published.config, target)
         return Eagle(published.fill(EagleHead(config), target, pairs, zero))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
 from mmspec.errors import CheckpointError, MismatchError
-from mmspec.interchange.published import Published, layer_config, same_embeddings
+from mmspec.interchange.published import Published, layer_config, same_embeddings, warn_of_axes
 
 PREFIXES = ("midlayer.", "layers.0.")
 SPECULATORS = "speculators_model_type"
@@ -69,6 +69,7 @@ class Eagle3Layout:
         if config.num_hidden_layers != 1:
             raise MismatchError(f"{published.folder} has {config.num_hidden_layers} layers; only 1 is supported")
         same_embeddings(published, target)
+        warn_of_axes(published, shape, target)
         ids = vocabulary(published, target)
         net = Eagle3Head(config, taps(published, target), len(ids), bool(told.get("norm_before_residual")))
         published.tensors["ids"] = ids
@@ -76,9 +77,11 @@ class Eagle3Layout:
 
 
 def taps(published: Published, target: Any) -> tuple[int, ...]:
-    """The hidden states to fuse: as stated, else the usual ones."""
+    """The hidden states to fuse: as stated, else the usual ones. SpecForge, whose ids stand in `eagle_config`, numbers
+    them by the layer that a state leaves; the field of vLLM and speculators by the layer that it enters, as here."""
     told = published.config
-    stated = told.get(TAPS) or (told.get("eagle_config") or {}).get(TAPS)
+    left = (told.get("eagle_config") or {}).get(TAPS) or []
+    stated = told.get(TAPS) or [tap + 1 for tap in left]
     return tuple(stated) if stated else usual_taps(target.num_layers)
 
 

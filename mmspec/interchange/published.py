@@ -187,6 +187,19 @@ def stated_rope(config: dict[str, Any]) -> dict[str, Any]:
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
 
 
+def warn_of_axes(published: Published, config: dict[str, Any], target: Any) -> None:
+    """Warn of a drafter that reads image slots and was taught to place them on three axes, as Qwen-VL does: here they
+    stand one behind the other."""
+    rope = stated_rope(config)
+    axes = rope.get("mrope_section") or THREE_AXES in (rope.get("rope_type"), rope.get("type"))
+    if axes and target.placeholders:
+        logger.warning(
+            "the drafter in %s places image slots on three axes, and reads them one after the other here: behind "
+            "pictures it drafts worse than it could",
+            published.folder,
+        )
+
+
 def _rope(published: Published, config: dict[str, Any]) -> dict[str, Any]:
     stated = stated_rope(config)
     scaling = {name: value for name, value in stated.items() if not name.startswith(THREE_AXES)}

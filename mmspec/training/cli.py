@@ -341,7 +341,9 @@ def drafter(
     given = {name: value for name, value in context.params.items() if name not in NOT_OF_RECIPES}
     if start is not None and warm_steps is None:
         given["warm_steps"] = 0  # a start has learnt words before
-    recipes = [recipe(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)]
+    recipes = [
+        recipe.asking(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)
+    ]
     told: dict[str, Any] = {"sampled": sampled, "max_new_tokens": max_new_tokens}
     told = {
         **pipe.target.answers,

@@ -122,6 +122,8 @@ def train_drafters(
     with leader_first():
         home = run_folder(run / together, settings)
 
+    # the data's own first: they cost nothing, and the target's much
+    own = own_answers(pipe, lead, course, run / "answers-warm", marks) if lead.warm_steps else []
     with spread or Here(pipe) as workers:
         rows = collect(pipe, questions, course.answers, shards, marks, workers)
     if not rows:
@@ -131,7 +133,8 @@ def train_drafters(
         net = recipe.suit(begun[recipe.method], target, rows) if begun else recipe.build(target, rows)
         nets[recipe.method] = net.to(model.device)
     if lead.warm_steps:
-        warm_up(pipe, lead, nets, course, run / "answers-warm", home / "warm", marks)
+        warmed = Learner(nets, [lead.loss(nets[lead.method], target, None)])
+        train(lead, course, warmed, own, lead.warm_steps, home / "warm", [])
 
     asked = sum(len(batch["input_ids"]) for batch in inputs)
     most = course.answers.max_new_tokens
@@ -205,18 +208,19 @@ def to_answer(questions: Questions, recipe: Recipe, course: Course, run: Path) -
     return chosen, ordered if chosen.name == questions.name else mixed
 
 
-def warm_up(
-    pipe: Any, recipe: Recipe, nets: dict[str, Any], course: Course, answers: Path, folder: Path, marks: dict[str, Any]
-) -> None:
-    """Train the recipe's network on the data's own answers.
+def own_answers(pipe: Any, recipe: Recipe, course: Course, folder: Path, marks: dict[str, Any]) -> list[Answered]:
+    """The data's own answers, for the warm-up of a recipe.
 
-    Args: answers, folder: for shards and for checkpoints. marks: what tells the target from others.
+    Args: folder: for shards. marks: what tells the target from others.
+    Raises: InputError: there is nothing to learn from them.
     """
-    learner = Learner(nets, [recipe.loss(nets[recipe.method], pipe.target, None)])
     count = min(recipe.warm_questions, answers_read(recipe, course, recipe.warm_steps))
     questions = warm_up_data(course.data, count, course.held_out, recipe.seed)
-    own = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
-    train(recipe, course, learner, collect(pipe, questions, own, answers, marks), recipe.warm_steps, folder, [])
+    options = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
+    rows = collect(pipe, questions, options, folder, marks)
+    if not rows:
+        raise InputError(f"none of {course.data}'s own answers is longer than two tokens: give --warm-steps 0")
+    return rows
 
 
 def keep_states(

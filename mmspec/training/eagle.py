@@ -44,7 +44,9 @@ class EagleLoss(StepLoss):
 
     def _noise(self, position: int, features: Tensor) -> Tensor:
         generator = generator_at(self.recipe, position, features.device)
-        width = 2 * self.recipe.noise * features.square().mean().sqrt()
+        filled = features.any(-1)  # behind a row's end there are zeros, which make nothing smaller
+        size = (features.square().mean() * (filled.numel() / filled.sum())).sqrt()
+        width = 2 * self.recipe.noise * size
         return (torch.rand(features.shape, generator=generator, device=features.device) - 0.5) * width
 
 

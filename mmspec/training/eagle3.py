@@ -74,6 +74,12 @@ class Eagle3Recipe(UnrolledRecipe):
     def begin(self, start: Any, target: Any) -> Eagle3Head:
         """See `Recipe`."""
         net: Eagle3Head = super().begin(start, target)
+        last = int(net.ids.max())
+        if last >= target.vocab_size:
+            raise MismatchError(
+                f"training of {self.method} cannot start with that drafter: its words are ids up to {last}, the target "
+                f"has {target.vocab_size}"
+            )
         if self.draft_vocabulary not in (None, len(net.ids)):
             raise MismatchError(
                 f"training of {self.method} starts with a drafter of {len(net.ids)} words, which have rows of their "

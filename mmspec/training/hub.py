@@ -6,18 +6,23 @@ them, or in a conversation, of which the first question and its answer are taken
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
 from mmspec.media import load_image
 from mmspec.training.questions import Question, together, without_slots
+
+logger = logging.getLogger(__name__)
 
 PROMPT = ("prompt", "question", "query", "instruction", "text")
 IMAGE = ("image", "images", "picture", "img")
@@ -32,7 +37,8 @@ class HubData:
     """The rows of a data set.
 
     Args: source: see `address`.
-    Raises: InputError: it cannot be had, or has no column that holds a prompt.
+    Raises: InputError: it cannot be had, has no column that holds a prompt, or has pictures, but none in a column that
+        is looked for.
     """
 
     def __init__(self, source: str) -> None:
@@ -53,6 +59,14 @@ class HubData:
                 f"{source} has the columns {', '.join(self.columns)}; a prompt is looked for in {', '.join(PROMPT)}, a "
                 f"conversation in {', '.join(TALK)}"
             )
+        unseen = [name for name, feature in self.rows.features.items() if holds_pictures(feature)]
+        if self.image is None and unseen:
+            raise InputError(
+                f"{source} has pictures in {', '.join(unseen)}, which nobody would see: they are looked for in "
+                f"{', '.join(IMAGE)}; rename one in a copy, or write a folder with *.jsonl files, whose lines may name "
+                "several pictures"
+            )
+        say_once(self._told())
 
         self.name = f"{self.place} {self._digest()}"
         # pictures as they are stored: decoding would open any file that a row names
@@ -65,6 +79,14 @@ class HubData:
         for row in self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name]):
             found.update(repr(row).encode())
         return found.hexdigest()[:16]
+
+    def _told(self) -> str:
+        """Where questions, pictures and answers come from, and what is not read."""
+        answer = self.talk if self.prompt is None else self.answer
+        found = {"prompt": self.prompt or self.talk, "picture": self.image, "answer": answer}
+        said = ", ".join(f"{what} from {column}" if column else f"no {what}" for what, column in found.items())
+        rest = [name for name in self.columns if name not in found.values()]
+        return f"{self.place}: {said}" + (f"; not read: {', '.join(rest)}" if rest else "")
 
     def _column(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.columns), None)
@@ -112,9 +134,24 @@ class HubData:
             assert self.talk is not None
             asked, answer = first_exchange(row[self.talk])
         answer = answer[0] if isinstance(answer, list) and answer else answer
-        if not isinstance(asked, str) or not asked.strip():
+        prompt = without_slots(asked) if isinstance(asked, str) else ""
+        if not prompt.strip():
             raise InputError(f"{where}: the prompt is {shorten(asked)}, not a text")
-        return without_slots(asked), answer if isinstance(answer, str) else None
+        return prompt, answer if isinstance(answer, str) else None
+
+
+@cache
+def say_once(told: str) -> None:
+    """Say it, but not again where a run opens its data once more, for a warm-up."""
+    logger.info(told)
+
+
+def holds_pictures(feature: Any) -> bool:
+    """Whether a column of a data set is of pictures, or of lists of them."""
+    from datasets import Image
+
+    inner = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", feature)
+    return isinstance(inner, Image)
 
 
 def address(source: str) -> tuple[str, str | None, str]:
@@ -133,14 +170,15 @@ def address(source: str) -> tuple[str, str | None, str]:
 
 
 def first_exchange(talk: Any) -> tuple[str | None, str | None]:
-    """What is asked and answered first. A turn is {"from", "value"} or {"role", "content"}, a pair of them {"user",
-    "assistant"}."""
+    """What is asked first, and the reply behind it. A turn is {"from", "value"} or {"role", "content"}, a pair of them
+    {"user", "assistant"}."""
     turns = list(talk) if isinstance(talk, list) else []
     if turns and isinstance(turns[0], dict) and "user" in turns[0]:
         return turns[0]["user"], turns[0].get("assistant")
     said = [(turn.get("from") or turn.get("role"), words(turn)) for turn in turns if isinstance(turn, dict)]
-    asked = next((text for who, text in said if who in ASKING), None)
-    return asked, next((text for who, text in said if who in REPLYING), None)
+    since = list(dropwhile(lambda turn: turn[0] not in ASKING, said))  # some assistants speak first
+    asked = since[0][1] if since else None
+    return asked, next((text for who, text in since if who in REPLYING), None)
 
 
 def words(turn: dict[str, Any]) -> str | None:

@@ -90,8 +90,10 @@ def build_optimizer(model: nn.Module, rate: float, decay: float = 0.01) -> MuonA
 
     Args: model: what stands under a module with a number `pace` learns at that multiple of the rates. rate: of
     matrices; of everything else it is 0.15 of that. decay: weight decay of matrices.
+    An output head that says `table` is a row per word, and learns as embeddings do.
     """
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    modules: list[Any] = list(model.modules())
+    tables = {id(one.weight) for one in modules if isinstance(one, nn.Embedding) or getattr(one, "table", False)}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     paced = [(module, getattr(module, "pace", None)) for module in model.modules()]
     pace = {id(one): factor for module, factor in paced if factor is not None for one in module.parameters()}

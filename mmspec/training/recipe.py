@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -48,6 +48,16 @@ class Recipe(ABC):
     """Where the target's hidden states come from."""
     reads_prompts: ClassVar[bool] = True
     """Whether prompts and answers must be ids of one vocabulary."""
+
+    asked: ClassVar[frozenset[str]] = frozenset()
+    """The settings that are known to be asked for; what else differs from the defaults is, too."""
+
+    @classmethod
+    def asking(cls, **settings: Any) -> Self:
+        """A recipe of these settings, which a drafter that is there must have, though they be the defaults."""
+        made = cls(**settings)
+        object.__setattr__(made, "asked", frozenset(settings))  # no field: it tells no run from another
+        return made
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch"):

@@ -25,7 +25,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, head_law
 from mmspec.training.recipe import Recipe
-from mmspec.training.start import other_kind
+from mmspec.training.start import as_tables, other_kind
 
 FOREIGN = -100
 """A token that no loss counts, to torch."""
@@ -103,6 +103,7 @@ class SpdRecipe(Recipe):
             raise other_kind(self.method, start)
         net: Any = start.net.float().cpu()
         net.tokenizer = start.tokenizer
+        as_tables([net.get_output_embeddings()])
         return net
 
     def loss(self, net: Any, target: Any, features: Features | None) -> Any:

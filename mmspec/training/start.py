@@ -3,7 +3,7 @@ of a kindred target. Its network learns on as it is, whatever form it has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -38,7 +38,7 @@ def shaped(recipe: Settings, net: nn.Module) -> Settings:
     for field in fields(recipe):
         asked = getattr(recipe, field.name)
         found = has.get(field.name, asked)
-        if asked == field.default:
+        if asked == field.default and field.name not in recipe.asked:
             changes[field.name] = found
         elif asked != found and field.name not in free:
             raise MismatchError(
@@ -70,6 +70,12 @@ def grown(net: Any, new: nn.Module, method: str) -> Any:
     made.load_state_dict({**here, **there})
     made.draft_ids = net.draft_ids
     return made
+
+
+def as_tables(heads: Iterable[Any]) -> None:
+    """Let output heads of a drafter's own learn as tables do (see `mmspec.training.muon.build_optimizer`)."""
+    for head in heads:
+        head.table = True
 
 
 def digest(net: nn.Module) -> str:

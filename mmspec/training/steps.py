@@ -26,7 +26,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, as_in_use, head_logits
 from mmspec.training.recipe import Loss, Recipe
-from mmspec.training.start import grown, other_kind, shaped
+from mmspec.training.start import as_tables, grown, other_kind, shaped
 from mmspec.training.words import common_words
 
 
@@ -107,6 +107,7 @@ class HeadRecipe(Recipe):
         if type(net) is not type(new):
             net = grown(net, new, self.method)
         net.settings |= {name: getattr(recipe, name) for name in getattr(net, "free", ())}
+        as_tables(getattr(net, "projections", ()))
         net.config.vocab_size = target.vocab_size  # of another target it may have been another
         return net.float().cpu()
 
