@@ -11,7 +11,7 @@ from mmspec.benchmarks.questions import Question, class_of, judged_questions, sh
 from mmspec.benchmarks.records import Store
 from mmspec.benchmarks.stock import Stock
 from mmspec.checkpoints import find_model
-from mmspec.errors import InputError
+from mmspec.errors import InputError, check_least
 from mmspec.miniworld.scoring import final_value, relaxed_match
 from mmspec.progress import progress
 
@@ -36,9 +36,7 @@ class AccuracySettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("questions", "max_new_tokens", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        check_least(self, "questions", "max_new_tokens", "batch")
         if self.threads < 0:
             raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
         if self.shuffle_images and self.questions < 20:

@@ -29,7 +29,7 @@ from mmspec.benchmarks.tables import aligned, number, speed_table
 from mmspec.benchmarks.weights import weights_of
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.independent import Independent
-from mmspec.errors import InputError
+from mmspec.errors import InputError, check_least
 from mmspec.miniworld.facts import QA
 
 AUTO = "auto"
@@ -51,9 +51,7 @@ class AutoSettings:
     long_tokens: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("long_questions", "long_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        check_least(self, "long_questions", "long_tokens")
         if len(self.speed.drafters) != 1:
             raise InputError(f"one drafter is needed, got {', '.join(self.speed.drafters) or 'none'}")
 

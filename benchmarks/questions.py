@@ -19,10 +19,9 @@ from mmspec.benchmarks.tasks.world import CHARTS
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA
 from mmspec.training.course import Course
-from mmspec.training.data import Chosen, part, written_data
+from mmspec.training.data import LONG, Chosen, part, written_data
 
 SEED = "bench"
-LONG_FORMS = ("describe", "worked")
 LONG_REFERENCE = 60
 """Tokens of the reference answer of a long question, at least."""
 
@@ -66,19 +65,19 @@ def long_questions(number: int, token_count: Callable[[str], int], seed: str = S
     def candidates() -> Iterator[tuple[int, str, Image.Image, QA]]:
         for picture in count():
             drawn = sample(seed, picture)
-            long = [qa for qa in drawn.qas if qa.form in LONG_FORMS and token_count(qa.answer) >= LONG_REFERENCE]
+            long = [qa for qa in drawn.qas if qa.form in LONG and token_count(qa.answer) >= LONG_REFERENCE]
             if long:
                 yield picture, drawn.facts.family, drawn.image, random.Random(f"{seed}/{picture}/long").choice(long)
 
     return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
 
 
-def judged_questions(number: int, seed: str = SEED) -> list[Question]:
+def judged_questions(number: int) -> list[Question]:
     """The first `number` questions whose answer can be judged, all forms, picture by picture."""
 
     def candidates() -> Iterator[tuple[int, str, Image.Image, QA]]:
         for picture in count():
-            drawn = sample(seed, picture)
+            drawn = sample(SEED, picture)
             for qa in drawn.qas:
                 if qa.gold is not None:
                     yield picture, drawn.facts.family, drawn.image, qa
@@ -107,9 +106,9 @@ def told_of_own(number: int, length: int) -> str:
     )
 
 
-def closed_share(pictures: int = 100, seed: str = SEED) -> float:
-    """Share of yes/no and multiple-choice questions among all questions of the first pictures."""
-    forms = [qa.form for picture in range(pictures) for qa in sample(seed, picture).qas]
+def closed_share() -> float:
+    """Share of yes/no and multiple-choice questions among all questions of the first 100 pictures."""
+    forms = [qa.form for picture in range(100) for qa in sample(SEED, picture).qas]
     return sum(form in ("yesno", "choice") for form in forms) / len(forms)
 
 

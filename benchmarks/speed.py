@@ -14,7 +14,7 @@ from mmspec.benchmarks.questions import long_questions, own_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
 from mmspec.control import read_shape
 from mmspec.engine.cache import FRONT, rounded
-from mmspec.errors import Error, InputError
+from mmspec.errors import Error, InputError, check_least
 from mmspec.progress import progress
 from mmspec.spread import Here, Spread
 from mmspec.training.questions import Question
@@ -70,9 +70,7 @@ class SpeedSettings:
     data: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("questions", "max_new_tokens", "min_tokens", "repeats", "rows"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        check_least(self, "questions", "max_new_tokens", "min_tokens", "repeats", "rows")
         if self.min_tokens > self.max_new_tokens:
             raise InputError(
                 f"min_tokens={self.min_tokens} is above max_new_tokens={self.max_new_tokens}: no reply counts"

@@ -27,7 +27,7 @@ from mmspec.drafters.datastore import Datastore
 from mmspec.drafters.history import History
 from mmspec.drafters.retrieval import Retrieval
 from mmspec.drafters.suffix import Suffix, SuffixStore
-from mmspec.errors import InputError
+from mmspec.errors import check_least
 from mmspec.miniworld.language import questions
 from mmspec.miniworld.scenes import draw_facts
 from mmspec.progress import progress
@@ -57,9 +57,9 @@ class StoreSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("requests", 1), ("max_tokens", 2), ("points", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name}={getattr(self, name)} is not valid: at least {least} is needed")
+        check_least(self, "requests")
+        check_least(self, "max_tokens", least=2)
+        check_least(self, "points")
 
 
 @dataclass(frozen=True)

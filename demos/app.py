@@ -14,7 +14,7 @@ from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
 from mmspec.demos.studio import KEPT, Studio, TextStudio, check_named
-from mmspec.errors import UnsupportedError, missing_extra
+from mmspec.errors import UnsupportedError, require
 
 TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
@@ -44,11 +44,7 @@ def require_gradio() -> Any:
     import os
 
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when it is imported, too
-    try:
-        import gradio
-    except ImportError as error:
-        raise missing_extra("gradio", "demo") from error
-    return gradio
+    return require("gradio", "demo")
 
 
 def studio_of(model: str, drafters: list[str] | None = None) -> Studio:

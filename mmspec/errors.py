@@ -98,6 +98,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str], note: str = "") 
     return UnknownNameError(f"{message}; {note}" if note else message)
 
 
+def check_least(settings: object, *names: str, least: int = 1) -> None:
+    """Raise InputError unless each of these settings that is given is at least so large."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise InputError(f"{name}={value} is not valid: at least {least} is needed")
+
+
 def require(module: str, extra: str) -> Any:
     """A module of a package that only an extra installs. Raises: MissingExtraError."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mmspec.errors import InputError
+from mmspec.errors import InputError, check_least
 from mmspec.training.answers import AnswerOptions
 
 
@@ -35,10 +35,7 @@ class Course:
     answers: AnswerOptions = field(default_factory=AnswerOptions)
 
     def __post_init__(self) -> None:
-        for name in ("questions", "held_out", "validate_every", "save_every", "accumulate"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name}={value} is not valid: at least 1 is needed")
+        check_least(self, "questions", "held_out", "validate_every", "save_every", "accumulate")
         if self.patience < 0:
             raise InputError(f"patience={self.patience} is not valid: 0 (never stop early) or more is needed")
         if not (self.memory >= 0 and self.disk >= 0):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from mmspec.checkpoints import DESCRIPTION, replaceable, save_drafter
-from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.errors import CheckpointError, InputError, MismatchError, check_least
 from mmspec.registry import modalities, resolve
 from mmspec.safe_files import read_json
 from mmspec.training.answers import Answered
@@ -60,9 +60,7 @@ class Recipe(ABC):
         return made
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is not valid: at least 1 is needed")
+        check_least(self, "steps", "batch")
         if not 0 < self.rate < 1:
             raise InputError(f"the learning rate {self.rate} is not valid: it lies between 0 and 1")
         if self.warm_steps < 0 or self.warm_questions < 0 or (self.warm_steps and not self.warm_questions):
