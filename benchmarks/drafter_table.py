@@ -31,12 +31,11 @@ from mmspec.benchmarks.figures import (
     figures,
 )
 from mmspec.benchmarks.methods import Method, Ours, methods
-from mmspec.benchmarks.plan_run import plain
-from mmspec.benchmarks.records import Sample, Store, conditions_of
+from mmspec.benchmarks.records import Sample, Store, conditions_of, plain
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import check_sees, loaded
 from mmspec.benchmarks.tables import NAMED, number, span
 from mmspec.benchmarks.weights import weights_of, weights_of_rows
 from mmspec.benchmarks.world_tasks import TASKS
@@ -150,11 +149,10 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
     for family in settings.families:
         speed = replace(settings.speed, model=family)
         try:
-            pipe = loaded(speed, OURS)
-        except Error as error:
-            table.missing.append(f"{family}: {one_line(error)}")
-        else:
-            fill(table, pipe, speed, folder / plain(family))
+            check_sees(family)
+            fill(table, loaded(speed, OURS), speed, folder / plain(family))
+        except Error as error:  # what was measured of the family stays
+            table.missing.append(f"{family}: {error}")
         if table.rows:  # a table that is there already is not lost to a wrong name
             keep(folder, table)
     if not table.rows:
@@ -172,8 +170,9 @@ def fill(table: DrafterTable, pipe: Pipeline, speed: SpeedSettings, place: Path)
         whole: list[Sample] = []
         for order, task in enumerate(table.settings.tasks):
             here = replace(speed, drafters=tuple(there), temperatures=(temperature,))
-            table.stores.append(place / task / f"T{temperature:g}")
-            samples = measured(pipe, here, task, compared, table.stores[-1])
+            store = place / task / f"T{temperature:g}"
+            samples = measured(pipe, here, task, compared, store)
+            table.stores.append(store)
             kept = counted(samples, speed.min_tokens)
             if not kept:
                 table.short.append(

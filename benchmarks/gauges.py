@@ -72,7 +72,8 @@ def top_probabilities(pipe: Pipeline, question: Prompt, tokens: list[int], tempe
     """[n] largest probability at each of the reply's n positions."""
     model = pipe.target.model
     inputs = {name: value.to(model.device) for name, value in model_inputs(pipe, question).items()}
-    heard = model(**inputs, use_cache=True)
+    last = {"logits_to_keep": 1} if pipe.target.decoder.keeps_logits else {}  # those of a whole prompt are many
+    heard = model(**inputs, **last, use_cache=True)
     logits = heard.logits[0, -1:]
     if len(tokens) > 1:
         # apart from the prompt, because an image slot that was emitted is not a picture

@@ -5,7 +5,6 @@ What is wrong with one model or one task is told, and the others go on.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,13 @@ from typing import Any
 from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
 from mmspec.benchmarks.plan import Plan
+from mmspec.benchmarks.records import plain
 from mmspec.benchmarks.report import keep
-from mmspec.benchmarks.start import loaded, usual_rows
+from mmspec.benchmarks.start import check_sees, loaded, usual_rows
 from mmspec.benchmarks.tables import SHARED
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import run_task
+from mmspec.benchmarks.tasks.task import WORDED
 from mmspec.errors import Error, InputError, one_line
 from mmspec.safe_files import write_whole
 from mmspec.spread import Where, spread_over
@@ -56,11 +57,6 @@ class PlanReport:
         return "\n\n\n".join([*parts, f"{self.command}\n{self.conditions}"])
 
 
-def plain(model: str) -> str:
-    """A model's name as that of a folder."""
-    return re.sub(r"[^\w.-]+", "_", model).strip("_.") or "model"
-
-
 def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | None = None) -> PlanReport:
     """Run what the folder does not hold yet; writes summary.json, table.txt and, if `page`, report.html there.
 
@@ -71,6 +67,7 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
     for model in plan.models:
         load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none")
         try:
+            check_sees(model, worded=bool({*plan.tasks} & {*WORDED}))
             pipe = load()
         except Error as error:
             failures.append(f"{model}: {one_line(error)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,6 +141,11 @@ class Store:
         if order != sorted(order):
             placed = sorted(zip(order, records, strict=True), key=lambda each: each[0])
             write_whole(self.samples, "".join(_line(record) for _, record in placed))
+
+
+def plain(model: str) -> str:
+    """A model's name as that of a folder."""
+    return re.sub(r"[^\w.-]+", "_", model).strip("_.") or "model"
 
 
 def conditions_of(places: Sequence[Path]) -> dict[str, Any]:

@@ -7,8 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mmspec.errors import InputError
+
 if TYPE_CHECKING:
     from mmspec import Pipeline
+
+
+BLIND = {
+    "picture": ("draws", "images"),
+    "values": ("draws", "continuous"),
+    "sound": ("speaks", "speech"),
+    "speech": ("hears", "--data FOLDER"),
+    "text": ("reads text alone", "--data FOLDER, or --task spec-bench"),
+}
+"""Models that see no pictures: what they make, or of those that write what they read -> what they do, and what of
+`mmspec bench` is for them."""
 
 
 class Loading(Protocol):
@@ -24,6 +37,23 @@ class Loading(Protocol):
     def dtype(self) -> str | None: ...
     @property
     def device(self) -> str | None: ...
+
+
+def check_sees(model: str, worded: bool = False) -> None:
+    """Raise InputError for a model that answers no questions about pictures, before its weights are read.
+
+    Args: worded: whether some questions have no picture; then a model that reads text alone will do.
+    """
+    from mmspec.loading import family_of
+
+    family = family_of(model)
+    if family.modality == "vlm" or (family.modality == "text" and worded):
+        return
+    makes = "values" if family.continuous else family.makes
+    does, other = BLIND[family.modality if makes == "text" else makes]
+    raise InputError(
+        f"{model} {does}, and these questions are for models that answer about pictures: take mmspec bench {other}"
+    )
 
 
 def loaded(settings: Loading, drafter: str) -> Pipeline:

@@ -162,7 +162,7 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
 def files(task: Task, settings: TaskSettings) -> Iterator[Path]:
     """The data: the user's, from the hub if need be, or a stand-in that is gone afterwards."""
     if settings.data is not None:
-        yield official(settings.data)
+        yield official(settings.data, task.files)
         return
     with tempfile.TemporaryDirectory(prefix="mmspec-task-") as folder:
         yield task.fixture(Path(folder), settings.speed.questions, SEED)

@@ -859,7 +859,11 @@ def test_gauge_takes_the_probabilities_of_the_replys_own_positions(model: Path) 
     question = questions.long_questions(1, len)[0]
     inputs = pipe.prepare(question.image, question.qa.question)
     tokens = pipe.generate(**inputs, max_new_tokens=6, temperature=0.0).token_ids
+    heads: list[int] = []
+    hook = pipe.target.model.lm_head.register_forward_hook(lambda *given: heads.append(given[2].shape[1]))
     tops = gauges.top_probabilities(pipe, question, tokens, 0.0)
+    hook.remove()
+    assert heads == [1, 5]  # of the prompt the last position alone
     expected, ids = [], inputs["input_ids"]
     for token in tokens:
         mask = torch.ones_like(ids)

@@ -150,6 +150,40 @@ def test_a_run_goes_on_where_it_stopped(
         dt.run_table(dt.TableSettings(SpeedSettings(str(family), ("eagle2",), questions=1), (str(family),)), out)
 
 
+def test_a_family_that_fails_costs_no_other_family_its_rows(
+    family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tiny.tiny_smolvlm(tmp_path / "good")
+
+    def measured(pipe: Any, here: SpeedSettings, task: str, *others: Any) -> list[Sample]:
+        if here.model == str(family) and task == "scene":
+            raise InputError("no picture here")
+        return two_samples
+
+    monkeypatch.setattr(dt, "measured", measured)
+    speed = SpeedSettings(str(family), ("prompt-lookup",), temperatures=(0.0,), questions=2, min_tokens=1)
+    table = dt.run_table(dt.TableSettings(speed, (str(family), str(good)), ("chart", "scene")), tmp_path)
+    assert {(one.family, one.task) for one in table.rows} == {
+        (str(family), "chart"), *((str(good), task) for task in ("chart", "scene", dt.AVERAGE))
+    }  # fmt: skip
+    assert table.missing == [f"{family}: no picture here"]
+    assert len(table.stores) == 3
+    assert "no picture here" in (tmp_path / "table.txt").read_text()
+
+
+def test_a_model_that_draws_is_missing_before_it_is_loaded(
+    family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dt, "measured", lambda *given: two_samples)
+    speed = SpeedSettings(str(family), ("prompt-lookup",), temperatures=(0.0,), questions=2, min_tokens=1)
+    table = dt.run_table(dt.TableSettings(speed, ("janus-mini", str(family)), ("chart",)), tmp_path)
+    (line,) = table.missing
+    assert line.startswith(
+        "janus-mini: janus-mini draws, and these questions are for models that answer about pictures"
+    )
+    assert {one.family for one in table.rows} == {str(family)}
+
+
 def test_replies_that_are_too_short_are_told(
     family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,23 @@ def test_code_distances_of_hand_made_codes() -> None:
     assert measures.position_divergence(one, half, 4) == pytest.approx(want / 2)  # an average over places
 
 
+@pytest.mark.parametrize("spread", [1, 2, 4])
+def test_a_divergence_is_told_where_it_tells_laws_apart(spread: int) -> None:
+    """Of laws that are even over a part of the codes, equal or without a common code."""
+    vocab = 256
+    pictures = int(measures.PER_CODE * vocab)
+    torch.manual_seed(0)
+    one, same, other = (torch.randint(vocab // 2 // spread, (pictures, 16)) for _ in range(3))
+    near = measures.position_divergence(one, same, vocab)
+    far = measures.position_divergence(one, other + vocab // 2, vocab)
+    assert near is not None
+    assert far is not None
+    assert far > 2 * near
+    assert measures.position_divergence(one[1:], same, vocab) is None
+    assert measures.position_divergence(one, same[1:], vocab) is None
+    assert measures.position_divergence(one[:1], one[:1], 2**60) is None  # no table of that size is made
+
+
 def test_a_change_is_told_with_its_interval() -> None:
     better, worse = [True] * 30 + [False] * 10, [True] * 20 + [False] * 20
     mean, low, high = measures.change(better, worse)
@@ -447,15 +464,17 @@ def test_a_run_measures_and_goes_on_where_it_stopped(folder: Path, tmp_path: Pat
     told = {each["row"]: each for each in summary["quality"]}
     assert list(told) == [REAL, THROUGH, "none", "scd-gs", "sjd@gsd=14", AGAIN]
     assert told[REAL]["frechet"] != told[THROUGH]["frechet"]
-    assert told["scd-gs"]["marginal"] == told["scd-gs"]["divergence"] == 0  # the same pictures, code by code
+    assert told["scd-gs"]["marginal"] == 0  # the same pictures, code by code
+    assert told["scd-gs"]["divergence"] is None  # 4 pictures say nothing of 61 codes at a place
     assert told["scd-gs"]["change"] == [0, 0, 0]
     assert told["scd-gs"]["frechet"] == told["none"]["frechet"]
     assert told[AGAIN]["marginal"] > 0
-    assert told["sjd@gsd=14"]["divergence"] > 0
+    assert told["sjd@gsd=14"]["marginal"] > 0
     assert 0 < summary["mean_top_probability"] < 1
     text = (out / "table.txt").read_text()
     assert text.strip() == done.stdout.strip()
     assert "sjd@gsd=14 (lossy)" in text
+    assert "KL is - of fewer pictures than 0.5 times the codes" in text
     assert "The reader itself, on real pictures" in text
 
     lines = {file: file.read_text().splitlines() for file in out.rglob("samples.jsonl")}
@@ -546,10 +565,11 @@ def test_models_that_do_not_see_are_asked_nothing_about_pictures(
 ) -> None:
     monkeypatch.setattr("mmspec.load", None)  # it is said before anything large is read
     llama = tiny.tiny_llama(tmp_path / "llama")
-    for model, other in ((folder, "images"), ("mar-mini", "continuous"), ("valle-mini", "speech"), (llama, "--data")):
+    worded = "--data FOLDER, or --task spec-bench"
+    for model, other in ((folder, "images"), ("mar-mini", "continuous"), ("valle-mini", "speech"), (llama, worded)):
         done = bench(command, "--model", model)
         assert isinstance(done.exception, mmspec.Error)
-        assert str(done.exception).startswith(f"{model} sees no pictures")
+        assert str(done.exception).startswith(f"{model} ")
         assert str(done.exception).endswith(f"take mmspec bench {other}")
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from commands import succeeded
 from PIL import Image
 from test_bench import run_of, sample_with
 from tiny import tiny_llama, tiny_smolvlm
+from transformers import LlamaConfig, WhisperConfig
 from typer.testing import CliRunner, Result
 
-from mmspec.benchmarks import layouts
+import mmspec
+from mmspec.benchmarks import layouts, plan_run
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plan import Plan, read_plan
-from mmspec.benchmarks.plan_run import plain
+from mmspec.benchmarks.records import plain
+from mmspec.benchmarks.start import check_sees
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
 from mmspec.benchmarks.tasks import scienceqa
@@ -27,7 +31,7 @@ from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.mathvista import MathVista
 from mmspec.benchmarks.tasks.rows import LARGEST_CELL, find_files
-from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, Mark, find_task
+from mmspec.benchmarks.tasks.task import STYLES, TASKS, WORDED, Item, Mark, find_task
 from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import counts
 from mmspec.errors import Error, InputError, UnknownNameError
@@ -174,6 +178,43 @@ def test_a_broken_task_does_not_stop_the_others(model: Path, tmp_path: Path) -> 
     assert "mathvista does not exist" in result.output
     assert "How many" not in result.output
     assert "3 of 3 replies are timed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("janus-mini", "draws, .*: take mmspec bench images"),
+        ("mar-mini", "draws, .*: take mmspec bench continuous"),
+        ("valle-mini", "speaks, .*: take mmspec bench speech"),
+        ("whisper", "hears, .*: take mmspec bench --data FOLDER"),
+        ("llama", "reads text alone, .*: take mmspec bench --data FOLDER, or --task spec-bench"),
+    ],
+)
+def test_a_model_that_sees_no_pictures_is_told_so_before_it_is_loaded(
+    name: str, told: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"llama": LlamaConfig(), "whisper": WhisperConfig()}
+    if name in made:
+        made[name].save_pretrained(tmp_path / name)
+    asked = str(tmp_path / name) if name in made else name
+    read: list[str] = []
+    monkeypatch.setattr(plan_run, "loaded", lambda settings, drafter: read.append(settings.model) or load(drafter))
+    load = lambda drafter: mmspec.load(model, drafter)  # noqa: E731
+    result = call("--task", "chartqa", "--model", asked)
+    assert re.search(f"{re.escape(asked)} {told}", str(result.exception))
+    assert not read
+    result = call("--task", "chartqa", "--model", f"{asked},{model}", *SMALL, "--limit", 1)
+    assert result.exit_code == 2
+    assert "1 of 1 replies are timed" in result.output  # the other one is asked
+    assert read == [str(model)]
+
+
+def test_what_reads_text_alone_is_asked_what_is_told_in_words(tmp_path: Path) -> None:
+    LlamaConfig().save_pretrained(tmp_path / "llama")
+    assert WORDED == ("scienceqa", "spec-bench")
+    check_sees(str(tmp_path / "llama"), worded=True)
+    with pytest.raises(InputError, match="reads text alone"):
+        check_sees(str(tmp_path / "llama"))
 
 
 Damage = Callable[[Path], None]
@@ -490,26 +531,98 @@ def test_mistakes_on_the_command_line_are_one_clear_error(tmp_path: Path) -> Non
         assert message in str(result.exception)
 
 
-def test_a_data_set_of_the_hub_is_downloaded_unless_it_lies_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str, list[str]]] = []
+CHARTS = find_task("chartqa").files
 
-    def snapshot(name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        assert not ignore_patterns
-        asked.append((name, repo_type, allow_patterns))
-        return str(find_task("chartqa").fixture(tmp_path / "hub", 2, "hub"))
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+class Hub:
+    """The hub, as far as data sets are listed and downloaded. files: of the only one. asked: patterns of downloads."""
+
+    def __init__(self, files: list[str], folder: Path) -> None:
+        self.files, self.folder, self.asked = files, folder, list[list[str]]()
+
+    def list_repo_files(self, name: str, repo_type: str) -> list[str]:
+        assert (name, repo_type) == ("some/charts", "dataset")
+        return self.files
+
+    def snapshot(self, name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        assert (name, repo_type, ignore_patterns) == ("some/charts", "dataset", [])
+        self.asked.append(allow_patterns)
+        return str(self.folder)
+
+    def downloaded(self) -> list[str]:
+        """The files that the last download takes."""
+        return [file for file in self.files if any(fnmatch(file, pattern) for pattern in self.asked[-1])]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    found = Hub(["README.md", "test_human.json", "test_augmented.json", "png/1.png"], tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: found)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", found.snapshot)
     monkeypatch.chdir(tmp_path)
-    items = list(find_task("chartqa").items(official(Path("some/charts"))))
+    return found
+
+
+def test_a_data_set_of_the_hub_is_downloaded_unless_it_lies_here(hub: Hub, tmp_path: Path) -> None:
+    find_task("chartqa").fixture(hub.folder, 2, "hub")
+    items = list(find_task("chartqa").items(official(Path("some/charts"), CHARTS)))
     assert len(items) == 2
-    assert asked[0][:2] == ("some/charts", "dataset")
-    assert "*.parquet" in asked[0][2]
+    assert hub.downloaded() == hub.files[1:]
     (tmp_path / "some" / "charts").mkdir(parents=True)
     for path in (Path("some/charts"), Path("no such/folder/at/all"), tmp_path / "nothing"):
-        assert official(path) == path
-    assert len(asked) == 1
+        assert official(path, CHARTS) == path
+    assert len(hub.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "taken"),
+    [
+        (
+            "mmt-bench",
+            ["MMT-Bench_ALL.tsv", "MMT-Bench_ALL_MI.tsv", "MMT-Bench_VAL.tsv", "MMT-Bench_VAL_MI.tsv", "a.png"],
+            ["MMT-Bench_VAL.tsv"],
+        ),
+        (
+            "chartqa",
+            ["data/test-0-of-2.parquet", "data/test-1-of-2.parquet", "data/train-0-of-9.parquet", "data/meta.json"],
+            ["data/test-0-of-2.parquet", "data/test-1-of-2.parquet"],
+        ),
+        (
+            "scienceqa",
+            ["ScienceQA-FULL/test-0.parquet", "ScienceQA-FULL/train-0.parquet", "ScienceQA-IMG/test-0.parquet"],
+            ["ScienceQA-FULL/test-0.parquet"],
+        ),
+        (
+            "scienceqa",
+            ["old/a.png", "data/problems.json", "data/pid_splits.json", "data/images/test/1/image.png", "data/all.zip"],
+            ["data/problems.json", "data/pid_splits.json", "data/images/test/1/image.png"],
+        ),
+        ("spec-bench", ["data/question.jsonl", "data/plot.png", "model.zip"], ["data/question.jsonl"]),
+    ],
+)
+def test_only_what_a_task_reads_is_downloaded(hub: Hub, task: str, files: list[str], taken: list[str]) -> None:
+    hub.files = files
+    official(Path("some/charts"), find_task(task).files)
+    assert hub.downloaded() == taken
+
+
+def test_what_cannot_be_read_of_the_hub_is_told_before_it_is_downloaded(hub: Hub) -> None:
+    groups = find_task("seed-bench-2").files
+    hub.files = ["SEED-Bench_v2_level1_2_3.json", "cc3m-image.zip", "SEED-Bench-2-image.zip.001", "README.md"]
+    with pytest.raises(InputError, match=r"pictures in archives \(cc3m-image.zip, SEED-Bench-2-image.zip.001\), which"):
+        official(Path("some/charts"), groups)
+    hub.files = ["deep/er/SEED-Bench_v2_level1_2_3.json", "train-0.parquet"]
+    with pytest.raises(InputError, match="some/charts of the hub holds none of the official files: SEED-Bench_v2"):
+        official(Path("some/charts"), groups)
+    assert not hub.asked
+
+
+def test_without_the_hub_what_was_downloaded_before_will_do(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_task("chartqa").fixture(hub.folder, 2, "hub")
+    monkeypatch.setattr(hub, "list_repo_files", lambda *given, **named: (_ for _ in ()).throw(ConnectionError("off")))
+    assert official(Path("some/charts"), CHARTS) == hub.folder
+    assert hub.asked[0] == []  # nothing is asked of it but where it lies
+    assert "test_human.json" in hub.asked[1]
 
 
 class Copying:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from mmspec.benchmarks.tasks.choices import bracketed_letter, first_letter, leading_letter, named_letter
-from mmspec.benchmarks.tasks.stated import stated
+from mmspec.benchmarks.tasks.stated import phrase, stated
 from mmspec.benchmarks.tasks.task import STYLES, TASKS, Item, choose, find_task
 from mmspec.edits import distance
 from mmspec.errors import InputError, MissingExtraError, UnknownNameError
@@ -113,10 +113,56 @@ def test_chartqa_takes_the_best_of_several_labels() -> None:
         ("US$12 in all", "12"),
         ("The area is 6*7.", "7"),
         ("It is 12*3", "3"),
+        ("Yes, the sum of 20 and 30 is greater than 40.", "Yes"),
+        ("**No**. The result is 50, which is above 40.", "No"),
+        ("The answer is Yes, because 20 is less than 30", "Yes"),
+        ("The answer is yes: 20 < 30", "yes"),
+        ("No. 5 is the tallest", "5"),  # which denies nothing
+        ("No bar is above 40.", "40"),
+        ("Yes and no", "Yes and no"),
+        ("The answer is Yes, or no.", "Yes, or no"),
+        ("No, wait. Yes, it is 40", "40"),  # both are said
+        ("The answer is **Blue**, which is at 20.", "Blue"),
+        ("The answer is Blue because it is at 20.", "Blue"),
+        ("The answer is Blue, or Red.", "Blue, or Red"),  # no answer ends in front of another one
+        ("The answer is Blue, Red and Green.", "Blue, Red and Green"),
+        ("The answer is not Blue, for 20 are more.", "not Blue"),
+        ("The answer is approximately 14.", "14"),
+        ("The answer is therefore 1,250, of 3.", "1250"),
+        ("The answer is about half of 30", "half of 30"),
+        ("The answer is not 14.", "not 14"),
     ],
 )
 def test_the_value_of_an_explanation(reply: str, value: str) -> None:
     assert stated(reply) == value
+
+
+def test_a_name_may_hold_what_else_ends_an_answer() -> None:
+    assert phrase("The answer is **Korea, the Republic**. It is at 20.") == "Korea, the Republic"
+    assert phrase("18-29 years.") == "18-29 years"
+
+
+@pytest.mark.parametrize(
+    ("reply", "label", "right"),
+    [
+        ("In 2014 the share was 25%.", "25", True),
+        ("In 2014 the share was 25%.", "0.25", True),
+        ("In 2014 the share was 25.", "25%", True),
+        ("In 2014 the share was 25.", "0.25", False),
+        ("In 2014 the share was 35%.", "25", False),
+        ("Yes, the sum of 20 and 30 is greater than 40.", "Yes", True),
+        ("Yes, the sum of 20 and 30 is greater than 40.", "No", False),
+        ("The answer is Korea, the Republic.", "Korea, the Republic", True),
+        ("The answer is Korea, the largest one.", "Korea", True),
+        ("The answer is Blue, or Red.", "Blue", False),
+        ("18-29 years.", "18-29 years", True),
+        ("The answer is not 14.", "14", False),
+        ("The answer is Red, not Blue.", "Blue", False),
+        ("I cannot say.", "Yes", False),
+    ],
+)
+def test_chartqa_marks_explanations(reply: str, label: str, right: bool) -> None:
+    assert find_task("chartqa").mark(item(label), reply, "speed").right is right
 
 
 # MMT-Bench in lmms-eval, which took it from MMMU: punctuation at both ends goes; then "(B)" anywhere, else a B between
@@ -192,6 +238,57 @@ def test_scienceqa_letters(reply: str, letter: str) -> None:
 )
 def test_letters_of_explanations(reply: str, letter: str) -> None:
     assert named_letter(reply, OPTIONS) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("B. blue\n\nThe bar is blue, not red.", "B"),
+        ("**B. blue** - The bar is blue, not red.", "B"),
+        ("(B) blue. The others, red and green, are shorter.", "B"),
+        ("B\nThe bar is blue; red is shorter.", "B"),
+        ("A. red\n\nIt is taller than blue.", "A"),  # whatever the truth is
+        ("The correct option is B because the bar is blue, while the others are red and green.", "B"),
+        ("The best choice is (C), since green is above red.", "C"),
+        ("The answer is A because it is red and not blue.", "A"),  # no article
+        ("Option B is correct. The bar is not red but blue.", "B"),
+        ("Option B, because the bar is blue, and neither red nor green.", "B"),
+        ("B. blue. A is not as tall, and green neither.", "B"),  # others are denied
+        ("B. blue\n\nOption A is incorrect, since red is short.", "B"),
+        ("It is C rather than B.", "C"),
+        ("The bar is not red but blue.", "B"),
+        ("The answer is B, C is too short.", "B"),
+        ("B. A bar that is blue", "B"),
+        ("B. blue. A bar next to option A is actually blue.", "B"),  # the last sentence says it again
+        ("A, I think.", "A"),
+        ("A. red\nB. blue\nC. green\nD. yellow", ""),  # all options again
+        ("A. red. Looking again, I take B", ""),
+        ("A... no wait, it is the other one", ""),
+        ("A. Actually, it must be the other bar, which is taller by far.", ""),
+        ("Option A shows red and option B blue, which are both possible, as far as I can see", ""),
+        ("A or B", ""),
+        ("B/C", ""),
+        ("(A) or (B)", ""),
+        ("A, B, or C", ""),
+        ("The answer is either B or C.", ""),
+        ("It could be blue or green.", ""),
+        ("Not B", ""),
+        ("The answer is not B.", ""),
+        ("The answer is not B. C is next to it, and what it shows is unclear", ""),
+        ("It is not (B).", ""),
+        ("It cannot be B.", ""),
+        ("Option B is wrong.", ""),
+        ("Option B is not correct.", ""),
+        ("The incorrect answer is B.", ""),
+        ("Neither A nor B is correct.", ""),
+        ("It is not blue.", ""),
+        ("It isn't blue.", ""),
+        ("The other option is B, and red is not shown, nor is green, as was said", ""),
+        ("B is right of A, and far away from all of the others.", ""),
+    ],
+)
+def test_letters_that_a_reader_would_take(reply: str, letter: str) -> None:
+    assert named_letter(reply, ("red", "blue", "green", "yellow")) == letter
 
 
 # MathVista's own script, after the answer was extracted: choices by their letter, else the nearest text by edit
@@ -283,6 +380,12 @@ def test_edit_distance() -> None:
 )
 def test_ocrbench_containment(reply: str, answer: str, formula: bool, right: bool) -> None:
     assert find_task("ocrbench").mark(item(answer, formula=formula), reply, "score").right is right
+
+
+def test_a_wrong_word_is_no_silence() -> None:
+    replies = ("The sign says OPEN.", "  \n", "the exit")
+    marks = [find_task("ocrbench").mark(item("exit", formula=False), reply, "speed") for reply in replies]
+    assert [(mark.value, mark.right) for mark in marks] == [("The sign says OPEN.", False), ("", False), ("exit", True)]
 
 
 # stand-ins and official files

@@ -30,22 +30,9 @@ from mmspec.benchmarks.commands.options import (
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
-from mmspec.benchmarks.start import fitted, loaded
-from mmspec.errors import InputError
+from mmspec.benchmarks.start import check_sees, fitted, loaded
 
 CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
-MEASURED = {"text": "--data", "picture": "images", "sound": "speech"}
-"""What of `mmspec bench` measures a model that does not see, by what it makes."""
-
-
-def check_sees(model: str) -> None:
-    """Raise InputError for a model that cannot be asked about pictures, before its weights are read."""
-    from mmspec.loading import family_of
-
-    family = family_of(model)
-    if family.modality != "vlm":
-        other = "continuous" if family.continuous else MEASURED[family.makes]
-        raise InputError(f"{model} sees no pictures, which all questions here are about: take mmspec bench {other}")
 
 
 def auto(

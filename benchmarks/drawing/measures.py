@@ -11,6 +11,10 @@ from torch import Tensor
 
 from mmspec.benchmarks.figures import with_interval
 
+PER_CODE = 0.5
+"""Pictures per code of the vocabulary that a law of every place needs. With half a picture, laws that are spread over
+half of the codes, but share none, show twice what equal ones do; with fewer, what is added to every count hides it."""
+
 
 def frechet(one: Tensor, other: Tensor) -> float:
     """Frechet distance of two sets of features [N, F] and [M, F], each taken as Gaussian (FID, arXiv 1706.08500):
@@ -33,9 +37,11 @@ def marginal_distance(one: Tensor, other: Tensor, vocab: int) -> float:
     return float((shares[0] - shares[1]).abs().sum() / 2)
 
 
-def position_divergence(one: Tensor, other: Tensor, vocab: int) -> float:
+def position_divergence(one: Tensor, other: Tensor, vocab: int) -> float | None:
     """Kullback-Leibler divergence, in nats, of the codes of [N, L] from those of [M, L] place by place, averaged over
-    places; every code counts once more than it occurs."""
+    places; every code counts once more than it occurs. None below PER_CODE pictures per code."""
+    if min(len(one), len(other)) < PER_CODE * vocab:
+        return None
     p, q = (_by_place(codes, vocab) for codes in (one, other))
     return float((p * (p / q).log()).sum(-1).mean())
 

@@ -10,6 +10,7 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
 from mmspec.benchmarks.clip import Clip
+from mmspec.benchmarks.drawing.measures import PER_CODE
 from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, eyes, qualities
 from mmspec.benchmarks.drawing.run import (
@@ -45,6 +46,9 @@ captions. Frechet: distance to real pictures."""
 NOTE = f"""\
 {JUDGED_NOTE} TV, KL: codes against those of our AR loop, pooled and place by place;
 nats: per code under the target's law. What the other seeds of our AR loop show is chance."""
+TOO_FEW = f"""\
+KL is {MISSING} of fewer pictures than {PER_CODE:g} times the codes of the vocabulary: below that, laws without a common
+code look much like equal ones."""
 
 
 @dataclass
@@ -132,7 +136,8 @@ class ImageReport(PictureReport):
                 number(each.surprise, 3),
                 number(each.clip),
             ])  # fmt: skip
-        return f"{judged_table(self.quality, rows)}\n{NOTE}"
+        short = any(each.divergence is None and each.marginal is not None for each in self.quality)
+        return "\n".join([judged_table(self.quality, rows), NOTE, *([TOO_FEW] if short else [])])
 
     def summary(self) -> dict[str, Any]:
         """See `PictureReport`."""

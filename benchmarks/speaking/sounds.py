@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mmspec import Pipeline
-from mmspec.benchmarks.plan_run import plain
 from mmspec.benchmarks.plot import require_matplotlib, save_figure
+from mmspec.benchmarks.records import plain
 from mmspec.benchmarks.speaking.figures import Marked
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, inside, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.stated import stated
+from mmspec.benchmarks.tasks.stated import phrase, stated
 from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
 from mmspec.errors import InputError
@@ -30,10 +30,11 @@ class ChartQA:
     title = "ChartQA"
     metric, scored = "relaxed accuracy", PUBLISHED
     short = "ChartQA"
+    files = FILES
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             for number, row in enumerate(pictured_rows(file), 1):
                 yield Item(
                     id=f"{file.stem}/{number}",
@@ -50,9 +51,16 @@ class ChartQA:
         return f"{item.question}\nAnswer the question with a single word."
 
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """A number may be off by 5 percent of a target that is not zero; else equal, ignoring case."""
-        value = reply.strip() if style == "score" else stated(reply)
-        return Mark(value, any(relaxed_match(value, answer) for answer in item.answers))
+        """A number may be off by 5 percent of a target that is not zero; else equal, ignoring case.
+
+        In the speed style percent signs may be left out on either side, and a name may hold what else ends an answer.
+        """
+        if style == "score":
+            value = reply.strip()
+            return Mark(value, any(relaxed_match(value, answer) for answer in item.answers))
+        values = (stated(reply), phrase(reply))
+        right = next((value for value in values if any(_match(value, answer) for answer in item.answers)), None)
+        return Mark(values[0] if right is None else right, right is not None)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Charts of the miniworld; shares of pies are percentages, as official labels are."""
@@ -67,6 +75,11 @@ class ChartQA:
             if found_rows:
                 save_json(found_rows, folder / f"test_{split}.json")
         return folder
+
+
+def _match(value: str, answer: str) -> bool:
+    """Relaxed, with percent signs or without them: a chart often has the sign on its axis alone."""
+    return relaxed_match(value, answer) or relaxed_match(value.rstrip("%"), answer.rstrip("%"))
 
 
 def _pictures(row: Row) -> tuple[Picture, ...]:

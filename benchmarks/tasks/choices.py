@@ -7,7 +7,7 @@ as wrong, so that a score can be repeated.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from string import ascii_uppercase
 
 from mmspec.benchmarks.tasks.rows import Row
@@ -15,7 +15,31 @@ from mmspec.benchmarks.tasks.stated import unmarked
 from mmspec.benchmarks.tasks.task import EXPLAIN, PUBLISHED, Item, Mark, Style
 
 PUNCTUATION = str.maketrans({mark: " " for mark in ".()[],:;!*#{}\"'"})
-NAMED = re.compile(r"\b(?i:answer(?: is|:)\s*(?:option |choice )?)\W{0,3}(?!A +[a-z])([A-Z])\b")  # "A bar" is none
+WHY = "because|since|as|for|but|so|which"
+"""How the words begin that explain a letter."""
+WORD = re.compile(rf"\b[AI](?= +(?!(?:{WHY}|is|was|has|shows|and|or)\b)[a-z])")
+"""An A or I that is no letter: A bar, I think."""
+NAMED = re.compile(
+    r"\b(?i:(?:answer|(?:correct|right|best|final|my) (?:option|choice))(?: is|:)\s*"
+    r"(?:(?:therefore|thus) )?(?:option |choice )?)\W{0,3}(?P<told>[A-Z])\b"
+    r"|\b(?P<praised>[A-Z])\)? (?i:is (?:correct|the (?:(?:correct|right|best) )?(?:answer|option|choice))\b)"
+)
+"""The answer is B; B is correct."""
+LEADING = re.compile(rf"\W*(?:(?i:option|choice) )?\(?([A-Z])\)?(?=\s*(?:$|[).:](?!\w)|\n|,? (?:{WHY})\b))")
+"""B. blue; Option B, because."""
+LABEL = re.compile(r"(?i:\b(?:option|choice) )\(?([A-Z])\b|\b([A-Z])[).:](?!\w)")
+"""An option as lists of them have it."""
+TAKEN_BACK = re.compile(r"[.!?:;,\n-]\s*(?:no,? )?(?:wait|actually|sorry|correction)\b", re.IGNORECASE)
+STRUCK = re.compile(
+    r"(?i:(?:\b(?:not|cannot|never|neither|nor|than|instead of|unlike)|n't)(?: be)?(?: option| choice)? "
+    r"|\b(?:wrong|incorrect) (?:answer|option|choice)(?: is|:)? )[(\[\"']?[A-Z]\b\)?"
+    r"|\(?\b[A-Z]\b\)?(?i: (?:is|was|would be|can|could)(?:n?'t| ?not| wrong| incorrect| false)\b)"
+)
+"""Letters that are denied or only compared with."""
+UNDECIDED = re.compile(
+    r"\(?\b[A-Z]\b\)?(?:(?:, (?:or |and )?| or | and |/)(?i:option |choice )?\(?\b[A-Z]\b\)?)+(?! is\b)"
+)
+"""Several letters at once: B or C."""
 
 
 def letters(choices: Sequence[str]) -> str:
@@ -78,22 +102,31 @@ def leading_letter(reply: str, choices: Sequence[str]) -> str:
 def named_letter(reply: str, choices: Sequence[str]) -> str:
     """The option that an explanation ends up with; the rule for the speed style, after VLMEvalKit's.
 
-    In turn: the last "answer is B"; the last "(B)"; the only letter that stands alone, within the last five words; the
-    only option whose text occurs in the last sentence, else in the whole reply.
+    In turn: the last "answer is B" or "B is correct"; the "B." at its start, if it neither goes on to other letters nor
+    takes that back; the last "(B)"; the only letter that stands alone, within the last five words; the only option
+    whose text occurs in the last sentence, else in the whole reply, but none beside another letter at its start. What
+    is denied ("not B", "not blue") is not named, and neither is one of several letters ("B or C").
     """
     known = letters(choices)
-    marked = [letter for letter in re.findall(r"\(([A-Z])\)", reply) if letter in known]
-    stated = [letter for letter in NAMED.findall(unmarked(reply)) if letter in known]
-    if marked or stated:
-        return (stated or marked)[-1]
-    words = reply.translate(PUNCTUATION).split()
+    text = WORD.sub(lambda word: word[0].lower(), unmarked(reply))
+    text = UNDECIDED.sub("none", STRUCK.sub("none", text))
+    words = text.translate(PUNCTUATION).split()
+    stated = _known((found["told"] or found["praised"] for found in NAMED.finditer(text)), known)
+    marked = _known(re.findall(r"\(([A-Z])\)", text), known)
+    if stated:
+        return stated[-1]
+    first, kept = _leading(text, words, known)
+    if kept:
+        return first
+    if marked:
+        return marked[-1]
     alone = [letter for letter in known if letter in words]
     if len(alone) == 1 and alone[0] in words[-5:]:
         return alone[0]
     sentences = [part for part in re.split(r"(?<=[.!?])\s+", reply.strip()) if part]
-    for text in (*sentences[-1:], reply):
+    for text in sentences[-1:] if first else (*sentences[-1:], reply):
         found = [letter for letter, choice in zip(known, choices, strict=True) if _occurs(choice, text)]
-        if len(found) == 1:
+        if len(found) == 1 and first in ("", found[0]):
             return found[0]
     return ""
 
@@ -110,6 +143,20 @@ class Lettered:
         return Mark(letter, letter in item.answers)
 
 
+def _known(found: Iterable[str], known: str) -> list[str]:
+    """Those of the letters that are options."""
+    return [letter for letter in found if letter in [*known]]
+
+
+def _leading(text: str, words: Sequence[str], known: str) -> tuple[str, bool]:
+    """The option that a reply begins with, "" if it begins otherwise, and whether it keeps to that."""
+    first = LEADING.match(text)
+    if first is None or first[1] not in known:
+        return "", False
+    others = _known([one or other for one, other in LABEL.findall(text)] + [*words[-5:]], known)
+    return first[1], set(others) <= {first[1]} and not TAKEN_BACK.search(text)
+
+
 def _occurs(choice: str, text: str) -> bool:
-    """Whether an option's text stands in a reply as whole words."""
-    return bool(re.search(rf"(?<!\w){re.escape(choice.strip().lower())}(?!\w)", text.lower()))
+    """Whether an option's text stands in a reply as whole words, and is not denied."""
+    return bool(re.search(rf"(?<!\w)(?<!\bnot )(?<!n't ){re.escape(choice.strip().lower())}(?!\w)", text.lower()))

@@ -53,6 +53,7 @@ class MathVista:
     title = "MathVista"
     scored = "answers found by rules, where the published one takes a judge model"
     short = "MathVista"
+    files = FILES
 
     def __init__(self, judge: Judge | None = None) -> None:
         self.judge = judge
@@ -64,7 +65,7 @@ class MathVista:
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             for row in pictured_rows(file):
                 yield _item(row)
 

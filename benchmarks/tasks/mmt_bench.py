@@ -27,11 +27,12 @@ class MMTBench(Lettered):
     name = "mmt-bench"
     title = "MMT-Bench"
     short = "MMT"
+    files = FILES
     rule = staticmethod(bracketed_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             for row in pictured_rows(file):
                 yield _item(row)
 

@@ -34,10 +34,11 @@ class OCRBench:
     title = "OCRBench"
     metric, scored = "containment", PUBLISHED
     short = "OCRBench"
+    files = FILES
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             for number, row in enumerate(pictured_rows(file), 1):
                 kind = row.note("type", "question_type", "category") or "other"
                 yield Item(
@@ -54,11 +55,14 @@ class OCRBench:
         return explained(item.question) if style == "speed" else item.question
 
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
-        """An answer stands in the reply: formulas without spaces and in their own case, all else in lower case."""
+        """An answer stands in the reply: formulas without spaces and in their own case, all else in lower case.
+
+        What is found in a wrong reply is the whole of it.
+        """
         formula = item.facts["formula"]
         text = folded(reply, formula)
         found = next((answer for answer in item.answers if folded(answer, formula) in text), None)
-        return Mark(found or "", found is not None)
+        return Mark(reply.strip() if found is None else found, found is not None)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Signs and charts of the miniworld; answers as a text or a list, and sums as formulas in turn."""

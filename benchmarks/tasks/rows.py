@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
 
+File = TypeVar("File", str, Path)
 LARGEST_CELL = 2**27
 """Characters of a TSV cell: a picture as base64, in files of several pictures a list of them."""
 UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
@@ -104,12 +105,23 @@ def find_files(path: Path, groups: Sequence[Sequence[str]]) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"{path} does not exist: give the data file, or the folder that holds it")
+    return first_group(groups, lambda pattern: sorted([*path.glob(pattern), *path.glob(f"*/{pattern}")]), str(path))[1]
+
+
+def first_group(
+    groups: Sequence[Sequence[str]], find: Callable[[str], list[File]], place: str
+) -> tuple[Sequence[str], list[File]]:
+    """The first group of which every pattern is found, and the files.
+
+    Args: find: the files of a pattern. place: where they should be, for messages.
+    Raises: InputError: there is none.
+    """
     for patterns in groups:
-        found = [sorted([*path.glob(pattern), *path.glob(f"*/{pattern}")]) for pattern in patterns]
+        found = [find(pattern) for pattern in patterns]
         if all(found):
-            return [file for files in found for file in files]
+            return patterns, [file for files in found for file in files]
     wanted = "; or ".join(" and ".join(patterns) for patterns in groups)
-    raise InputError(f"{path} holds none of the official files: {wanted}")
+    raise InputError(f"{place} holds none of the official files: {wanted}")
 
 
 def read_rows(file: Path, at: str | None = None) -> Iterator[Row]:

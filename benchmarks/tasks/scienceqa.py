@@ -24,11 +24,12 @@ class ScienceQA(Lettered):
     name = "scienceqa"
     title = "ScienceQA"
     short = "ScienceQA"
+    files = FILES
     rule = staticmethod(leading_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             test = _test_ids(file) if file.name == "problems.json" else None
             for number, row in enumerate(pictured_rows(file), 1):
                 if test is None or row.values.get("key") in test:

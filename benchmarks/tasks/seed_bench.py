@@ -31,11 +31,12 @@ class SeedBench2(Lettered):
     title = "SEED-Bench-2"
     scored = "as in lmms-eval, where the model answers; the published one ranks the options by likelihood"
     short = "SEED"
+    files = FILES
     rule = staticmethod(first_letter)
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             skipped = 0
             for row in pictured_rows(file, at="questions"):
                 if row.note("data_type") in DRAWN:

@@ -30,10 +30,11 @@ class SpecBench:
     title = "Spec-Bench"
     metric = scored = "not scored"
     short = "Spec-Bench"
+    files = FILES
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""
-        for file in find_files(path, FILES):
+        for file in find_files(path, self.files):
             for row in read_rows(file):
                 category = row.text("category")
                 kind = KINDS.get(category, KINDS["mt_bench"])

@@ -8,7 +8,7 @@ own: such a number is not comparable with a leaderboard's, whatever the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import nsmallest
@@ -67,6 +67,8 @@ class Task(Protocol):
     """How a score of the score style was taken, such as PUBLISHED: what is said beside the metric."""
     short: str
     """The head of its column in Table 2."""
+    files: Sequence[Sequence[str]]
+    """Names and patterns of its official files, as for `find_files`."""
 
     def items(self, path: Path) -> Iterator[Item]:
         """The questions of the official files at `path`, in their order. Raises: InputError that names file and row."""
@@ -91,6 +93,8 @@ TASKS = {
     "spec-bench": "mmspec.benchmarks.tasks.spec_bench:SpecBench",
 }
 """Name -> where the class is. The first six are those of Table 2 of the survey, in its order."""
+WORDED = ("scienceqa", "spec-bench")
+"""Those with questions that have no picture."""
 
 
 def find_task(name: str) -> Task:
