@@ -12,6 +12,11 @@ from mmspec.prompts import asking, check_plain, padded
 from mmspec.targets import CausalTarget
 
 
+def both_ways(config: PreTrainedConfig) -> bool:
+    """Whether a model is an encoder, such as BERT: padding behind a shorter text would be read, too."""
+    return getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
+
+
 class CausalLM(CausalTarget):
     """A stock language model. See `CausalTarget`."""
 
@@ -21,7 +26,7 @@ class CausalLM(CausalTarget):
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
         alone = config.get_text_config(decoder=True) is config and not config.is_encoder_decoder
-        return alone and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        return alone and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not both_ways(config)
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:

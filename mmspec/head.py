@@ -8,6 +8,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mmspec.errors import MismatchError
+
+SEVERAL = ("modernbert-decoder", "gemma3n_text")
+"""Models with more between the last state that they tell and their logits than a head and `ShapedHead`."""
+
 
 class ShapedHead(nn.Module):
     """cap * tanh(scale * logits / cap) of what a head [.., H] -> [.., V] says; without a cap, scale * logits."""
@@ -40,8 +45,14 @@ def head_of(model: PreTrainedModel) -> nn.Module:
     """What makes a model's logits of its last hidden state: its own head, unless its class does more with them.
 
     The settings are the model's own: a class with a language model inside, as LLaVA, passes over those of the latter.
+    Raises: MismatchError: it does more than is known here.
     """
     head, config = model.get_output_embeddings(), model.config
+    if config.model_type in SEVERAL:
+        raise MismatchError(
+            f"{type(model).__name__} has more than a head behind its last hidden state, so no drafter on features fits "
+            "it: take one that needs no training, or a small language model"
+        )
     scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
     scaling = getattr(config, "logits_scaling", None) or 1.0
     scale = scale * scaling if config.model_type == "hyperclovax" else scale / scaling  # Granite divides

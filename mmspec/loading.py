@@ -86,17 +86,22 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
 
 
 def compile_target(target: CausalTarget, asked: bool | None, ours: bool) -> None:
-    """Compile a target's verification if that is asked for, or if nobody says and it pays: on CUDA, under sdpa.
+    """Compile a target's verification if that is asked for, or if nobody says and it pays and can be done: on CUDA,
+    under sdpa.
 
     Args: ours: whether the model was read by us; one that the caller made is changed only where that is asked for.
     Raises: UnsupportedError: it is asked for and cannot be done. InputError: neither True, False nor None.
     """
     if asked not in (True, False, None):
         raise InputError(f"compile={shorten(asked)} is not valid: True or False is needed, or None")
-    if asked is None:
-        asked = ours and target.compiles and target.model.device.type == "cuda" and attention_of(target.model) == "sdpa"
-    if asked:
-        target.compile()
+    pays = ours and target.compiles and target.model.device.type == "cuda" and attention_of(target.model) == "sdpa"
+    if asked or (asked is None and pays):
+        try:
+            target.compile()
+        except UnsupportedError as error:
+            if asked:
+                raise
+            logger.warning("not compiled: %s", error)
 
 
 def attention_of(model: PreTrainedModel) -> str:

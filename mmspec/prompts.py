@@ -53,7 +53,8 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
         found = next((token for token in control if token in text), None)
         if found:
             raise InputError(
-                f"the prompt holds the control token {found!r}: take it out (pictures are passed as image)"
+                f"the prompt holds the control token {found!r}: take it out (pictures are passed as image), or pass "
+                "tensors to generate(**inputs)"
             )
 
 

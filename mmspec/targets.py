@@ -156,14 +156,16 @@ class CausalTarget:
         """From now on verify with compiled forwards on a cache of fixed size (`mmspec.engine`).
 
         Args: backend: of `torch.compile`.
-        Raises: UnsupportedError: this target works in another way.
+        Raises: UnsupportedError: this target works in another way, or its decoder in one that cannot be compiled.
         """
-        if not self.compiles:
-            raise UnsupportedError(
-                f"{type(self.model).__name__} cannot be compiled here: its rounds are not one forward over a tree; "
-                "load it with compile=False"
-            )
         from mmspec.engine.engine import Engine
+        from mmspec.engine.fits import misfit
+
+        why = misfit(self.decoder.config) if self.compiles else "its rounds are not one forward over a tree"
+        if why:
+            raise UnsupportedError(
+                f"{type(self.model).__name__} cannot be compiled here: {why}; load it with compile=False"
+            )
 
         self.decoder.engine = Engine(self.decoder, backend)
 

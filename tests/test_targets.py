@@ -20,10 +20,13 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoConfig,
     GPTNeoForCausalLM,
+    GPTNeoXConfig,
     GraniteForCausalLM,
     HyperCLOVAXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    ModernBertDecoderConfig,
+    ModernBertDecoderForCausalLM,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
     Phi3Config,
@@ -34,12 +37,15 @@ from transformers import (
     RobertaForCausalLM,
 )
 
+import mmspec
+from mmspec.causal_lm import CausalLM
 from mmspec.contract import Needs
 from mmspec.decoder import Decoder, context_of
+from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.vocabulary import NarrowHead
-from mmspec.errors import InputError, NumericalError, UnsupportedError
+from mmspec.errors import InputError, MismatchError, NumericalError, UnsupportedError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget, check_finite
 
@@ -289,3 +295,27 @@ def test_the_head_says_what_the_model_says_of_all_words_and_of_some(name: str) -
 def test_what_a_class_passes_over_is_not_applied() -> None:
     model, _ = tiny_families.gemma3(0, final_logit_softcapping=1.5)
     assert CausalTarget(model).head is model.get_output_embeddings()
+
+
+def test_encoders_are_no_language_models() -> None:
+    """Their padding would be read, so a row of a batch would say something else than alone."""
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    for decoder in (False, True):
+        config = RobertaConfig(**sizes, num_attention_heads=4, max_position_embeddings=64, is_decoder=decoder)
+        assert CausalLM.serves(config) is decoder
+    assert CausalLM.serves(GPTNeoXConfig())  # says that it is none, and is one
+    with pytest.raises(UnsupportedError, match="no target serves a model of type RobertaForCausalLM"):
+        mmspec.load(
+            RobertaForCausalLM(RobertaConfig(**sizes, num_attention_heads=4, architectures=["RobertaForCausalLM"]))
+        )
+
+
+def test_a_model_with_more_than_a_head_takes_no_drafter_on_features() -> None:
+    config = ModernBertDecoderConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, pad_token_id=0
+    )
+    target = CausalLM(ModernBertDecoderForCausalLM(config))
+    with pytest.raises(MismatchError, match="has more than a head behind its last hidden state"):
+        _ = target.head
+    with pytest.raises(MismatchError, match="no drafter on features fits"):
+        Eagle(toys.eagle_head(toys.llama())).bind(target)
