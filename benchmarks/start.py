@@ -79,10 +79,20 @@ def fitted(settings: Any, pipe: Pipeline) -> Any:
 def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
     """Of rows that nobody wrote, those whose drafters the model has; says which are left out."""
     from mmspec.benchmarks.rows import split
+    from mmspec.contract import TrainedDrafter
     from mmspec.loading import has_drafter
+    from mmspec.registry import names, resolve
 
     drafters = {row: split(row)[0].partition(":")[0] for row in rows}
+    modality = pipe.target.modality
     lacking = [name for name in dict.fromkeys(drafters.values()) if not has_drafter(name, pipe.target, pipe.folder)]
-    if lacking:
-        print(f"left out, since none is trained for this model: {', '.join(lacking)}", file=sys.stderr)
+    ours = names("drafters", modality)
+    known: dict[str, Any] = {name: resolve("drafters", name, modality) for name in lacking if name in ours}
+    trained = [name for name, kind in known.items() if kind.advice or issubclass(kind, TrainedDrafter)]
+    for why, left in (
+        ("since none is trained for this model", trained),
+        ("since this kind of model has none", [name for name in lacking if name not in trained]),
+    ):
+        if left:
+            print(f"left out, {why}: {', '.join(left)}", file=sys.stderr)
     return tuple(row for row, drafter in drafters.items() if drafter not in lacking)

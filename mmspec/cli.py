@@ -62,6 +62,8 @@ TELLING = 30
 """Tokens of an answer from which on its S says something."""
 WRITTEN = {"picture": "picture.png", "sound": "speech.wav"}
 """What goes to a file, with the name of one."""
+SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
+"""Ends of names of sounds."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -188,8 +190,10 @@ def generate(
       mmspec generate "two green stars on sky" --model janus-mini --out picture.png
       mmspec generate "the red bar is the tallest." --model valle-mini --voice bella --out speech.wav
     """
-    if os.path.isfile(prompt):  # Path.is_file raises for names that are too long
-        raise InputError(_without_prompt(list(map(str, images or ())), prompt))
+    words, last_is_file = list(map(str, images or ())), os.path.isfile(prompt)  # Path's raises for names too long
+    _refuse_sounds([*words, prompt] if last_is_file else words)
+    if last_is_file:
+        raise InputError(_without_prompt(words, prompt))
     from mmspec.media import load_image, names_a_picture
 
     if not any(map(str.isspace, prompt)) and names_a_picture(prompt):
@@ -266,6 +270,13 @@ def generate(
             typer.echo(_summary(answer, pipe), err=True)
     if not written:
         raise typer.Exit(2)
+
+
+def _refuse_sounds(words: list[str]) -> None:
+    """Say where a sound belongs that stands in a picture's place."""
+    for word in words:
+        if word.lower().endswith(SOUNDS):
+            raise InputError(f"{word!r} is a sound: pass it as --voice")
 
 
 def _without_prompt(words: list[str], file: str) -> str:

@@ -5,7 +5,8 @@ S(t) = {k : t in G(k)} with the weight 1 / |S(t)|. The law of groups that a law 
 
     P(k) = sum over t in G(k) of p(t) / |S(t)|
 
-which sums to 1. Only pairs that are alike are stored: a group may hold thousands of tokens where most hold one.
+which sums to 1. Only pairs that are alike are stored: a group may hold thousands of tokens where most hold one. Groups
+by cosines are symmetric, so each pair is compared once, and the owners of a token are the members of its group.
 """
 
 from __future__ import annotations
@@ -108,11 +109,11 @@ def alike(embeddings: Tensor, theta: float, alone: Sequence[int] = ()) -> Groups
     count = len(embeddings)
     ids = in_company(embeddings, alone)
     itself = torch.arange(count, device=ids.device)
-    pairs = [itself[:, None].expand(-1, 2)]
-    for start, cosines in blocks(embeddings[ids]):
-        pairs.append(ids[(cosines > theta).nonzero() + torch.tensor([start, 0], device=ids.device)])
-    found = torch.cat(pairs)  # [E, 2] group, member
-    return Groups(Lists.of(found, count), Lists.of(found.flip(1), count))
+    found = [(cosines > theta).nonzero() + start for start, cosines in blocks(embeddings[ids])]
+    above = torch.cat([ids.new_zeros(0, 2), *found])
+    pairs = torch.cat([itself[:, None].expand(-1, 2), ids[above], ids[above.flip(1)]])  # [E, 2] group, member
+    lists = Lists.of(pairs, count)
+    return Groups(lists, lists)
 
 
 def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Groups:
@@ -127,7 +128,8 @@ def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Group
     if size == 1:  # every token is a group of its own, however alike they are
         count = len(embeddings)
         own = torch.arange(count, device=embeddings.device)[:, None].expand(-1, 2)
-        return Groups(Lists.of(own, count), Lists.of(own, count))
+        lists = Lists.of(own, count)
+        return Groups(lists, lists)
     return alike(embeddings, threshold(embeddings[ids], (size - 1) * len(embeddings)), alone)
 
 
@@ -138,7 +140,7 @@ def threshold(embeddings: Tensor, most: float) -> float:
         steps = (cosines * STEPS).ceil().clamp(-STEPS, STEPS).long()  # above a step exactly if the cosine is
         counts += torch.bincount(steps.flatten() + STEPS, minlength=len(counts))
     above = counts.flip(0).cumsum(0).flip(0) - counts
-    return (int((above > most).sum()) - STEPS) / STEPS  # `above` falls
+    return (int((2 * above > most).sum()) - STEPS) / STEPS  # `above` falls, and each pair stands for both orders
 
 
 def in_company(embeddings: Tensor, alone: Sequence[int]) -> Tensor:
@@ -149,10 +151,11 @@ def in_company(embeddings: Tensor, alone: Sequence[int]) -> Tensor:
 
 
 def blocks(embeddings: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Some rows of the table of cosines at a time, with the number of the first one; nothing is like itself (-inf)."""
+    """Some rows of the table of cosines at a time, from the column of the first one on, with its number: each pair
+    once, and -inf in the places that are left."""
     directions = torch.nn.functional.normalize(embeddings.float(), dim=-1)
     for start in range(0, len(directions), CHUNK):
-        cosines = directions[start : start + CHUNK] @ directions.T
-        own = torch.arange(len(cosines), device=cosines.device)
-        cosines[own, start + own] = -torch.inf
+        cosines = directions[start : start + CHUNK] @ directions[start:].T
+        square = cosines[:, : len(cosines)]
+        square.masked_fill_(torch.ones_like(square, dtype=torch.bool).tril(), -torch.inf)
         yield start, cosines

@@ -1,6 +1,6 @@
 """VADUSA's joint recipe: heads and target learn together, and the target becomes a new one (arXiv 2410.21951).
 
-    loss = CE(p, p') + w * mean over levels of decay^i CE(p_i, p'_i)
+    loss = CE(p, p') + w * the mean of the levels' CE(p_i, p'_i), weighted with decay^i
 
 p is the law of the target as it was, on its own answers, p' that of the one that learns, p'_i that of head i; w grows
 from 0 to its full value, and the target learns at a quarter of the heads' rate, as in Medusa-2 (2401.10774). Learning
@@ -32,6 +32,7 @@ from mmspec.speech.vadusa import Vadusa
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.medusa import MedusaLoss
+from mmspec.training.start import other_kind
 from mmspec.training.steps import Batch
 
 
@@ -42,6 +43,11 @@ class JointNet(nn.Module):
         super().__init__()
         self.speaker, self.heads = speaker.requires_grad_(True), heads
         self.speaker.pace = pace  # type: ignore[assignment]  # see `mmspec.training.muon.build_optimizer`
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        """See `HeadNet`: the heads' words."""
+        return self.heads.draft_ids
 
     def forward(self, features: Tensor) -> Tensor:
         """See `MedusaHeads`."""
@@ -87,8 +93,9 @@ class JointRecipe(VadusaRecipe):
     method: ClassVar[str] = "vadusa-joint"
     about: ClassVar[str] = (
         "VADUSA's joint recipe: a text-to-speech target that went on learning together with heads that guess several "
-        "codes ahead (arXiv 2410.21951). It is a new target, with its drafter in drafters/vadusa; measure both with "
-        "`mmspec bench speech --listener`, of the same listener, since the new one may speak better or worse."
+        "codes ahead (arXiv 2410.21951). It is a new target, its weights in the number format of the old one's, with "
+        "its drafter in drafters/vadusa; measure both with `mmspec bench speech --listener`, of the same listener, "
+        "since the new one may speak better or worse."
     )
     usage: ClassVar[str] = "--model FOLDER --drafter vadusa"
     loss_class: ClassVar[type[Any]] = JointLoss
@@ -116,6 +123,17 @@ class JointRecipe(VadusaRecipe):
         heads = MedusaHeads(head_config(target), levels=self.levels, layers=self.layers)
         return JointNet(copy.deepcopy(target.speaker).float(), heads, self.trunk_pace)
 
+    def shape(self, net: JointNet) -> dict[str, Any]:  # type: ignore[override]
+        """See `Recipe`: that of the heads."""
+        return super().shape(net.heads)
+
+    def begin(self, start: Any, target: Any) -> JointNet:
+        """See `Recipe`: the heads of a drafter, which learn on, with a copy of the target."""
+        if not isinstance(start.net, MedusaHeads) or start.net.projections:
+            raise other_kind(self.method, start)
+        heads = VadusaRecipe().begin(start, target)  # what is asked for of them is compared with `shape`
+        return JointNet(copy.deepcopy(target.speaker).float().cpu(), heads, self.trunk_pace)
+
     def drafter(self, net: Any) -> Vadusa:
         """The heads, with the default tree."""
         return Vadusa(net.heads)
@@ -129,6 +147,14 @@ class JointRecipe(VadusaRecipe):
     def save(self, pipe: Any, made: Any, out: Path) -> None:
         """Write the new target whole, its drafter inside. pipe: as `serving` makes it."""
         with writing(out) as folder:
-            copy.deepcopy(pipe.target.model).to(torch.bfloat16).save_pretrained(folder)
+            copy.deepcopy(pipe.target.model).to(stored_dtype(pipe)).save_pretrained(folder)
             pipe.processor.save_pretrained(folder)
             save_drafter(made, folder / "drafters" / made.method, pipe.target)
+
+
+def stored_dtype(pipe: Any) -> torch.dtype:
+    """The number format of the weights in a pipeline's folder; without one, or if it does not say, that in memory."""
+    model = pipe.target.model
+    told = None if pipe.folder is None else type(model.config).from_pretrained(pipe.folder).dtype
+    found: torch.dtype = told or model.dtype
+    return found

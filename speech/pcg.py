@@ -2,9 +2,10 @@
 
 A drafted token t ~ q is given an owner k, drawn evenly from the groups that hold t. It stays with the chance
 min(1, P(k) / Q(k)), P and Q being the laws of groups that p and q make. After a rejection a group is drawn from
-norm(max(P - Q, 0)), and a token of it by its part of p. The group of what is emitted then has the law P, exactly;
-inside a group the token follows q where it was drafted. No rule that keeps a drafted token more often than the ratio
-rule can be exact for tokens.
+norm(max(P - Q, 0)), and a token of it by its part of p: t ~ p with an even draw k of its owners is taken with the
+chance max(0, 1 - Q(k) / P(k)), which looks at one group alone, and drawn again until one is. The group of what is
+emitted then has the law P, exactly; inside a group the token follows q where it was drafted. No rule that keeps a
+drafted token more often than the ratio rule can be exact for tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ from mmspec.sampling import Sampler
 from mmspec.speech.groups import Groups, by_size
 from mmspec.tree import follow, path_to
 
+TRIES = 128  # draws after a rejection; the law itself, of 65,536 codes, takes as long as hundreds of them
+KEPT = 4  # settings whose groups a target keeps: there they take minutes, and a tenth of a gigabyte or more
+FINER = 2.0**-23  # between neighbours among the uniform numbers of `mmspec.noise`
+NONE = -1
+"""In the place of a token that was not found."""
+
 
 class PCG(Rule):
     """Law: that of the target for groups, none for tokens, unless every group is one token: then it is the ratio rule.
 
-    Chains only, of tokens sampled from a known q. At temperature 0 the greedy comparison.
+    Chains only, of tokens sampled from a known q. At temperature 0 the greedy comparison. What is kept may be a code
+    that the target's own top-k or top-p rules out, where its group holds one that they do not: the law is of groups.
     Args: size: mean tokens of a group, as a share of the vocabulary of codes; 0 makes every token a group of its own.
         groups: given, they are used instead.
     """
@@ -43,7 +51,7 @@ class PCG(Rule):
         self.lossless = size == 0 if groups is None else groups.mean_size == 1
 
     def bind(self, target: Any) -> None:
-        """Make the groups from the target's embeddings; only codes have company.
+        """Make the groups from the target's embeddings, or take those that it has; only codes have company.
 
         Raises: MismatchError: given groups are of another vocabulary, or the target does not say which ids are codes.
         """
@@ -53,11 +61,7 @@ class PCG(Rule):
                 f"{type(target).__name__} does not"
             )
         if self.given is None:
-            codes = set(target.code_ids())
-            alone = [token for token in range(target.vocab_size) if token not in codes]
-            wanted = max(1.0, self.size * len(codes))
-            within = (wanted * len(codes) + len(alone)) / target.vocab_size  # the mean over all tokens
-            self.groups = by_size(target.embed.weight[: target.vocab_size].detach(), within, alone)
+            self.groups = kept_groups(target, self.size)
         elif len(self.given.members) != target.vocab_size:
             raise MismatchError(
                 f"the groups are of {len(self.given.members)} tokens, the target has {target.vocab_size}"
@@ -72,7 +76,7 @@ class PCG(Rule):
         p = scores.softmax(-1)
         rows = torch.arange(len(p), device=p.device)
         last, walking = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
-        law = p[:, 0]
+        law, found = p[:, 0], torch.full_like(rows, NONE)
         if draft.q is not None:
             positions = emitted[:, None] + torch.arange(draft.size - 1, device=p.device)
             coins = noise.uniform(sampler.seeds, noise.ACCEPT, positions, 2)  # [B, levels, 2]
@@ -82,12 +86,33 @@ class PCG(Rule):
                 group = owner_of(self.groups, token, coins[:, node - 1, 1])
                 ahead, drafted = self.groups.mass(own, group), self.groups.mass(q, group)
                 accept = real & (q[rows, token] > 0) & (coins[:, node - 1, 0] * drafted < ahead)
-                refused = real & ~accept  # seldom all rows, and the rest is dear
-                law = law.index_put((refused,), rest(self.groups, own[refused], q[refused]))
+                refused = (real & ~accept).nonzero()[:, 0]  # seldom all rows, and the rest is dear
+                if len(refused) and not self.lossless:  # the ratio rule's own token takes no longer
+                    tries = uniforms(sampler, refused, positions[refused, node - 1])
+                    found[refused] = thinned(self.groups, own[refused], q[refused], tries)
+                left = refused[found[refused] == NONE]
+                if len(left):
+                    law = law.index_put((left,), rest(self.groups, own[left], q[left]))
                 law = torch.where(accept[:, None], p[:, node], law)
                 last, walking = torch.where(accept, node, last), accept
         token = sampler.draw(law.log()[:, None], (emitted + last)[:, None])[:, 0]
-        return path_to(draft, last, token)
+        return path_to(draft, last, torch.where(found == NONE, token, found))
+
+
+def kept_groups(target: Any, size: float) -> Groups:
+    """The groups of a target by their mean size, made once: it keeps those of the last settings."""
+    kept: dict[float, Groups] = vars(target).setdefault("groups_of_codes", {})
+    groups = kept.get(size)
+    if groups is None:
+        codes = set(target.code_ids())
+        alone = [token for token in range(target.vocab_size) if token not in codes]
+        wanted = max(1.0, size * len(codes))
+        within = (wanted * len(codes) + len(alone)) / target.vocab_size  # the mean over all tokens
+        groups = by_size(target.embed.weight[: target.vocab_size].detach(), within, alone)
+        while len(kept) >= KEPT:
+            del kept[next(iter(kept))]
+        kept[size] = groups
+    return groups
 
 
 def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
@@ -95,6 +120,34 @@ def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
     count = groups.shares[token]
     place = (coin * count).long().clamp(max=count - 1)
     return groups.owners.items[groups.owners.starts[token] + place]
+
+
+def uniforms(sampler: Sampler, rows: Tensor, positions: Tensor) -> Tensor:
+    """[R, TRIES, 4] uniform numbers for `thinned`, of these rows [R] at these positions [R]: the ones behind the two
+    with which the position was judged."""
+    coins = noise.uniform(sampler.seeds[rows], noise.ACCEPT, positions[:, None], 2 + 4 * TRIES)
+    return coins[:, 0, 2:].unflatten(-1, (TRIES, 4))
+
+
+def thinned(groups: Groups, p: Tensor, q: Tensor, coins: Tensor) -> Tensor:
+    """Tokens [R] of the law `rest`, NONE where no try was taken.
+
+    Args: p, q: [R, V]. coins: [R, tries, 4] uniform numbers.
+    """
+    found = torch.full_like(p[:, 0], NONE, dtype=torch.long)
+    below = p.double().cumsum(-1)
+    for coin in coins.unbind(1):
+        here = (found == NONE).nonzero()[:, 0]
+        if not len(here):
+            break
+        coarse, fine, owner, keep = coin[here].unbind(-1)
+        place = coarse.double() + (fine.double() - 0.5) * FINER  # one number has too few digits for small p
+        token = torch.searchsorted(below[here], (place * below[here, -1])[:, None], right=True)[:, 0]
+        group = owner_of(groups, token, owner)
+        ahead, drafted = groups.mass(p[here], group), groups.mass(q[here], group)
+        taken = keep * ahead < ahead - drafted
+        found[here[taken]] = token[taken]
+    return found
 
 
 def rest(groups: Groups, p: Tensor, q: Tensor) -> Tensor:

@@ -61,7 +61,12 @@ class VadusaRecipe(MedusaRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class ViterbiRecipe(MedusaRecipe):
-    """The same heads, and a table of the token pairs that the target writes."""
+    """The same heads, and a table of the token pairs that the target writes.
+
+    The paper's heads count alike and learn the tokens, which it emits unverified. These learn the target's law, which
+    says more with every token, and the near ones count more (`decay`): of a draft that is verified, a far token is kept
+    only behind the near ones.
+    """
 
     levels: int = 4
 
@@ -85,7 +90,11 @@ class ViterbiRecipe(MedusaRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class SsdRecipe(SpdRecipe):
-    """The first layers and the head of a shortened target. layers: its own; the target's upper quarter is above."""
+    """The first layers and the head of a shortened target. layers: its own; the target's upper quarter is above.
+
+    The paper has two layers of its own and learns the tokens alone; here it is one, which is the faster to draft with,
+    and the target's law is learnt beside the tokens (`law_weight`, `token_weight`).
+    """
 
     warm_steps: int = 0
     warm_questions: int = 0

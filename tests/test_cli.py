@@ -139,6 +139,26 @@ def test_a_prompt_before_the_pictures_is_told_where_it_belongs(
         assert err.endswith(f"is a file): mmspec generate {right}\n")
 
 
+def test_a_sound_in_the_place_of_a_picture_is_told_where_it_belongs(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("talk.wav").write_bytes(b"RIFF")
+    Image.new("RGB", (5, 4), "red").save("red.png")
+    for given in (
+        ["talk.wav", "transcribe en"],
+        ["transcribe en", "talk.wav"],
+        ["red.png", "talk.wav", "transcribe en"],
+        ["talk.wav"],
+        ["talk.wav", "red.png"],
+    ):
+        status, out, err = run("generate", *given, "--model", model)
+        assert (status, out, err) == (2, "", "error: 'talk.wav' is a sound: pass it as --voice\n")
+    assert "'gone.MP3' is a sound" in run("generate", "gone.MP3", "transcribe en", "--model", model)[2]
+    options = ("--model", model, "--max-new-tokens", 2)
+    assert run("generate", "What is in talk.wav", *options)[0] == 0  # words, and no path
+
+
 def test_compare_checks_both_decodings(run: Run, model: Path) -> None:
     status, out, _ = generate(run, model, "--compare")
     assert status == 0

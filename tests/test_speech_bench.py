@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import test_speech_csm
 import test_speech_llasa
 import tiny
 import tiny_speech
@@ -412,7 +413,14 @@ def test_the_curve_leads_from_the_exact_rule_along_the_knob() -> None:
 
 def test_usual_rows_are_those_whose_drafters_are_there(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert usual_rows(pipe, words(SPEECH)) == ("none", "prompt-lookup")
-    assert "left out, since none is trained for this model: vadusa, mtp-viterbi, ssd" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "left out, since none is trained for this model: vadusa, mtp-viterbi, ssd" in told
+    assert "left out, since this kind of model has none: depth\n" in told
+    csm = mmspec.load(test_speech_csm.model(), "none", processor=tiny.processor().tokenizer)
+    assert "depth" in usual_rows(csm, words(SPEECH))
+    told = capsys.readouterr().err
+    assert "left out, since none is trained for this model: vadusa" in told
+    assert "depth" not in told
     bundled = mmspec.load("valle-mini", "none")
     for row_ in (*usual_rows(bundled, words(SPEECH)), *usual_rows(bundled, curve_rows())):
         assert row(bundled, row_)

@@ -6,6 +6,7 @@ a chi-square test that raises a false alarm once in a million. That the check ca
 
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,13 +294,28 @@ def pcg_law(p: Tensor, q: Tensor) -> Tensor:
     return law + refused * rest(GROUPS, p[None].double(), q[None].double())[0]
 
 
-def test_the_rule_emits_the_enumerated_law() -> None:
+@pytest.mark.parametrize("tries", [0, 1, pcg_module.TRIES])
+def test_the_rule_emits_the_enumerated_law(tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the token after a rejection is drawn from the law itself, by trying, or by the one after the other."""
+    monkeypatch.setattr(pcg_module, "TRIES", tries)
     assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) > FALSE_ALARM
+
+
+def drawn(law: Any) -> Any:
+    """In the place of `thinned`: tokens of another law."""
+
+    def inner(groups: Groups, p: Tensor, q: Tensor, coins: Tensor) -> Tensor:
+        below = law(p, q).cumsum(-1)
+        return torch.searchsorted(below, coins[:, 0, :1] * below[:, -1:])[:, 0]
+
+    return inner
 
 
 WRONG = {
     "resamples from p": ("rest", lambda groups, p, q: p),
     "resamples from the residual of tokens": ("rest", lambda groups, p, q: residual(p, q)),
+    "tries until something of p is there": ("thinned", drawn(lambda p, q: p)),
+    "tries tokens, and not groups": ("thinned", drawn(residual)),
     "always takes the first owner": (
         "owner_of",
         lambda groups, token, coin: groups.owners.items[groups.owners.starts[token]],
@@ -310,7 +326,30 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_the_check_finds_a_wrong_group_rule(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pcg_module, *WRONG[how])
+    if WRONG[how][0] == "rest":
+        monkeypatch.setattr(pcg_module, "TRIES", 0)
     assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) < FALSE_ALARM
+
+
+def test_a_rejection_looks_at_single_groups_and_its_draw_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of all groups, four passes over all pairs, is not asked for; each row of a batch draws as it does alone,
+    whatever the others have tried."""
+    monkeypatch.setattr(Groups, "masses", lambda *_: pytest.fail("a pass over all pairs"))
+    rule, drafter = PCG(groups=GROUPS), TREES["chain"]
+    whole = draw(rule, drafter, rows=12)
+    assert min(whole.accepted) == 0  # where something was refused
+    for row, said in enumerate(whole.rows):
+        assert draw(rule, drafter, rows=1, sampling=replace(SAMPLING, seed=SAMPLING.seed + row)).rows == [said]
+
+
+def test_a_try_tells_tokens_apart_within_one_step_of_a_uniform_number() -> None:
+    """Laws of 65,536 codes have probabilities of a few such steps."""
+    p, singles = torch.tensor([[0.3, 0.7]]), alike(torch.eye(2), 0.5)
+    edge = float(p[0, 0].double() / p.double().sum()) * 2**23  # in steps
+    step, within = divmod(edge, 1.0)
+    for beside, token in ((-0.05, 0), (0.05, 1)):
+        coins = torch.tensor([[[(step + 0.5) / 2**23, within + beside, 0.0, 0.0]]])
+        assert pcg_module.thinned(singles, p, torch.zeros(1, 2), coins).tolist() == [token]
 
 
 def test_groups_are_what_cosines_say() -> None:
@@ -360,22 +399,52 @@ def test_only_tokens_that_may_have_company_are_compared_and_pairs_are_listed_onc
     make, blocks = groups_module.alike, groups_module.blocks
     monkeypatch.setattr(groups_module, "alike", lambda *given: listed.append(given) or make(*given))
     monkeypatch.setattr(groups_module, "blocks", lambda vectors: compared.append(len(vectors)) or blocks(vectors))
+    assert sum(int(cosines.isfinite().sum()) for _, cosines in blocks(torch.randn(600, 5))) == 600 * 599 // 2
     vectors = torch.randn(600, 5, generator=torch.Generator().manual_seed(4))
     groups = by_size(vectors, 2.5, alone=range(300))
     assert (len(listed), compared) == (1, [300, 300])
     assert 2.49 < groups.mean_size <= 2.5
     assert (groups.members.sizes[:300] == 1).all()
     assert groups.shares is groups.shares
+    assert groups.owners is groups.members
 
 
 def test_what_follows_a_rejection_is_computed_for_rejected_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(pcg_module, "rest", lambda groups, p, q: asked.append(len(p)) or rest(groups, p, q))
+    monkeypatch.setattr(pcg_module, "TRIES", 0)
     same = draw(PCG(groups=GROUPS), tables.TableDrafter(TABLE, (1,)), budget=3)
     assert sum(same.accepted) == len(same.accepted)
     assert sum(asked) == 0
     other = draw(PCG(groups=GROUPS), ONE, budget=3)
     assert 0 < max(asked) < len(other.rows)
+
+
+def test_groups_are_made_once_for_each_target_and_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float] = []
+    make = pcg_module.by_size
+    monkeypatch.setattr(pcg_module, "by_size", lambda *given: made.append(given[1]) or make(*given))
+
+    def target() -> Any:
+        return SimpleNamespace(code_ids=lambda: range(1, 40), vocab_size=40, embed=torch.nn.Embedding(40, 4))
+
+    def groups_of(target: Any, size: float) -> Groups:
+        rule = PCG(size)
+        rule.bind(target)
+        assert rule.groups is not None
+        return rule.groups
+
+    one, other = target(), target()
+    first = groups_of(one, 0.1)
+    assert groups_of(one, 0.1) is first
+    assert groups_of(one, 0.2) is not first
+    assert groups_of(other, 0.1) is not first
+    assert groups_of(one, 0.1) is first
+    assert len(made) == 3
+    for size in (0.3, 0.4, 0.5, 0.6):  # no more are kept than there is room for
+        groups_of(one, size)
+    assert len(one.groups_of_codes) == pcg_module.KEPT
+    assert groups_of(one, 0.1) is not first
 
 
 def one_node_laws(*rows: list[float]) -> Tensor:

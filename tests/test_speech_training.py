@@ -24,13 +24,16 @@ import mmspec
 from mmspec.benchmarks.cli import app as bench
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speaking.run import curve_rows
-from mmspec.checkpoints import drafters_of
+from mmspec.checkpoints import drafters_of, load_drafter
+from mmspec.drafters.medusa import MedusaHeads
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.recipes import Sentences
+from mmspec.speech.ssd import SSD, shortened
+from mmspec.speech.vadusa import Vadusa
 from mmspec.training import chunks
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.asking import prepare
@@ -39,6 +42,7 @@ from mmspec.training.data import Lines, Voiced, open_data
 from mmspec.training.drafter import check_together, find_recipe
 from mmspec.training.learner import Learner
 from mmspec.training.muon import build_optimizer
+from mmspec.training.start import digest, shaped
 from mmspec.training.validation import measure
 
 METHODS = ("vadusa", "mtp-viterbi", "eagle2", "ssd")
@@ -189,6 +193,50 @@ def test_heads_that_learn_with_their_target_make_a_new_one(folder: Path, texts: 
     plain, fast = (mmspec.load(new, drafter, dtype="float64")(**asked) for drafter in ("none", "vadusa"))
     assert fast.token_ids == plain.token_ids
     assert fast.audio.samples.shape == plain.audio.samples.shape
+
+
+def test_heads_that_are_there_learn_on_with_their_target(folder: Path, texts: Path, tmp_path: Path) -> None:
+    heads = tmp_path / "heads"
+    done = trained(folder, texts, "vadusa", heads, tmp_path / "run", "--levels", 2)
+    assert done.exit_code == 0, repr(done.exception)
+    pipe, recipe = mmspec.load(folder, "none"), JointRecipe()
+    start = load_drafter(heads, pipe.target)
+    net = recipe.begin(start, pipe.target)
+    assert shaped(recipe, net).levels == 2
+    for name, weight in start.net.state_dict().items():
+        assert torch.equal(net.heads.state_dict()[name], weight)
+    for name, weight in pipe.target.speaker.state_dict().items():
+        assert torch.equal(net.speaker.state_dict()[name], weight)
+    assert not {id(one) for one in net.parameters()} & {id(one) for one in pipe.target.model.parameters()}
+    before = digest(net)
+    net.heads.draft_ids = torch.arange(3)
+    assert digest(net) != before
+
+    more = ("--start", heads)
+    done = trained(folder, texts, "vadusa-joint", tmp_path / "new", tmp_path / "run", *more)
+    assert done.exit_code == 0, repr(done.exception)
+    assert len(mmspec.load(tmp_path / "new", "vadusa").drafter.net.heads) == 2
+    refused = trained(folder, texts, "vadusa-joint", tmp_path / "other", tmp_path / "run", *more, "--levels", 3)
+    assert isinstance(refused.exception, MismatchError)
+    assert "vadusa-joint starts with a drafter whose levels is 2, and not 3" in str(refused.exception)
+    projected = Vadusa(MedusaHeads(start.net.config, levels=2, projected=True))
+    for other in (SSD(shortened(pipe.target.speaker, 1, [1])), projected):
+        with pytest.raises(MismatchError, match="training of vadusa-joint cannot start with that drafter"):
+            recipe.begin(other, pipe.target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_new_target_is_stored_as_the_old_one(tmp_path: Path, dtype: torch.dtype) -> None:
+    tiny_speech.valle().to(dtype).save_pretrained(tmp_path / "old")
+    tiny_speech.processor().save_pretrained(tmp_path / "old")
+    recipe, own = JointRecipe(), tiny_speech.valle().to(dtype)
+    read: dict[str, Any] = {"model": tmp_path / "old", "dtype": "float32"}  # in another number format
+    made: dict[str, Any] = {"model": own, "processor": tiny_speech.processor()}
+    for place, which in enumerate((read, made)):  # the second one has no folder
+        pipe = mmspec.load(**which, drafter="none")
+        net = recipe.build(pipe.target)
+        recipe.save(recipe.serving(pipe, net), recipe.drafter(net), tmp_path / f"new-{place}")
+        assert {weight.dtype for weight in weights(tmp_path / f"new-{place}").values()} == {dtype}
 
 
 def test_the_old_target_is_never_written_to(folder: Path, texts: Path, tmp_path: Path) -> None:

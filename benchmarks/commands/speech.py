@@ -28,7 +28,7 @@ from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import loaded, usual_rows
 
 SPEECH = (
-    "none,prompt-lookup,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
+    "none,prompt-lookup,depth,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
     "eagle2:shape=7@top-k=3"
 )
 SENTENCES = 24
