@@ -42,6 +42,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.whole import MOST_KEPT
 from mmspec.engine import attention
 from mmspec.engine.engine import Engine
+from mmspec.engine.fits import misfit
 from mmspec.engine.graphs import Graph, Place
 from mmspec.engine.steps import WIDTHS
 from mmspec.errors import InputError, UnsupportedError
@@ -381,6 +382,20 @@ def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
         assert [key[1].total for key in slab.recorded if key[0] == "whole"] == kept
 
 
+def test_recordings_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.drafters.whole.MOST_KEPT", 2)
+    model, plain = test_equality.make("simple")
+    fixed = static(CausalTarget(model))
+    inputs = toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0)
+    drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
+    drafter.bind(fixed)
+    drafter.bind = lambda target: None  # type: ignore[method-assign]  # one buffer for all requests
+    for drafter.total in (4, 5, 4, 6):
+        toys.answer(fixed, drafter, inputs, 20)
+    (slab,) = drafter.steps[0].slabs.free
+    assert [key[1].total for key in slab.recorded if key[0] == "whole"] == [4, 6]
+
+
 def test_a_whole_draft_never_reads_what_earlier_rounds_left() -> None:
     """Behind the accepted path stand places of older rounds; what was heard there may be no number."""
     model, plain = test_equality.make("simple")
@@ -540,6 +555,29 @@ def test_where_nobody_says_models_on_cuda_are_compiled(
 def test_targets_that_do_not_forward_trees_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(UnsupportedError, match="cannot be compiled here: .* compile=False"):
         mmspec.load(make(), "none", compile=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "follow the length"),
+        ({"kv_lora_rank": 8}, "different shapes"),
+        ({"global_head_dim": 16}, "different shapes"),
+    ],
+)
+def test_a_decoder_that_cannot_be_compiled_is_left_as_it_is_unless_that_is_asked_for(
+    changes: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = CausalTarget(toys.llama())
+    assert misfit(target.decoder.config) == ""
+    for name, value in changes.items():
+        setattr(target.decoder.config, name, value)
+    with pytest.raises(UnsupportedError, match=f"LlamaForCausalLM cannot be compiled here: .*{why}"):
+        compile_target(target, True, True)
+    target.model = SimpleNamespace(device=torch.device("cuda"), config=LlamaConfig(attn_implementation="sdpa"))
+    compile_target(target, None, True)
+    assert not target.compiled
+    assert why in caplog.text
 
 
 def test_without_cuda_a_graph_is_a_call() -> None:

@@ -30,6 +30,7 @@ from mmspec.drafters.eagle import Eagle, Eagle1
 from mmspec.drafters.hydra import Hydra, HydraHeads
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.whole import Whole
 from mmspec.engine.engine import MOST_KEPT, Engine
 from mmspec.engine.graphs import Graph
 from mmspec.engine.judging import judge
@@ -114,7 +115,15 @@ def head(model: Any, amount: float = 0.1) -> Eagle:
     return Eagle(toys.copying_head(model, amount), depth=3, width=2, top_k=3, total=8)
 
 
-def watched(target: Any, noting: Noting, inputs: Any, budget: int, control: Any = OWN) -> tuple[list[int], list[Round]]:
+def watched(
+    target: Any,
+    noting: Noting,
+    inputs: Any,
+    budget: int,
+    control: Any = OWN,
+    sampling: Sampling | None = None,
+    rule: Any = None,
+) -> tuple[list[int], list[Round]]:
     """How many rounds were under way, committed and not read, when the host read each; and the rounds."""
     noting.bind(target)
     stop = TextStop((), budget)
@@ -126,9 +135,9 @@ def watched(target: Any, noting: Noting, inputs: Any, budget: int, control: Any 
         cut(*given)
 
     stop.cut = counted  # type: ignore[method-assign]
-    sampler = Sampler(Sampling(), len(inputs["input_ids"]), torch.device("cpu"))
+    sampler = Sampler(sampling or Sampling(), len(inputs["input_ids"]), torch.device("cpu"))
     asked = {**inputs, "max_new_tokens": budget}
-    return found, list(decode(target, noting, Exact(), asked, sampler, stop, control))
+    return found, list(decode(target, noting, rule or Exact(), asked, sampler, stop, control))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -207,6 +216,66 @@ def test_the_next_round_starts_before_the_last_one_is_read(make: Any) -> None:
     if isinstance(noting.inner, NoDrafter):
         assert under_way[-1] == 1  # none starts where the last token is surely under way
     assert "observe read" not in noting.events
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of every proposal, whether it was made in one launch."""
+    found: list[bool] = []
+    propose = Whole.propose
+
+    def noted(whole: Whole, state: State) -> Draft | None:
+        draft = propose(whole, state)
+        found.append(draft is not None)
+        return draft
+
+    monkeypatch.setattr(Whole, "propose", noted)
+    return found
+
+
+@pytest.mark.parametrize("name", ["eagle2", "eagle", "dflash", "dspark"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, seed=3)])
+def test_the_first_draft_of_an_answer_is_one_launch_too(name: str, sampling: Sampling, launched: list[bool]) -> None:
+    """Alone and in a batch of unequal rows, one of which may end with what the prefill gave."""
+    model, plain = test_equality.make("simple")
+    target, drafter = early(CausalTarget(model)), DRAFTERS[name](model)
+    inputs = test_equality.inputs_for(plain, 17, 9, 14)
+    first = toys.answer(plain, NoDrafter(), inputs, 1, sampling).rows
+    for asked in (inputs, toys.row_of(inputs, 1)):
+        for eos in ((), first[0]):
+            want = toys.answer(plain, NoDrafter(), asked, 24, sampling, eos=eos).rows
+            launched.clear()
+            assert toys.answer(target, drafter, asked, 24, sampling, eos=eos).rows == want
+            assert launched[0]
+            assert all(launched)
+
+
+@pytest.mark.parametrize("kind", [Eagle, Eagle1])
+@pytest.mark.parametrize(("sampling", "rule"), SETTINGS)
+@pytest.mark.parametrize("shape", [Shape(8, 8, 60), Shape(5, 10, 60), Shape(4, 9, 100)], ids=str)
+def test_large_and_deep_trees_are_one_launch_too(
+    kind: type[Eagle], sampling: Sampling, rule: Any, shape: Shape, launched: list[bool]
+) -> None:
+    """Where they need more slots than a cache has, it grows once, and those of later requests have them at once."""
+    model, plain = test_equality.make("simple")
+    target = early(CausalTarget(model))
+    drafter = kind(toys.copying_head(model, 0.1))
+    drafter.bind(target)
+    drafter.bind = lambda target: None  # type: ignore[method-assign]  # the same steps for all requests
+    for number, row in enumerate((0, 1)):
+        inputs = toys.row_of(test_equality.inputs_for(plain, 17, 9), row)
+        launched.clear()
+        under_way, rounds = watched(target, Noting(drafter), inputs, 60, Fixed(shape), sampling, rule)
+        got = [token for round_ in rounds for token in round_.tokens[0]]
+        if rule.invariant:
+            assert [got] == toys.answer(plain, NoDrafter(), inputs, 60, sampling).rows
+        assert all(launched)
+        assert under_way.count(2) >= len(under_way) - 3  # and no round waits for the host
+        gc.collect()
+        assert drafter.steps is not None
+        slabs = drafter.steps[0].slabs.free
+        assert slabs[-1].front == (128 if shape.total > 64 else 64)
+        assert number or len(slabs) == (2 if shape.total > 64 else 1)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -573,7 +642,7 @@ def test_recording_does_not_trip_over_what_was_there(monkeypatch: pytest.MonkeyP
     inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
     target = early(CausalTarget(model))
     drafter = Eagle(toys.copying_head(model, 0.0), depth=10, width=1, top_k=2, total=16)
-    for budget in (60, 9, 7, 30):
+    for drafter.depth, budget in (10, 60), (4, 9), (10, 7), (4, 30):
         want = toys.answer(plain, NoDrafter(), inputs, budget, sampling).rows
         assert toys.answer(target, drafter, inputs, budget, sampling).rows == want
     gc.collect()
@@ -635,6 +704,35 @@ def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:
     gc.collect()
     (slab,) = target.decoder.engine.slabs.free
     assert len(slab.lanes[1].rounds) == MOST_KEPT
+
+
+@pytest.mark.parametrize("plays", [True, False])
+def test_the_forward_alone_is_captured_only_where_it_is_asked_for(plays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sizes are compiled with the prompt; rounds that are played in one launch have graphs of their own."""
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    monkeypatch.setattr(Exact, "on_device", plays)
+    target = early(CausalTarget(model), "eager")
+    want = toys.answer(plain, NoDrafter(), inputs, 6).rows
+    for _ in range(2):
+        assert toys.answer(target, NoDrafter(), inputs, 6).rows == want
+    gc.collect()
+    (slab,) = target.decoder.engine.slabs.free
+    assert {size: len(lane.ready) for size, lane in slab.lanes.items()} == {1: 1, 8: 1, 16: 1}
+    assert {size for size, lane in slab.lanes.items() if lane.graphs} == (set() if plays else {1})
+    assert {size for size, lane in slab.lanes.items() if lane.rounds} == ({1} if plays else set())
+
+
+def test_recorded_rounds_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmspec.engine.engine.MOST_KEPT", 2)
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    target = early(CausalTarget(model))
+    for temperature in (0.5, 0.6, 0.5, 0.7):
+        toys.answer(target, NoDrafter(), inputs, 6, Sampling(temperature=temperature))
+    gc.collect()
+    (slab,) = target.decoder.engine.slabs.free
+    assert [law.temperature for *_, law, _ in slab.lanes[1].rounds] == [0.5, 0.7]
 
 
 def test_laws_that_remember_wait_for_the_host() -> None:

@@ -29,7 +29,7 @@ from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import Part, fuse
-from mmspec.engine.graphs import CAPTURING, Graph, Place, Recorded
+from mmspec.engine.graphs import CAPTURING, LARGE, Graph, Place, Recorded, copy_all
 from mmspec.placeholders import forbid, listed
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
@@ -224,6 +224,22 @@ def test_a_recorded_function_reads_what_it_is_given() -> None:
     assert recorded(IDS, torch.tensor([1, 2])).tolist() == [6, 10]
     assert recorded(torch.tensor([[1], [2]]), torch.tensor([3, 4])).tolist() == [4, 6]
     assert seen[-1].tolist() == [[1, 6, 7], [2, 9, 5]]
+
+
+def test_small_tensors_share_a_copy_and_large_ones_never_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[list[int]] = []
+    copy = torch._foreach_copy_
+
+    def noted(into: list[Tensor], given: list[Tensor], **options: Any) -> None:
+        shared.append([tensor.numel() for tensor in into])
+        copy(into, given, **options)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", noted)
+    given = [torch.randn(size) for size in (LARGE, 3, LARGE, 5, LARGE - 1, 0)]
+    into = [torch.zeros_like(tensor) for tensor in given]
+    copy_all(into, given)
+    assert all(torch.equal(one, other) for one, other in zip(into, given, strict=True))
+    assert shared == [[3, 5, LARGE - 1]]
 
 
 class Line:

@@ -30,6 +30,7 @@ from mmspec.benchmarks.gpu.models import build, names, spec_of
 from mmspec.benchmarks.gpu.rounds import head_like
 from mmspec.benchmarks.gpu.sweep import binary_tree
 from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic, even_table, geometric, geometric_table
+from mmspec.benchmarks.gpu.waiting import Waiting
 from mmspec.contract import Draft, Needs
 from mmspec.drafters.eagle import Eagle1
 from mmspec.errors import InputError, UnknownNameError
@@ -310,6 +311,54 @@ def test_answers_take_turns_and_their_median_counts(tmp_path: Path, monkeypatch:
     assert rounds.per_round(each, "verify") == rounds.per_round(each, "decode") == pytest.approx(200.0)
 
 
+def test_what_an_answer_takes_once_is_told_from_its_rounds() -> None:
+    """Rounds of 2 ms, and 30 ms more for every answer; one that was disturbed does not count."""
+
+    def answers(*counts: tuple[int, float]) -> list[Stats]:
+        return [
+            Stats(True, 1 + 3 * count, [2] * count, draft_seconds=0.03, verify_seconds=0.002 * count + late)
+            for count, late in counts
+        ]
+
+    found = rounds.apart(answers((85, 0.0), (85, 5.0), (84, 0.0)), answers((21, 0.0), (21, 0.0), (20, 0.0)))
+    assert found == pytest.approx((2.0, 30.0))
+    assert rounds.apart(answers((2, 0.0)), answers((2, 0.0))) == (None, None)
+
+
+def test_parts_of_real_rounds_are_those_of_answers_that_wait(tmp_path: Path) -> None:
+    """Speed and replies are those of answers that do not; each is the second of its kind."""
+
+    class Asked:
+        target = SimpleNamespace(compiled=False)
+
+        def __init__(self, drafter: Any) -> None:
+            self.drafter, self.asked = drafter, 0
+
+        def with_drafter(self, drafter: Any, shape: str) -> "Asked":
+            return Asked(drafter)
+
+        def __call__(self, image: Any, prompt: str, **options: Any) -> SimpleNamespace:
+            self.asked += 1
+            waits = isinstance(self.drafter, Waiting)
+            ms = 1e-3 * (1000 if self.asked % 2 else 1)  # the first one compiles
+            parts = (2 * ms, 4 * ms, 6 * ms) if waits else (0.0, 0.0, 9 * ms)
+            return SimpleNamespace(stats=Stats(True, 7, [2, 2], 0.0, *parts), token_ids=[int(waits)])
+
+    drafter = SimpleNamespace(kinds=frozenset(), needs=Needs())
+    asked = [SimpleNamespace(image=None, prompt="?")] * 3
+    found = real.measured(
+        bench_of(tmp_path, "real"),
+        "a",
+        lambda: Asked(drafter),
+        drafter,
+        False,
+        lambda: asked,  # type: ignore[arg-type, return-value]
+    )
+    assert (found["tau"], found["replies"]) == (3.0, [[0]] * 3)
+    assert found["ms_per_token"] == pytest.approx(1.5)
+    assert [found[f"{part}_ms"] for part in ("draft", "verify", "other")] == pytest.approx([1.0, 2.0, 3.0])
+
+
 @pytest.mark.parametrize("gated", [True, False])
 def test_the_card_is_busy_again_when_all_is_compiled(
     gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -563,6 +612,8 @@ def check_rounds(found: dict) -> None:
         assert record["speedup"]["3"] == pytest.approx(3 * record["efficiency"])
         assert min(record["draft_ms"], record["verify_ms"], record["other_ms"]) > 0
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
+        assert record["further_ms"] is not None
+        assert record["answer_ms"] is not None
     for record in traces.values():
         assert record["lasts_ms"] > 0
         assert any("mm" in name for name in list(record["longest"])[:5])  # products lead

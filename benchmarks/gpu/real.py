@@ -1,7 +1,7 @@
 """Stage real: rounds of the bundled checkpoints with their trained drafters, plain and compiled, on held-out pictures.
 
 Here tau and S are what they are. S is against the faster of our own loops without a draft, in the same run. How many
-replies are the same is told, too.
+replies are the same is told, too. The parts of a round are those of further answers, in which the host waits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mmspec import Pipeline
 from mmspec.benchmarks.gpu.bench import Bench, pipeline, sized
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.clock import settle
+from mmspec.benchmarks.gpu.waiting import Waiting
 from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.checkpoints import bundled, drafters_of
 from mmspec.loading import modality_of
@@ -22,7 +23,8 @@ from mmspec.loading import modality_of
 INTRO = (
     "Bundled checkpoints, greedy, held-out pictures of the synthetic world; decoding only. S is against the faster of "
     "our own loops without a draft; equal says how many replies are those of the plain loop, uncompiled: below float32 "
-    "other forwards round near-ties otherwise."
+    "other forwards round near-ties otherwise. The parts of a round are those of further answers, in which the host "
+    "waits after drafting and no round starts early: their sum is more than a round takes."
 )
 SIZES = {False: (1,), True: (16, 32, 64)}
 """Nodes for which verification is compiled, without and with drafts."""
@@ -66,32 +68,37 @@ def measured(
     compiled: bool,
     asked: Callable[[], list[Question]],
 ) -> dict[str, Any]:
-    """Seconds, rounds and tokens over all questions, each answered once before.
+    """Seconds, rounds and tokens over all questions, each answered once before; then the parts of rounds that wait.
 
     Args: loaded, asked: give the checkpoint and its questions, made when first asked for.
     """
     pipe = sized(loaded().with_drafter(drafter, "own"), SIZES[drafter != "none"])
     tokens = min(bench.settings.tokens, 96)
-    parts = {"draft": 0.0, "verify": 0.0, "other": 0.0}
-    emitted, rounds, replies = 0, 0, []
-    for question in asked():
-        for _ in range(2):
-            out = pipe(question.image, question.prompt, max_new_tokens=tokens, temperature=0)
-        for part in parts:
-            parts[part] += getattr(out.stats, f"{part}_seconds")
-        emitted += out.stats.new_tokens - 1
-        rounds += len(out.stats.accept_lengths)
-        replies.append(out.token_ids)
-    seconds = sum(parts.values())
+    waits = pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own")
+    whole, split = ([again(each, question, tokens) for question in asked()] for each in (pipe, waits))
+    emitted = sum(out.stats.new_tokens - 1 for out in whole)
     return {
         "model": name,
         "drafter": drafter,
         "compiled": compiled,
-        "tau": emitted / rounds,
-        "ms_per_token": 1000 * seconds / emitted,
-        **{f"{part}_ms": 1000 * taken / rounds for part, taken in parts.items()},
-        "replies": replies,
+        "tau": emitted / sum(len(out.stats.accept_lengths) for out in whole),
+        "ms_per_token": 1000 * sum(out.stats.decode_seconds for out in whole) / emitted,
+        **{f"{part}_ms": per_round(split, part) for part in ("draft", "verify", "other")},
+        "replies": [out.token_ids for out in whole],
     }
+
+
+def again(pipe: Pipeline, question: Question, tokens: int) -> Any:
+    """The second one of two greedy answers: the first may compile."""
+    for _ in range(2):
+        out = pipe(question.image, question.prompt, max_new_tokens=tokens, temperature=0)
+    return out
+
+
+def per_round(answers: list[Any], part: str) -> float:
+    """Milliseconds of a part of a round: the mean over all rounds of all answers."""
+    rounds = sum(len(out.stats.accept_lengths) for out in answers)
+    return 1000 * sum(getattr(out.stats, f"{part}_seconds") for out in answers) / rounds
 
 
 def agreeing(some: list[list[int]], others: list[list[int]]) -> str:

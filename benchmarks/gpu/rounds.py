@@ -2,9 +2,10 @@
 
 The draft is that of an EAGLE head of true size; its tree is a static one, because random weights have no confidence and
 dynamic trees would stay flat. Scores, acceptance and commit are the real ones; only how many tokens are accepted is
-made up (`synthetic.py`). A round hardly takes longer or shorter for it, so one measurement gives S for every tau. Every
-line is synthetic: text and quality mean nothing. At the end the profiler looks at a plain step and at rounds
-(`trace.py`).
+made up (`synthetic.py`). A round hardly takes longer or shorter for it, so one measurement gives S for every tau.
+Answers of two lengths tell what one more round takes from what every answer takes once, such as the drafter's reading
+of the prompt. Every line is synthetic: text and quality mean nothing. At the end the profiler looks at a plain step and
+at rounds (`trace.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from mmspec.stats import Stats
 INTRO = (
     "SYNTHETIC acceptance on random weights of true size: no line says anything about a trained drafter. S(tau) is tau "
     "times the time of a plain step over that of a round; the cap is what verification and draft steps at their floors "
-    "would leave of tau. c_v is the time of a verification of a draft over that of one node. The parts of a round are "
+    "would leave of tau. c_v is the time of a verification of a draft over that of one node. round_ms, from which S "
+    "and all shares follow, is the time of a whole answer over its rounds, and holds a part of what an answer takes "
+    "once, such as the drafter's reading of the prompt. Shorter answers tell the two apart: one more round is the "
+    "slope between the two lengths, per answer what is left beside all rounds at that slope. The parts of a round are "
     "those of other answers, in which the host waits after drafting: what the host does meanwhile is in `other`. Times "
     "are medians over answers that take turns. The plain "
     "step is the fastest of our loop's and, if the stage baselines ran in the same folder, of all its ways."
@@ -46,6 +50,8 @@ DEPTHS = (3, 5, 7)
 TAUS = (2, 3, 4, 5, 6)
 PLAYED = 3.0
 """tau of the rounds that are timed."""
+SHORTER = 4
+"""How many times fewer tokens the shorter answers have."""
 
 
 def run(bench: Bench) -> None:
@@ -141,30 +147,44 @@ def plain_ms(
     """
     found = {f"{name} (baselines)": taken["median"] for name, taken in before.items()}
     ways = {name: sized(pipe, (1,)) for name, pipe in pipes().items()}
-    for name, each in zip(ways, answered(bench, spec, *ways.values()), strict=True):
+    whole = [(pipe, bench.settings.tokens) for pipe in ways.values()]
+    for name, each in zip(ways, answered(bench, spec, *whole), strict=True):
         found[name] = 1000 * median(stats.decode_seconds / (stats.new_tokens - 1) for stats in each)
     return found
 
 
-def answered(bench: Bench, spec: Spec, *pipes: Pipeline) -> list[list[Stats]]:
-    """By pipeline the accounts of `repeats` answers (their first rows), after one that warmed everything up. The
-    pipelines, of the same numbers of nodes, take turns, so that what slows the machine slows all of them."""
+def answered(bench: Bench, spec: Spec, *asked: tuple[Pipeline, int]) -> list[list[Stats]]:
+    """By pipeline and number of tokens the accounts of `repeats` answers (their first rows), after one that warmed
+    everything up. All of them, of the same numbers of nodes, take turns, so that what slows the machine slows all."""
     ids = prompt_of(spec, spec.prompt, bench.device, bench.settings.rows)
 
-    def asked(pipe: Pipeline) -> Stats:
-        out = pipe.generate(input_ids=ids, max_new_tokens=bench.settings.tokens)
+    def told(pipe: Pipeline, tokens: int) -> Stats:
+        out = pipe.generate(input_ids=ids, max_new_tokens=tokens)
         return out.stats if bench.settings.rows == 1 else out[0].stats
 
-    for pipe in pipes:
-        asked(pipe)
+    for each in asked:
+        told(*each)
     settle(bench.device)  # while it compiled, the card was idle
-    turns = [[asked(pipe) for pipe in pipes] for _ in range(bench.settings.repeats)]
+    turns = [[told(*each) for each in asked] for _ in range(bench.settings.repeats)]
     return [list(each) for each in zip(*turns, strict=True)]
 
 
 def per_round(answers: list[Stats], part: str) -> float:
     """Milliseconds of a part of a round, or of `decode`, which is all of it: the median over answers."""
     return 1000 * median(getattr(stats, f"{part}_seconds") / len(stats.accept_lengths) for stats in answers)
+
+
+def apart(whole: list[Stats], shorter: list[Stats]) -> tuple[float, float] | tuple[None, None]:
+    """Milliseconds of one more round, and those that an answer takes beside its rounds: medians over pairs of answers
+    of two lengths. None where the shorter one has as many rounds."""
+    pairs = [
+        (len(one.accept_lengths), one.decode_seconds, len(other.accept_lengths), other.decode_seconds)
+        for one, other in zip(whole, shorter, strict=True)
+    ]
+    if any(rounds == fewer for rounds, _, fewer, _ in pairs):
+        return None, None
+    slope = median((seconds - less) / (rounds - fewer) for rounds, seconds, fewer, less in pairs)
+    return 1000 * slope, 1000 * median(seconds - rounds * slope for rounds, seconds, *_ in pairs)
 
 
 def measured(
@@ -184,13 +204,16 @@ def measured(
     nodes = node_count(bench)
     tau = min(PLAYED, depth + 1)
     pipe = drafting(bench, spec, list(pipes().values())[-1], depth, law)
-    whole, split = answered(bench, spec, pipe, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own"))
+    tokens, waits = bench.settings.tokens, pipe.with_drafter(Waiting(pipe.drafter, bench.device), "own")
+    asked = (pipe, tokens), (pipe, max(2, tokens // SHORTER)), (waits, tokens)
+    whole, shorter, split = answered(bench, spec, *asked)
     verify = {
         count: verify_ms(bench, spec, sized(pipe, (count,)).target, count, needs)[1]
         for count, needs in ((1, Needs()), (nodes, pipe.drafter.needs))
     }
     base = min(plain, key=lambda name: plain[name])
     round_ms = per_round(whole, "decode")
+    further_ms, answer_ms = apart(whole, shorter)
     reached = median(stats.tau for stats in whole)
     dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
     drafted = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
@@ -211,6 +234,8 @@ def measured(
         "base_ms": plain[base],
         "plain_floor_ms": 1000 * step_seconds(dims, 1, length, bench.card, rows),
         "round_ms": round_ms,
+        "further_ms": further_ms,
+        "answer_ms": answer_ms,
         "verify_alone_ms": verify[nodes],
         "c_v": verify[nodes] / verify[1],
         **{f"{part}_ms": per_round(split, part) for part in ("draft", "verify", "other")},
@@ -231,18 +256,20 @@ def tables(records: dict[str, dict[str, Any]]) -> list[tuple[str, list[Row]]]:
     traces = {key: record for key, record in records.items() if "longest" in record}
     found: list[tuple[str, list[Row]]] = []
     if lines:
-        fields = (
-            "base_ms",
-            "round_ms",
-            "draft_ms",
-            "verify_ms",
-            "other_ms",
-            "floor_ms",
-            "c_v",
-            "tau_reached",
-            "tokens_s",
-        )
-        rows: list[Row] = [["synthetic", *fields, "plain floor %", "floor %", "S/tau", "cap", "of the cap"]]
+        fields = {
+            "base_ms": "base_ms",
+            "round_ms": "round_ms",
+            "further_ms": "one more round, ms",
+            "answer_ms": "per answer, ms",
+            "draft_ms": "draft_ms",
+            "verify_ms": "verify_ms",
+            "other_ms": "other_ms",
+            "floor_ms": "floor_ms",
+            "c_v": "c_v",
+            "tau_reached": "tau_reached",
+            "tokens_s": "tokens_s",
+        }
+        rows: list[Row] = [["synthetic", *fields.values(), "plain floor %", "floor %", "S/tau", "cap", "of the cap"]]
         for key, record in lines.items():
             shares = [100 * record["plain_floor_ms"] / record["base_ms"], 100 * record["floor_ms"] / record["round_ms"]]
             ends = [*shares, record["efficiency"], record["cap"], record["share_of_cap"]]

@@ -10,6 +10,7 @@ EAGLE and grows with the drafter's confidence in the others, and in training.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from mmspec.cache import Past
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.slots import Forward, below
+from mmspec.drafters.static import best_tree
 from mmspec.drafters.whole import Unrolled
 
 
@@ -105,9 +107,23 @@ class Eagle(Unrolled):
         return (target.num_layers,)
 
     def forwarded(self, sizes: Sizes) -> int:
-        """Padding included."""
+        """Of trees that grow, and of those whose form is given, which may be wider where they have children."""
+        form = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
+        inner = Counter(form[parent - 1].level for parent in {node.parent for node in form} if parent)
+        return max(
+            self._forwarded([sizes.width] * (sizes.levels - 1)),
+            self._forwarded([inner[level] for level in sorted(inner)]),
+        )
+
+    def _forwarded(self, widths: Sequence[int]) -> int:
+        """The same for levels of so many nodes: each stands padded behind those above it. The first one is not there,
+        since it is read."""
         assert self.steps is not None
-        return max(sizes.levels * self.steps[0].padded(sizes.width), 2 * sizes.total)
+        most = above = 0
+        for width in widths:
+            most = max(most, above + self.steps[0].padded(width))
+            above += width
+        return most
 
     def unroll(self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor) -> Expand:
         """Estimates upon estimates."""

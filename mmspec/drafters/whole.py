@@ -3,6 +3,7 @@
 Where steps are compiled, the function is recorded for every size of tree, on CUDA in a graph: a draft costs the host
 one launch instead of hundreds. It reads what the last round left, as it comes from the rule; which slots are true is
 decided on the device. Drafts are those of the plain calls, which serve whenever more than one round waits to be read.
+The first draft is made in this way, too: the prompt's last slot waits as if a round without a draft had left it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from mmspec.drafters.filling import Plan
 from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
-from mmspec.engine.graphs import Recorded, make_room
+from mmspec.engine.cache import FRONT
+from mmspec.engine.graphs import Recorded, make_room, renewed
+from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
 from mmspec.sampling import Sampler
 
@@ -34,10 +37,14 @@ if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
 
 MOST_READ = WIDTHS[-1]
-"""Most tokens that a round may have emitted for its slots to be read here, unless a drafter says another number."""
+"""Most tokens that a round may have emitted for its slots to be read by the recording that serves most rounds, unless a
+drafter says another number. Deeper drafts, and what follows them, have recordings of their own."""
 
-MOST_KEPT = 8
-"""Recordings of different sizes and laws on the same addresses."""
+MOST_FRONT = 4 * FRONT
+"""Most slots in front for drafts that are recorded: every recording holds the features of as many nodes."""
+
+MOST_KEPT = 32
+"""Recordings of different sizes and laws on the same addresses: `auto` has a dozen sizes, for every temperature."""
 
 
 class Unrolled(HeadDrafter):
@@ -50,7 +57,7 @@ class Unrolled(HeadDrafter):
 
     @property
     def most_read(self) -> int:
-        """Most tokens that a round may have emitted for its slots to be read at once."""
+        """Most tokens that a round may have emitted, but for rounds of deeper drafts than usual."""
         return MOST_READ
 
     @abstractmethod
@@ -80,7 +87,9 @@ class Unrolled(HeadDrafter):
         if self.steps is None:
             return OnSlots(self, choice, slots)
         self.settle(slots, max(state.limits))
-        return OnSlots(self, choice, slots, whole=Whole(self, self.steps, choice, slots))
+        whole = Whole(self, self.steps, choice, slots)
+        whole.take_over(state)
+        return OnSlots(self, choice, slots, whole=whole)
 
 
 @dataclass
@@ -89,6 +98,7 @@ class Whole:
 
     steps: of the drafter; the first one reads. slots: of the request, in a static cache. left: what rounds left that
     nobody has read: their drafts, what was heard of the target at every node [B, N, T], and what was accepted.
+    fronts: what drafts of sizes that came take of the slots in front.
     """
 
     drafter: Unrolled
@@ -96,6 +106,23 @@ class Whole:
     choice: Choice
     slots: Slots
     left: deque[tuple[Draft, Tensor, Accepted]] = field(default_factory=deque)
+    fronts: dict[Sizes, int] = field(default_factory=dict)
+
+    def take_over(self, state: State) -> None:
+        """Take what `Slots.settle` lets wait, the pending token's slot, for what a round without a draft left."""
+        assert state.pending is not None
+        ((_, heard, counts),) = self.slots.waiting
+        self.slots.waiting = []
+        none = torch.zeros_like(state.pending)
+        accepted = Accepted(
+            none[:, None],
+            none + 1,
+            state.pending,
+            paths=[[0] for _ in counts],
+            emitted=[ids[-1:] for ids in state.ids],
+            running=[True for _ in counts],
+        )
+        self.left.append((Draft.root(state.pending), heard, accepted))
 
     def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
         """Remember a round; those before it, if nobody read them, wait among the slots."""
@@ -116,35 +143,51 @@ class Whole:
             and not self.slots.waiting
             and not self.choice.sampler.remembers
             and min(sizes.levels, state.room) >= 1  # with less room levels are in vain, and nothing is recorded anew
-            and max(self.left[0][0].size, self.drafter.forwarded(sizes)) <= cache.slab.front
-            and self.left[0][2].most_committed(self.left[0][0]) <= self.drafter.most_read
-            and cache.most + self.drafter.most_read <= cache.slab.room
+            and self._front(sizes) <= MOST_FRONT
+            and cache.most + self._read(sizes) <= cache.slab.room
         )
+
+    def _read(self, sizes: Sizes) -> int:
+        """How many slots of the last round are made room for: as many as it may have emitted, and as a draft of these
+        sizes may emit, so that a size that stays is recorded once."""
+        draft, _, accepted = self.left[0]
+        return padded(max(self.drafter.most_read, sizes.levels + 1, accepted.most_committed(draft)), WIDTHS)
+
+    def _front(self, sizes: Sizes) -> int:
+        """How many slots in front there must be: for the last round's nodes, and for all that drafting forwards."""
+        if sizes not in self.fronts:
+            self.fronts[sizes] = self.drafter.forwarded(sizes)
+        return max(self.left[0][0].size, self._read(sizes), self.fronts[sizes])
 
     def propose(self, state: State) -> Draft | None:
         """The round's draft; None where plain calls must make it, to which the slots are handed over."""
         if not self.serves(state):
             self.hand_over()
             return None
+        cache: StaticRows = self.slots.cache  # type: ignore[assignment]
+        sizes = self.drafter.sizes(state)
+        read, front = self._read(sizes), self._front(sizes)
+        if front > cache.slab.front:  # what comes once may come again: later requests have these slots at once
+            self.steps[0].front = padded(front, (self.steps[0].front,))
+            cache.grow(self.steps[0].front, cache.slab.room)
         left, heard, accepted = self.left.popleft()
         assert accepted.next is not None
-        cache: StaticRows = self.slots.cache  # type: ignore[assignment]
-        given = left.tokens, heard, accepted.path[:, : self.drafter.most_read], accepted.committed, accepted.next
-        sizes = self.drafter.sizes(state)
-        recorded = self._recorded(cache.slab, sizes, heard, state.often(self.choice.sampler))
+        given = left.tokens, heard, accepted.path[:, :read], accepted.committed, accepted.next
+        recorded = self._recorded(cache.slab, sizes, read, heard, state.often(self.choice.sampler))
         tokens, parents, depth, above, q = recorded(*given, state.emitted, self.choice.sampler.seeds)
         cache.note(left, accepted)
         return Draft(tokens, parents, depth, self.choice.kind, q, _ancestors=above, _levels=sizes.levels)
 
-    def _recorded(self, slab: Slab, sizes: Sizes, heard: Tensor, often: bool) -> Recorded:
-        """What drafts trees of that size on these addresses; made if it is not there yet, and compiled as a whole if it
-        will be used `often`: not for each of the sizes that are tried, or for every temperature."""
+    def _recorded(self, slab: Slab, sizes: Sizes, read: int, heard: Tensor, often: bool) -> Recorded:
+        """What reads as many slots and drafts trees of that size on these addresses; made if it is not there yet, and
+        compiled as a whole if it will be used `often`: not for each of the sizes that are tried, or for every
+        temperature."""
         choice = self.choice
         law = replace(choice.sampler.sampling, seed=0)
-        key = "whole", sizes, law, choice.kind, choice.trust, choice.sharpness, often
-        if key not in slab.recorded:
+        key = "whole", sizes, read, law, choice.kind, choice.trust, choice.sharpness, often
+        if not renewed(slab.recorded, key):
             number = torch.zeros(len(heard), dtype=torch.long)
-            nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, self.drafter.most_read)
+            nodes, path = number[:, None].expand(-1, slab.front), number[:, None].expand(-1, read)
             features = heard[:, :1].expand(-1, slab.front, -1)
             inputs = nodes, features, path, number, number, number, number
             choice = replace(choice, sampler=copy(choice.sampler))

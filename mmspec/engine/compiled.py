@@ -30,13 +30,20 @@ class Compiled:
             self.function = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
         self._places: dict[torch.device, Place] = {}
 
-    def graph(self, device: torch.device, *arguments: Any) -> Graph:
-        """What calls the function on these arguments, tensors at addresses that stay; compiled now, if it has to be.
+    def compile(self, *arguments: Any) -> None:
+        """See to it that the function is compiled for these arguments; with plain calls there is nothing to do.
 
         Raises: UnsupportedError: the function cannot be compiled.
         """
         if self.backend is not None:
             self(*arguments)
+
+    def graph(self, device: torch.device, *arguments: Any) -> Graph:
+        """What calls the function on these arguments, tensors at addresses that stay; compiled now, if it has to be.
+
+        Raises: UnsupportedError: the function cannot be compiled.
+        """
+        self.compile(*arguments)
         return Graph(lambda: self.function(*arguments), self.place(device))
 
     def place(self, device: torch.device) -> Place:

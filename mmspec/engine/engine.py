@@ -1,9 +1,10 @@
 """Compiled verification: an HF model's forward over drafts of a few fixed sizes, on a cache of fixed size.
 
 A draft is padded to the next size with nodes that nobody sees. For every size, number of rows and size of the cache the
-forward is compiled once (`torch.compile`, whole graph, no dynamic shapes) and, on CUDA, captured in a graph; all sizes
-of a request are made ready with its prompt. Commits, whole drafts and rounds are recorded when the first of their size
-comes. The prompt itself is read by plain calls: its length is never the same.
+forward is compiled once (`torch.compile`, whole graph, no dynamic shapes), for all sizes of a request with its prompt.
+What runs in one launch on CUDA, the forward alone, commits, whole drafts and rounds, is captured when the first of its
+size comes: rounds that are played whole never ask for a forward alone. The prompt itself is read by plain calls: its
+length is never the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mmspec.engine.attention import use_masked_attention, use_tree_attention
 from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
-from mmspec.engine.graphs import Graph, make_room
+from mmspec.engine.graphs import Graph, make_room, renewed
 from mmspec.engine.judging import judge_round
 from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
@@ -80,7 +81,7 @@ class Engine:
         room = min(max(cache.lengths) + min(budget, AHEAD), self.decoder.max_length) + OVER * self.early
         rows = StaticRows(cache, self.slabs, room, max(FRONT, self.sizes[-1]))
         for size in self.sizes:
-            self._graph(rows.slab, size, taps)
+            self._compile(rows.slab, size, taps)
         return rows
 
     def extend(self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: Taps = ()) -> Heard:
@@ -147,7 +148,7 @@ class Engine:
         lane = self._lane(slab, size)
         # what is recorded keeps its rule, so no other one has its id
         key = longest, taps, id(rule), replace(sampler.sampling, seed=0), often
-        if key not in lane.rounds:
+        if not renewed(lane.rounds, key):
             sampler = copy(sampler)
             judged: Any = self.judging if often else judge_round
             inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps
@@ -166,6 +167,13 @@ class Engine:
             make_room(lane.rounds, list(lane.rounds), MOST_KEPT)
             lane.rounds[key] = Graph(run, self.compiled.place(slab.form.device))
         return lane.rounds[key]
+
+    def _compile(self, slab: Slab, size: int, taps: Taps) -> None:
+        """See to it that the forward is compiled for a lane."""
+        lane = self._lane(slab, size)
+        if taps not in lane.ready:
+            self.compiled.compile(slab, lane.tokens, lane.depth, lane.ancestors, taps)
+            lane.ready.add(taps)
 
     def _graph(self, slab: Slab, size: int, taps: Taps) -> Graph:
         """What forwards the nodes of a lane; made, and for new shapes compiled, if it is not there yet."""

@@ -20,6 +20,9 @@ WARM = 3
 CAPTURING = RLock()
 """Held by who captures, and by who may compile: torch takes one capture at a time in a process, and a compiler that
 measures kernels waits for the whole card, which breaks a capture. Taken before the lock of a `Place`."""
+LARGE = 1 << 14
+"""Numbers of a tensor from which on a launch of its own copies it: together with others a few blocks of the card would
+have to do it all."""
 _FAILED: list[Any] = []
 """Graphs whose capture could not be ended. They are kept for good, since the allocator of host memory goes on asking
 them."""
@@ -163,12 +166,14 @@ def copied(results: Any) -> Any:
 
 
 def copy_all(into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy tensors into others of their shapes, those of one kind in one launch. They may come from the host."""
+    """Copy tensors into others of their shapes, small ones of one kind in one launch. They may come from the host."""
     kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-    for static, new in zip(into, given, strict=True):
+    for place, (static, new) in enumerate(zip(into, given, strict=True)):
         if not static.numel():
             continue
-        kind = static.dtype, new.dtype, new.device, static.stride() == new.stride()  # others are copied one by one
+        alone = place if static.numel() >= LARGE else None
+        alike = static.stride() == new.stride()  # others are copied one by one
+        kind = static.dtype, new.dtype, new.device, alike, alone
         some, others = kinds.setdefault(kind, ([], []))
         some.append(static)
         others.append(new)
@@ -177,6 +182,14 @@ def copy_all(into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
             some[0].copy_(others[0], non_blocking=True)
         else:
             torch._foreach_copy_(some, others, non_blocking=True)
+
+
+def renewed(recorded: dict[Any, Any], key: Any) -> bool:
+    """Whether something is recorded under a key; it is the newest then."""
+    if key not in recorded:
+        return False
+    recorded[key] = recorded.pop(key)
+    return True
 
 
 def make_room(recorded: dict[Any, Any], keys: Sequence[Any], most: int) -> None:

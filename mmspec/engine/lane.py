@@ -20,7 +20,8 @@ class Lane:
     """The inputs of one size, at constant addresses: tokens, depth [B, N], ancestors [B, N, N].
 
     parents, valid [B, N], emitted, seeds, running [B]: what a rule looks at besides, which only whole rounds are told.
-    graphs: by taps, what runs the forward on them. rounds: what runs a whole round.
+    ready: taps with which the forward is compiled for them. graphs: by taps, what runs it. rounds: what runs a whole
+    round.
     real, going: what `valid` and `running` hold, as far as the host knows.
     """
 
@@ -32,6 +33,7 @@ class Lane:
     emitted: Tensor
     seeds: Tensor
     running: Tensor
+    ready: set[Taps] = field(default_factory=set)
     graphs: dict[Taps, Graph] = field(default_factory=dict)
     rounds: dict[Any, Graph] = field(default_factory=dict)
     real: int | None = None

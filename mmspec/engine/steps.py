@@ -70,6 +70,8 @@ class Steps:
 
     Args: forward: what is compiled. backend: of `torch.compile`; None for plain calls. name: of the drafter's step; no
         other step on the same cache has it. widths: numbers of nodes that are made ready, ascending.
+
+    front: slots for nodes in the caches of requests that follow.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Steps:
         self.forward, self.name, self.widths = forward, name, widths
         self.compiled = Compiled(forward, backend, name)
         self.slabs = Slabs()
+        self.front = FRONT
 
     @property
     def most(self) -> int:
@@ -91,7 +94,7 @@ class Steps:
         """
         rows = cache
         if not isinstance(rows, StaticRows):
-            rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD) + OVER, FRONT)
+            rows = StaticRows(cache, self.slabs, max(cache.lengths) + min(budget, AHEAD) + OVER, self.front)
         for width in self.widths:
             self._graph(self._lane(rows.slab, width, features), rows.slab)
         return rows
