@@ -10,17 +10,16 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mmspec.cache import Past, RowCache
+from mmspec.causal_state import CausalState
+from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from mmspec.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +36,26 @@ class Heard:
     logits: Tensor
     taps: dict[int, Tensor] = field(default_factory=dict)
     features: Any = None
+
+
+class Runner(Protocol):
+    """Runs the forwards of a decoder in another way, as `mmspec.engine.engine` does: compiled, on caches of its own.
+
+    early: whether its caches should be told what was accepted before the host has read it.
+    """
+
+    early: bool
+
+    def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
+        """See `Decoder.settle`."""
+
+    def extend(
+        self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
+    ) -> Heard:
+        """See `Decoder.extend`."""
+
+    def play(self, state: CausalState, draft: Draft, rule: Rule) -> tuple[Heard, Accepted, Tensor]:
+        """See `mmspec.engine.engine.Engine.play`."""
 
 
 def context_of(config: Any) -> int:
@@ -76,7 +95,7 @@ class Decoder:
     engine: what runs `extend` compiled, with caches of fixed size; None for plain calls.
     """
 
-    engine: Engine | None = None
+    engine: Runner | None = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()

@@ -45,8 +45,8 @@ class Engine:
 
     Args: decoder: what is compiled. backend: of `torch.compile`; None for plain calls, with static caches all the same.
         sizes: numbers of nodes that are made ready, ascending. Larger drafts are compiled when they come.
-        early: whether caches are told what was accepted before the host has read it; by default where there is CUDA:
-        elsewhere the round in vain at the end of a request is all that would come of it. See `mmspec.contract.State`.
+        early: see `mmspec.contract.State`; by default where there is CUDA: elsewhere the round in vain at the end of a
+        request is all that would come of it.
     Raises: UnsupportedError, with the first request: the model's forward is none that can be compiled whole.
     """
 
