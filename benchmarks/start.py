@@ -79,8 +79,7 @@ def fitted(settings: Any, pipe: Pipeline) -> Any:
 def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
     """Of rows that nobody wrote, those whose drafters the model has; says which are left out."""
     from mmspec.benchmarks.rows import split
-    from mmspec.contract import TrainedDrafter
-    from mmspec.loading import has_drafter
+    from mmspec.loading import has_drafter, needs_files
     from mmspec.registry import names, resolve
 
     drafters = {row: split(row)[0].partition(":")[0] for row in rows}
@@ -88,7 +87,7 @@ def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
     lacking = [name for name in dict.fromkeys(drafters.values()) if not has_drafter(name, pipe.target, pipe.folder)]
     ours = names("drafters", modality)
     known: dict[str, Any] = {name: resolve("drafters", name, modality) for name in lacking if name in ours}
-    trained = [name for name, kind in known.items() if kind.advice or issubclass(kind, TrainedDrafter)]
+    trained = [name for name, kind in known.items() if needs_files(kind)]
     for why, left in (
         ("since none is trained for this model", trained),
         ("since this kind of model has none", [name for name in lacking if name not in trained]),

@@ -182,7 +182,7 @@ class Lumina(Chameleon):
         if size is None:
             return super().encode(processor, texts, images)
         check_no_pictures(images, type(self).__name__)
-        layout = self._layout(*grid_of(size, self.side, self.decoder.max_length))
+        layout = self._layout(*grid_of(size, self.side, self.decoder.max_length, CODES_PER_UNIT))
         sizes = torch.tensor([[layout.rows, layout.columns]] * len(texts))
         return {**self.opened(processor, texts, layout), "image_sizes": sizes}
 

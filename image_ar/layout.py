@@ -35,14 +35,16 @@ def size_of(image_sizes: Any, context: int) -> tuple[int, int]:
     return rows, columns
 
 
-def grid_of(size: Any, side: int, context: int) -> tuple[int, int]:
+def grid_of(size: Any, side: int, context: int, unit: int = 1) -> tuple[int, int]:
     """Rows and columns of codes, each of `side` x `side` pixels, of a picture of that `size` (`picture_size`).
 
-    Raises: InputError: no whole number of codes, or more than the context holds.
+    Args: unit: of how many codes rows and columns are multiples.
+    Raises: InputError: no whole number of units, or more codes than the context holds.
     """
     width, height = picture_size(size)
-    if width % side or height % side:
-        raise InputError(f"size={width}x{height} is not valid: width and height must be multiples of {side} pixels")
+    step = side * unit
+    if width % step or height % step:
+        raise InputError(f"size={width}x{height} is not valid: width and height must be multiples of {step} pixels")
     rows, columns = height // side, width // side
     check_fits(rows, columns, context)
     return rows, columns

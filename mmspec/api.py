@@ -112,8 +112,8 @@ def load(
         drafter: None for the best trained one that lies beside the model, else prompt lookup, or what its family
             usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder; a hub
             id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive decoding.
-        acceptance: a rule's name, perhaps with settings ("tolerance=4", "lantern:delta=0.1:k=50"), or a rule. The
-            default, "exact", gives the same output with every drafter.
+        acceptance: a rule's name, perhaps with settings ("tolerance=4", "lantern:delta=0.1:k=50"), or a rule, of
+            which a copy is bound. The default, "exact", gives the same output with every drafter.
         shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
             changes an output; "own" is the drafter's own setting; a `Shape` is that one, also as a text, "5x4x16"
             (depth, width, nodes). None is "auto", and for a drafter that you made yourself "own". Rules that let drafts

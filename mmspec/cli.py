@@ -144,7 +144,7 @@ def generate(
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(help="Emu3, Lumina-mGPT: width x height in pixels, such as 768x512. [default: the model's own]"),
+        typer.Option(help="Lumina-mGPT, Emu3: width x height in pixels. [default: 768x768 of Lumina, 720x720 of Emu3]"),
     ] = None,
     voice: Annotated[
         str | None,

@@ -241,7 +241,12 @@ def serves_unread(kind: Any, target: Known) -> bool:
         kind.check_target(target)
     except MismatchError:
         return False
-    return not (kind.advice or issubclass(kind, TrainedDrafter))
+    return not needs_files(kind)
+
+
+def needs_files(kind: Any) -> bool:
+    """Whether a drafter's class is nothing without training, or without files."""
+    return bool(kind.advice) or issubclass(kind, TrainedDrafter)
 
 
 def _ready(target: CausalTarget, beside: Iterable[str]) -> str:

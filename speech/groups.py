@@ -63,12 +63,12 @@ class Lists:
             place.copy_(torch.segment_reduce(row[self.items], "sum", offsets=self.starts, axis=0))
         return out
 
-    def sum_of(self, values: Tensor, token: Tensor) -> Tensor:
-        """[B, V] values of tokens -> [B] their sum over the list of one token [B] each."""
+    def sum_of(self, values: Tensor, token: Tensor, by: Tensor) -> Tensor:
+        """[B, V] values of tokens, each over its `by` [V] -> [B] their sum over the list of one token [B] each."""
         place = self.starts[token][:, None] + torch.arange(self.longest, device=token.device)
         within = place < self.starts[token + 1][:, None]
         entries = self.items[place.clamp(max=len(self.items) - 1)]
-        return torch.where(within, values.gather(1, entries), 0.0).sum(-1)
+        return torch.where(within, values.gather(1, entries) / by[entries], 0.0).sum(-1)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Groups:
 
     def mass(self, law: Tensor, group: Tensor) -> Tensor:
         """The same for one group of each law. law: [B, V]. group: [B]. Returns: [B]."""
-        return self.members.sum_of(law / self.shares, group)
+        return self.members.sum_of(law, group, self.shares)
 
     def spread(self, law: Tensor, groups: Tensor) -> Tensor:
         """The law of tokens [.., V] when a group is drawn from `groups` [.., V], and a token of it by `law`."""

@@ -272,8 +272,8 @@ def test_a_lumina_draws_the_size_that_is_asked_for(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ("9x8", "size=9x8 is not valid: width and height must be multiples of 2 pixels"),
-        ((6, 8), "units of 2 codes"),
+        ("9x8", "size=9x8 is not valid: width and height must be multiples of 4 pixels"),
+        ((6, 8), "size=6x8 is not valid: width and height must be multiples of 4 pixels"),
         ((4, 20), "only so far as its vocabulary has tokens"),
         ((8000, 8000), "a picture of 4000 x 4000 codes is not possible: the model's context is 96"),
         ("8", "size='8' is not valid: width and height in pixels are needed, as in 768x512"),

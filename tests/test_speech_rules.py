@@ -425,8 +425,14 @@ def test_groups_are_made_once_for_each_target_and_setting(monkeypatch: pytest.Mo
     make = pcg_module.by_size
     monkeypatch.setattr(pcg_module, "by_size", lambda *given: made.append(given[1]) or make(*given))
 
-    def target() -> Any:
-        return SimpleNamespace(code_ids=lambda: range(1, 40), vocab_size=40, embed=torch.nn.Embedding(40, 4))
+    class Speaker:
+        vocab_size = 40
+
+        def __init__(self) -> None:
+            self.embed = torch.nn.Embedding(40, 4)
+
+        def code_ids(self) -> range:
+            return range(1, 40)
 
     def groups_of(target: Any, size: float) -> Groups:
         rule = PCG(size)
@@ -434,7 +440,7 @@ def test_groups_are_made_once_for_each_target_and_setting(monkeypatch: pytest.Mo
         assert rule.groups is not None
         return rule.groups
 
-    one, other = target(), target()
+    one, other = Speaker(), Speaker()
     first = groups_of(one, 0.1)
     assert groups_of(one, 0.1) is first
     assert groups_of(one, 0.2) is not first
@@ -443,7 +449,7 @@ def test_groups_are_made_once_for_each_target_and_setting(monkeypatch: pytest.Mo
     assert len(made) == 3
     for size in (0.3, 0.4, 0.5, 0.6):  # no more are kept than there is room for
         groups_of(one, size)
-    assert len(one.groups_of_codes) == pcg_module.KEPT
+    assert len(pcg_module.MADE[one]) == pcg_module.KEPT
     assert groups_of(one, 0.1) is not first
 
 

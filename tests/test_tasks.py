@@ -159,6 +159,8 @@ def test_a_name_may_hold_what_else_ends_an_answer() -> None:
         ("The answer is not 14.", "14", False),
         ("The answer is Red, not Blue.", "Blue", False),
         ("I cannot say.", "Yes", False),
+        ("No, it fell. The answer is 1,200.", "1200", True),
+        ("No, it fell. The answer is 1,200.", "No", True),
     ],
 )
 def test_chartqa_marks_explanations(reply: str, label: str, right: bool) -> None:

@@ -437,13 +437,15 @@ def test_pictures_that_nobody_would_see_are_refused(several: bool, tmp_path: Pat
         kind = datasets.List(datasets.Image()) if several else datasets.Image()
         row = {name: [picture("red")] if several else picture("red") for name in names}
         features = {"prompt": datasets.Value("string"), **dict.fromkeys(names, kind)}
-        table = datasets.Dataset.from_list([{"prompt": "Which?", **row}], features=datasets.Features(features))
+        table = datasets.Dataset.from_list([{"prompt": "Which?", **row}] * 2, features=datasets.Features(features))
         (folder / "data").mkdir(parents=True)
         table.to_parquet(folder / "data" / "train-00000-of-00001.parquet")
         return str(folder)
 
     with pytest.raises(InputError, match=r"pictures in image_1, image_2, which .* looked for in image, images, pic"):
-        hub.HubData(saved(tmp_path / "a", "image_1", "image_2"))
+        open_data(saved(tmp_path / "a", "image_1", "image_2"), None, 1, 0, "vlm")
+    text, _ = open_data(str(tmp_path / "a"), None, 1, 0, "text")  # who sees nothing misses nothing
+    assert text[0].prompt == "Which?"
     assert hub.HubData(saved(tmp_path / "b", "image", "image_2"))[0].image is not None
 
 

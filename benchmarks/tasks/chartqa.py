@@ -8,7 +8,7 @@ from pathlib import Path
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, inside, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.stated import phrase, stated
+from mmspec.benchmarks.tasks.stated import marked_number, phrase, stated
 from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
 from mmspec.errors import InputError
@@ -53,13 +53,14 @@ class ChartQA:
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
         """A number may be off by 5 percent of a target that is not zero; else equal, ignoring case.
 
-        In the speed style percent signs may be left out on either side, and a name may hold what else ends an answer.
+        In the speed style percent signs may be left out on either side, a name may hold what else ends an answer, and a
+        number behind "answer is" counts beside a yes or no ahead of it.
         """
         if style == "score":
             value = reply.strip()
             return Mark(value, any(relaxed_match(value, answer) for answer in item.answers))
-        values = (stated(reply), phrase(reply))
-        right = next((value for value in values if any(_match(value, answer) for answer in item.answers)), None)
+        values = (stated(reply), phrase(reply), marked_number(reply))
+        right = next((value for value in values if value and any(_match(value, each) for each in item.answers)), None)
         return Mark(values[0] if right is None else right, right is not None)
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path, PurePosixPath
 
 from mmspec.benchmarks.tasks.pictures import ENDINGS
@@ -42,8 +43,8 @@ def listed(name: str) -> list[str]:
 
 def wanted(name: str, files: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
     """Patterns of what is downloaded: the first group that is there; with JSON files what lies under their folders."""
-    patterns, found = first_group(groups, lambda pattern: fitting(files, pattern), f"the data set {name} of the hub")
-    taken = [*patterns, *(f"*/{pattern}" for pattern in patterns)]
+    _, found = first_group(groups, lambda pattern: fitting(files, pattern), f"the data set {name} of the hub")
+    taken = [escape(file) for file in found]
     for file in (each for each in found if each.endswith(".json")):
         folder = file.removesuffix(PurePosixPath(file).name)
         shown = [each for each in files if each.startswith(folder) and each.lower().endswith(ENDINGS)]
@@ -53,7 +54,7 @@ def wanted(name: str, files: Sequence[str], groups: Sequence[Sequence[str]]) -> 
                 f"the data set {name} of the hub has its pictures in archives ({', '.join(packed[:3])}), which are not "
                 f"unpacked here: download them and {file}, unpack them beside it, and name that folder by --data"
             )
-        taken += [f"{folder}*{ending}" for ending in (".json", *ENDINGS)]
+        taken += [f"{folder}*{ending}" for ending in (".json", *ENDINGS, *map(str.upper, ENDINGS))]
     return list(dict.fromkeys(taken))
 
 

@@ -12,13 +12,16 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
 from mmspec.training.questions import Question, Questions, together, without_slots
+
+if TYPE_CHECKING:
+    from mmspec.training.hub import HubData
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +186,7 @@ class Voiced:
         return replace(question, voice=question.voice or self.voices[index % len(self.voices)])
 
 
-def written_data(data: str) -> Questions:
+def written_data(data: str) -> Lines | HubData:
     """The questions of a folder with *.jsonl files, of another folder, or of a data set of the hub."""
     from mmspec.checkpoints import HUB_ID
     from mmspec.training.hub import HubData, address
@@ -220,6 +223,8 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
         world: Any = resolve("questions", MINIWORLD, modality)
         return world(f"drafter/{seed}", count or 3000), world(f"drafter/held-out/{seed}", held_out)
     lines = written_data(data)
+    if modality == "vlm" and not isinstance(lines, Lines):
+        lines.check_seen()
     most = len(lines) - held_out
     if most < 1 or (count or 1) > most:
         raise InputError(

@@ -37,8 +37,7 @@ class HubData:
     """The rows of a data set.
 
     Args: source: see `address`.
-    Raises: InputError: it cannot be had, has no column that holds a prompt, or has pictures, but none in a column that
-        is looked for.
+    Raises: InputError: it cannot be had, or has no column that holds a prompt.
     """
 
     def __init__(self, source: str) -> None:
@@ -59,13 +58,7 @@ class HubData:
                 f"{source} has the columns {', '.join(self.columns)}; a prompt is looked for in {', '.join(PROMPT)}, a "
                 f"conversation in {', '.join(TALK)}"
             )
-        unseen = [name for name, feature in self.rows.features.items() if holds_pictures(feature)]
-        if self.image is None and unseen:
-            raise InputError(
-                f"{source} has pictures in {', '.join(unseen)}, which nobody would see: they are looked for in "
-                f"{', '.join(IMAGE)}; rename one in a copy, or write a folder with *.jsonl files, whose lines may name "
-                "several pictures"
-            )
+        self.unseen = [name for name, feature in self.rows.features.items() if holds_pictures(feature)]
         say_once(self._told())
 
         self.name = f"{self.place} {self._digest()}"
@@ -79,6 +72,15 @@ class HubData:
         for row in self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name]):
             found.update(repr(row).encode())
         return found.hexdigest()[:16]
+
+    def check_seen(self) -> None:
+        """Raise InputError where pictures stand in no column that is looked for: a model that sees would be blind."""
+        if self.image is None and self.unseen:
+            raise InputError(
+                f"{self.place} has pictures in {', '.join(self.unseen)}, which nobody would see: they are looked for "
+                f"in {', '.join(IMAGE)}; rename one in a copy, or write a folder with *.jsonl files, whose lines may "
+                "name several pictures"
+            )
 
     def _told(self) -> str:
         """Where questions, pictures and answers come from, and what is not read."""

@@ -79,7 +79,8 @@ def as_tables(heads: Iterable[Any]) -> None:
 
 
 def digest(net: nn.Module) -> str:
-    """A short hash that changes when a network's weights do, or the words that it drafts."""
+    """A short hash that changes when a network's weights do, the words that it drafts, or how its heads learn."""
     words = getattr(net, "draft_ids", None)
     drafts = "" if words is None else f"-{sha256(words.cpu().numpy().tobytes()).hexdigest()[:8]}"
-    return weights_digest(net) + drafts
+    tables = "-tables" if any(getattr(part, "table", False) for part in net.modules()) else ""
+    return weights_digest(net) + drafts + tables
