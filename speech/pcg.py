@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -29,8 +28,6 @@ from mmspec.tree import follow, path_to
 TRIES = 128  # draws after a rejection; the law itself, of 65,536 codes, takes as long as hundreds of them
 KEPT = 4  # settings whose groups a target keeps: there they take minutes, and a tenth of a gigabyte or more
 FINER = 2.0**-23  # between neighbours among the uniform numbers of `mmspec.noise`
-MADE: WeakKeyDictionary[Any, dict[Any, Groups]] = WeakKeyDictionary()
-"""Groups by target, by their mean size and device."""
 MAKING = Lock()
 NONE = -1
 """In the place of a token that was not found."""
@@ -105,9 +102,10 @@ class PCG(Rule):
 
 
 def kept_groups(target: Any, size: float) -> Groups:
-    """The groups of a target by their mean size, made once: those of the last settings are kept."""
+    """The groups of a target by their mean size, made once: it keeps those of the last settings."""
     with MAKING:
-        kept, place = MADE.setdefault(target, {}), (size, target.embed.weight.device)
+        kept: dict[Any, Groups] = vars(target).setdefault("groups_of_codes", {})
+        place = size, target.embed.weight.device
         if place not in kept:
             codes = set(target.code_ids())
             alone = [token for token in range(target.vocab_size) if token not in codes]
