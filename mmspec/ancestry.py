@@ -21,6 +21,11 @@ def ancestors(parents: Tensor, levels: int | None = None) -> Tensor:
     return above > 0
 
 
+def in_line(rows: int, size: int, device: torch.device) -> Tensor:
+    """[rows, size, size] bool: the same of chains, in which every node stands under the one before."""
+    return torch.ones(size, size, dtype=torch.bool, device=device).tril().expand(rows, size, size)
+
+
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # serves requests and trainings
 def alone(rows: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

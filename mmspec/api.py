@@ -249,7 +249,8 @@ class Pipeline:
         several = isinstance(voice, list | tuple)
         told = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
         told |= {} if size is None else {"size": size}
-        check_options(told, self.target)
+        if told:
+            check_options(told, self.target)
         texts, pictures = read_prompts(prompt, image)
         if several and len(voice) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")

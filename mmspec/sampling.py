@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
+from mmspec.ancestry import in_line
 from mmspec.errors import InputError
 
 FIRST = 1024
@@ -223,7 +224,7 @@ class Chain:
     def ancestors(self) -> Tensor:
         """Everything before a token stands above it."""
         batch, size = self.tokens.shape
-        return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, size, size)
+        return in_line(batch, size, self.tokens.device)
 
 
 def float32_at_least(logits: Tensor) -> Tensor:

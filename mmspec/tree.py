@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mmspec.ancestry import in_line
 from mmspec.contract import Accepted, Draft, Kind, State
 
 
@@ -11,8 +12,7 @@ def chain(tokens: Tensor, kind: Kind = "point", q: Tensor | None = None) -> Draf
     sampled."""
     batch, size = tokens.shape[:2]
     depth = torch.arange(size, device=tokens.device).expand(batch, size)
-    above = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril().expand(batch, size, size)
-    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=above, _levels=size - 1)
+    return Draft(tokens, depth - 1, depth, kind, q, _ancestors=in_line(batch, size, tokens.device), _levels=size - 1)
 
 
 def is_chain(draft: Draft) -> bool:

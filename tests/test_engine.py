@@ -364,14 +364,20 @@ def test_a_compiled_block_drafter_makes_the_same_drafts(kind: type[BlockDrafter]
     assert drafted_alike((plain, fixed), made, inputs, 0, *SETTINGS[0]) > 0
 
 
-def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
-    """The newest are kept; a size that comes again is recorded again."""
+def on_one_buffer() -> tuple[CausalTarget, CausalTarget, dict[str, Any], Any]:
+    """A target, the same with static caches, a prompt, and a drafter that has one buffer for all requests."""
     model, plain = test_equality.make("simple")
     fixed = static(CausalTarget(model))
     inputs = toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0)
     drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
     drafter.bind(fixed)
-    drafter.bind = lambda target: None  # type: ignore[method-assign]  # one buffer for all requests
+    drafter.bind = lambda target: None  # type: ignore[method-assign]
+    return plain, fixed, inputs, drafter
+
+
+def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
+    """The newest are kept; a size that comes again is recorded again."""
+    plain, fixed, inputs, drafter = on_one_buffer()
     want = toys.answer(plain, NoDrafter(), inputs, 20).rows
     kept: list[int] = []
     for total in (*range(4, 4 + MOST_KEPT + 1), 4):
@@ -384,12 +390,7 @@ def test_recordings_of_many_sizes_make_room_for_each_other() -> None:
 
 def test_recordings_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmspec.drafters.whole.MOST_KEPT", 2)
-    model, plain = test_equality.make("simple")
-    fixed = static(CausalTarget(model))
-    inputs = toys.row_of(test_equality.inputs_for(plain, 17, 9, 14), 0)
-    drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16)
-    drafter.bind(fixed)
-    drafter.bind = lambda target: None  # type: ignore[method-assign]  # one buffer for all requests
+    _, fixed, inputs, drafter = on_one_buffer()
     for drafter.total in (4, 5, 4, 6):
         toys.answer(fixed, drafter, inputs, 20)
     (slab,) = drafter.steps[0].slabs.free

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mmspec.ancestry import in_line
 from mmspec.cache import RowCache
 from mmspec.contract import Kind, Needs, State
 from mmspec.drafters.children import Judged
@@ -184,7 +185,7 @@ def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
     for here, real in portions(order.shape[1], counts, AT_ONCE):
         place = order[:, here]
         most = place.shape[1]
-        causal = torch.ones(most, most, dtype=torch.bool, device=device).tril().expand(batch, most, most)
+        causal = in_line(batch, most, device)
         net(content[:, here], place - seen.ahead, cache.mask(causal, place, dtype), cache.hf)
         cache.commit(most, [list(range(count)) for count in real])
     cut = [length - count for length, count in zip(lengths, counts, strict=True)]
