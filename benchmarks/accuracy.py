@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mmspec import Pipeline
+from mmspec.benchmarks.figures import Score, score
 from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
 from mmspec.benchmarks.records import Store
 from mmspec.benchmarks.stock import Stock
@@ -59,17 +59,6 @@ class Judged:
     gold: str
     right: bool
     same: bool | None = None
-
-
-@dataclass(frozen=True)
-class Score:
-    """Relaxed accuracy of one class, in [0, 1], with its 95 % interval."""
-
-    name: str
-    questions: int
-    accuracy: float
-    low: float
-    high: float
 
 
 def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> list[Judged]:
@@ -126,28 +115,3 @@ def scores(answers: Sequence[Judged], field: str) -> list[Score]:
 def score_of(name: str, answers: Sequence[Judged]) -> Score:
     """Accuracy of some answers; those about one picture belong together."""
     return score(name, [answer.right for answer in answers], [answer.picture for answer in answers])
-
-
-def score(name: str, rights: Sequence[bool], units: Sequence[int] | None = None) -> Score:
-    """Accuracy of one group with its Wilson interval.
-
-    Args: units: what each answer belongs to, a picture say. Answers that belong together tell less than as many
-        independent ones: the interval is that of as many as have the variance between units.
-    """
-    share, z = sum(rights) / len(rights), 1.96
-    n = independent(rights, units or range(len(rights)))
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Score(name, len(rights), share, max(0.0, middle - half), min(1.0, middle + half))
-
-
-def independent(rights: Sequence[bool], units: Sequence[int]) -> float:
-    """How many independent answers have a share as uncertain as these (Kish's effective sample size)."""
-    n, share = len(rights), sum(rights) / len(rights)
-    apart: dict[int, float] = {}
-    for right, unit in zip(rights, units, strict=True):
-        apart[unit] = apart.get(unit, 0.0) + right - share
-    if len(apart) == n or share in (0, 1):  # all alike: each unit may have had one answer
-        return len(apart)
-    effect = sum(each * each for each in apart.values()) / (n * share * (1 - share))
-    return n / max(1.0, effect)

@@ -31,7 +31,7 @@ from mmspec.benchmarks.figures import (
     figures,
 )
 from mmspec.benchmarks.methods import Method, Ours, methods
-from mmspec.benchmarks.records import Sample, Store, conditions_of, plain
+from mmspec.benchmarks.records import FolderError, Sample, Store, conditions_of, plain
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.rows import in_dtype, row, split
 from mmspec.benchmarks.speed import SpeedSettings, run, token_counter
@@ -143,7 +143,8 @@ def cell(line: Row) -> str:
 def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
     """Run what the folder does not hold yet; writes summary.json and table.txt there.
 
-    Raises: InputError: there is no family to measure.
+    Raises: InputError: there is no family to measure. FolderError: what the folder holds of one is of another run. Then
+        a table that is there already stays as it is.
     """
     table = DrafterTable(settings)
     for family in settings.families:
@@ -151,12 +152,13 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
         try:
             check_sees(family)
             fill(table, loaded(speed, OURS), speed, folder / plain(family))
+        except FolderError:
+            raise
         except Error as error:  # what was measured of the family stays
             table.missing.append(f"{family}: {error}")
-        if table.rows:  # a table that is there already is not lost to a wrong name
-            keep(folder, table)
     if not table.rows:
         raise InputError("; ".join([*table.missing, *table.short]) or "there is nothing to measure")
+    keep(folder, table)
     return table
 
 

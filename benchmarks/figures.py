@@ -8,6 +8,7 @@ Efficiency = S / tau. The first token belongs to the prefill, so n tokens are n 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -278,3 +279,39 @@ def equality(samples: Sequence[Sample], method: str, other: str) -> float | None
         return None
     same = [sample.runs[method].tokens == sample.runs[other].tokens for sample in samples]
     return sum(same) / len(same)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Share of a group's answers that are right, in [0, 1], with its 95 % interval."""
+
+    name: str
+    questions: int
+    accuracy: float
+    low: float
+    high: float
+
+
+def score(name: str, rights: Sequence[bool], units: Sequence[int] | None = None) -> Score:
+    """Accuracy of one group with its Wilson interval.
+
+    Args: units: what each answer belongs to, a picture say. Answers that belong together tell less than as many
+        independent ones: the interval is that of as many as have the variance between units.
+    """
+    share, z = sum(rights) / len(rights), 1.96
+    n = independent(rights, units or range(len(rights)))
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Score(name, len(rights), share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def independent(rights: Sequence[bool], units: Sequence[int]) -> float:
+    """How many independent answers have a share as uncertain as these (Kish's effective sample size)."""
+    n, share = len(rights), sum(rights) / len(rights)
+    apart: dict[int, float] = {}
+    for right, unit in zip(rights, units, strict=True):
+        apart[unit] = apart.get(unit, 0.0) + right - share
+    if len(apart) == n or share in (0, 1):  # all alike: each unit may have had one answer
+        return len(apart)
+    effect = sum(each * each for each in apart.values()) / (n * share * (1 - share))
+    return n / max(1.0, effect)

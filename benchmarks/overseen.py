@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ class Overseen(Rule):
 
     def bind(self, target: Any) -> None:
         """See `mmspec.contract.Rule`."""
+        self.rule = copy(self.rule)  # another pipeline may have it, too
         self.rule.bind(target)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:

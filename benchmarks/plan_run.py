@@ -5,6 +5,7 @@ What is wrong with one model or one task is told, and the others go on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
 from mmspec.benchmarks.plan import Plan
-from mmspec.benchmarks.records import plain
+from mmspec.benchmarks.records import FolderError, plain
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.start import check_sees, loaded, usual_rows
 from mmspec.benchmarks.tables import SHARED
@@ -61,23 +62,29 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
     """Run what the folder does not hold yet; writes summary.json, table.txt and, if `page`, report.html there.
 
     Args: where: the Ray cluster whose workers answer; by default this process does.
-    Raises: InputError: nothing at all could be run.
+    Raises: InputError: nothing at all could be run. FolderError: what the folder holds of a task is of another run;
+        then a summary that is there already stays as it is.
     """
     reports, summaries, failures = [], [], []
     for model in plan.models:
-        load = partial(loaded, plan.settings(model, plan.tasks[0]).speed, "none")
+        tasks, refused = askable(model, plan.tasks)
+        failures += refused
+        if not tasks:
+            continue
+        load = partial(loaded, plan.settings(model, tasks[0]).speed, "none")
         try:
-            check_sees(model, worded=bool({*plan.tasks} & {*WORDED}))
             pipe = load()
         except Error as error:
             failures.append(f"{model}: {one_line(error)}")
             continue
         here = plan if plan.drafters else replace(plan, drafters=usual_rows(pipe, plan.usual_drafters))
         with spread_over(where, pipe, load) as spread:
-            for task in plan.tasks:
+            for task in tasks:
                 place = folder / plain(model) / task
                 try:
                     found = task_report(run_task(pipe, here.settings(model, task), place, spread))
+                except FolderError:
+                    raise
                 except Error as error:
                     failures.append(f"{model}, {task}: {one_line(error)}")
                     continue
@@ -92,3 +99,16 @@ def run_plan(plan: Plan, folder: Path, command: str, page: bool, where: Where | 
 
         write_whole(folder / "report.html", draw(report))
     return report
+
+
+def askable(model: str, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The tasks that a model can be asked, judged before its weights are read, and why the others are refused."""
+    refused: dict[str, list[str]] = {}
+    for task in tasks:
+        try:
+            check_sees(model, worded=task in WORDED)
+        except Error as error:
+            refused.setdefault(one_line(error), []).append(task)
+    left = [task for each in refused.values() for task in each]
+    told = [f"{model}, {', '.join(each)}: {why}" for why, each in refused.items()]
+    return [task for task in tasks if task not in left], told

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec.benchmarks.machine import PLACED, conditions
 from mmspec.errors import CheckpointError, InputError, reason, shorten
-from mmspec.safe_files import make_folder, write_whole
+from mmspec.safe_files import write_whole
 
 if TYPE_CHECKING:
     from mmspec.stats import Stats
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 SETTINGS, CONDITIONS = "settings.json", "conditions.json"
 FREE = {"min_tokens"}
 """Settings that change no sample, but what is made of them."""
+
+
+class FolderError(InputError, CheckpointError):
+    """A run's folder cannot be gone on with: it holds other settings or damaged files, or cannot be written. Another
+    model or task would not mend that, so a run of several ends with it."""
 
 
 @dataclass
@@ -79,16 +84,16 @@ class Store:
     derived from them.
 
     Args: folder: made if it does not exist. settings: everything that the samples depend on.
-    Raises: InputError: the folder holds a run with other settings, or cannot be written.
+    Raises: FolderError: the folder holds a run with other settings, is damaged, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = make_folder(folder)
-        self.samples = folder / "samples.jsonl"
+        self.folder, self.samples = folder, folder / "samples.jsonl"
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             self._settle(settings)
         except OSError as error:
-            raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+            raise FolderError(f"cannot write to {folder}: {reason(error)}") from error
 
     def _settle(self, settings: dict[str, Any]) -> None:
         path, begun = self.folder / SETTINGS, self.folder / CONDITIONS
@@ -96,7 +101,7 @@ class Store:
         if path.exists():
             self._compare(settings, _parse(path.read_text(encoding="utf-8"), path))
         elif self.samples.exists():
-            raise InputError(f"{self.folder} has samples but no {SETTINGS}: choose another folder")
+            raise FolderError(f"{self.folder} has samples but no {SETTINGS}: choose another folder")
         else:
             write_whole(path, json.dumps(settings, indent=1))
         if not begun.exists():
@@ -108,7 +113,7 @@ class Store:
         other = [name for name in names if settings.get(name) != before.get(name)]
         if other:
             told = ", ".join(f"{n}={shorten(before.get(n))} (now {shorten(settings.get(n))})" for n in other)
-            raise InputError(f"{self.folder} holds a run with {told}: choose another folder or the same settings")
+            raise FolderError(f"{self.folder} holds a run with {told}: choose another folder or the same settings")
 
     def load(self) -> list[dict[str, Any]]:
         """All complete lines. A last line that a kill cut short is removed from the file, so that it is made again."""
@@ -121,14 +126,14 @@ class Store:
         return [_parse(line, self.samples) for line in whole.split("\n")[:-1]]  # splitlines cuts at more than this
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append one line and see it safely on disk. Raises: InputError: it cannot be written."""
+        """Append one line and see it safely on disk. Raises: FolderError: it cannot be written."""
         try:
             with self.samples.open("a", encoding="utf-8") as file:
                 file.write(_line(record))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise InputError(
+            raise FolderError(
                 f"{self.samples} cannot be written ({reason(error)}); what it holds is kept, and the same "
                 "command goes on"
             ) from error
@@ -167,7 +172,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is damaged ({error}): move the folder away and run again") from error
+        raise FolderError(f"{path} is damaged ({error}): move the folder away and run again") from error
 
 
 def sample_of(record: dict[str, Any]) -> Sample:

@@ -77,7 +77,7 @@ def fitted(settings: Any, pipe: Pipeline) -> Any:
 
 
 def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
-    """Of rows that nobody wrote, those whose drafters the model has; says which are left out."""
+    """Of rows that nobody wrote, those whose drafters the model has; says which others training would give it."""
     from mmspec.benchmarks.rows import split
     from mmspec.loading import has_drafter, needs_files
     from mmspec.registry import names, resolve
@@ -88,10 +88,6 @@ def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:
     ours = names("drafters", modality)
     known: dict[str, Any] = {name: resolve("drafters", name, modality) for name in lacking if name in ours}
     trained = [name for name, kind in known.items() if needs_files(kind)]
-    for why, left in (
-        ("since none is trained for this model", trained),
-        ("since this kind of model has none", [name for name in lacking if name not in trained]),
-    ):
-        if left:
-            print(f"left out, {why}: {', '.join(left)}", file=sys.stderr)
+    if trained:
+        print(f"left out, since none is trained for this model: {', '.join(trained)}", file=sys.stderr)
     return tuple(row for row, drafter in drafters.items() if drafter not in lacking)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmspec.benchmarks.accuracy import Score, score
-from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.figures import Figures, Score, figures, score
 from mmspec.benchmarks.tables import SHARED, aligned, percent, span, speed_table
 from mmspec.benchmarks.task_run import Answered, TaskRun
 from mmspec.benchmarks.token_classes import Counts, summed

@@ -27,10 +27,11 @@ from typer.testing import CliRunner, Result
 import mmspec
 from mmspec.benchmarks import figures as fig
 from mmspec.benchmarks import gauges, machine, memory, methods, questions, records, speed, tables
-from mmspec.benchmarks.accuracy import judge, score, scores
+from mmspec.benchmarks.accuracy import judge, scores
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.commands.speed import QUESTIONS, REPEATS
 from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS
+from mmspec.benchmarks.figures import score
 from mmspec.benchmarks.load import LoadReport, LoadSettings, Visit
 from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.plot import plot, require_matplotlib, save_figure
@@ -705,8 +706,22 @@ def test_questions_of_one_s_own_are_measured(model: Path, speaker: Path, tmp_pat
         succeeded(bench(*arguments, "--out", str(tmp_path / "out"), model=model))
     (tmp_path / "mine.jsonl").write_text(json.dumps(lines[1]) + "\n")
     assert "suffix" in succeeded(bench(*arguments, model=speaker))
-    with pytest.raises(InputError, match="reads text alone, .* name others by --data"):
+    with pytest.raises(InputError, match="reads text alone, .*: take mmspec bench --data FOLDER"):
         succeeded(bench(*arguments[:-2], model=speaker))
+
+
+def test_pictures_that_a_model_would_not_see_are_refused_before_it_is_loaded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"prompt": datasets.Value("string"), "photo": datasets.Image()})
+    row = {"prompt": "Which?", "photo": world_sample("own", 0).image}
+    (tmp_path / "data").mkdir()
+    datasets.Dataset.from_list([row] * 2, features=features).to_parquet(tmp_path / "data" / "train-0-of-1.parquet")
+    monkeypatch.setattr("mmspec.benchmarks.commands.speed.loaded", lambda *given: pytest.fail("the model was loaded"))
+    with pytest.raises(InputError, match="has pictures in photo, which nobody would see"):
+        succeeded(bench("--drafters", "none", "--data", str(tmp_path), model=model))
+    assert len(questions.own_questions(str(tmp_path), 2)) == 2  # who sees nothing misses nothing
 
 
 def test_a_run_that_asked_other_rows_of_one_s_own_data_is_not_gone_on_with(model: Path, tmp_path: Path) -> None:

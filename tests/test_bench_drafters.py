@@ -13,7 +13,7 @@ from test_bench_tasks import call, succeeded
 import mmspec
 from mmspec.benchmarks import drafter_table as dt
 from mmspec.benchmarks import world_tasks
-from mmspec.benchmarks.records import Sample, conditions_of
+from mmspec.benchmarks.records import FolderError, Sample, conditions_of, plain
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
@@ -169,6 +169,28 @@ def test_a_family_that_fails_costs_no_other_family_its_rows(
     assert table.missing == [f"{family}: no picture here"]
     assert len(table.stores) == 3
     assert "no picture here" in (tmp_path / "table.txt").read_text()
+
+
+def test_a_folder_of_other_settings_ends_the_run_and_keeps_the_table(
+    family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a family before it could be measured."""
+    good, out = tiny.tiny_smolvlm(tmp_path / "good"), tmp_path / "out"
+    monkeypatch.setattr(dt, "run", lambda *given: two_samples)
+
+    def table(*families: Path, questions: int) -> dt.DrafterTable:
+        speed = SpeedSettings(str(family), ("eagle",), temperatures=(0.0,), questions=questions, min_tokens=1)
+        return dt.run_table(dt.TableSettings(speed, tuple(map(str, families)), ("chart",)), out)
+
+    table(family, questions=2)
+    kept = {file: file.read_bytes() for file in (out / "summary.json", out / "table.txt")}
+    with pytest.raises(FolderError, match=r"holds a run with questions=2 \(now 3\): choose another folder"):
+        table(good, family, questions=3)
+    (settings,) = (out / plain(str(family))).rglob("settings.json")
+    settings.write_text("{")
+    with pytest.raises(FolderError, match="is damaged"):
+        table(good, family, questions=3)
+    assert {file: file.read_bytes() for file in kept} == kept
 
 
 def test_a_model_that_draws_is_missing_before_it_is_loaded(

@@ -24,10 +24,9 @@ from typer.testing import CliRunner, Result
 import mmspec
 from mmspec.benchmarks import cli, rows
 from mmspec.benchmarks import figures as fig
-from mmspec.benchmarks.accuracy import score
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.commands import speed
-from mmspec.benchmarks.commands.images import IMAGES
+from mmspec.benchmarks.commands.images import DIVERGED, IMAGES
 from mmspec.benchmarks.drawing import laws, measures, plots
 from mmspec.benchmarks.drawing import report as image_report
 from mmspec.benchmarks.drawing.laws import surprise
@@ -43,6 +42,7 @@ from mmspec.benchmarks.drawing.run import (
     methods,
     run_batch,
 )
+from mmspec.benchmarks.figures import score
 from mmspec.benchmarks.records import Run, Sample, conditions_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import bundled
@@ -438,6 +438,30 @@ def test_the_plots_are_of_the_smallest_batch_wherever_it_stands(
     assert drawn == [(sizes[1], "m, batch 1")] * 2
 
 
+def test_the_divergence_has_a_column_where_there_is_one() -> None:
+    settings = ImageSettings(SpeedSettings("m", ("none",), temperatures=(1.0,)))
+    base, other = quality("none", True), replace(quality("sjd@gsd=4", False), marginal=0.25)
+
+    def told(*found: Quality) -> tuple[list[str], str]:
+        block = image_report.ImageReport(settings, LENGTH, {}, [*found], None, Drawn([], {}, {}), None).quality_block()
+        return block.splitlines()[1].split(), block
+
+    head, block = told(base, other)
+    assert head[-3:] == ["TV", "nats", "CLIP"]
+    assert "0.250" in block
+    assert "KL" not in block
+    head, block = told(base, replace(other, divergence=0.5))
+    assert head[-4:] == ["TV", "KL", "nats", "CLIP"]
+    assert "0.5000" in block
+    assert "TV, KL: codes against" in block
+
+
+def test_the_help_says_how_many_captions_a_divergence_takes() -> None:
+    assert measures.PER_CODE == 0.5
+    codes = mmspec.load("janus-mini", "none").target.vocab_size
+    assert f"half as many captions on as there are codes: {codes // 2} of janus-mini" in DIVERGED
+
+
 # whole runs
 
 
@@ -474,7 +498,8 @@ def test_a_run_measures_and_goes_on_where_it_stopped(folder: Path, tmp_path: Pat
     text = (out / "table.txt").read_text()
     assert text.strip() == done.stdout.strip()
     assert "sjd@gsd=14 (lossy)" in text
-    assert "KL is - of fewer pictures than 0.5 times the codes" in text
+    assert " TV " in text
+    assert "KL" not in text  # of which there is none
     assert "The reader itself, on real pictures" in text
 
     lines = {file: file.read_text().splitlines() for file in out.rglob("samples.jsonl")}

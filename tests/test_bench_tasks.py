@@ -22,7 +22,7 @@ import mmspec
 from mmspec.benchmarks import layouts, plan_run
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plan import Plan, read_plan
-from mmspec.benchmarks.records import plain
+from mmspec.benchmarks.records import FolderError, plain
 from mmspec.benchmarks.start import check_sees
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
@@ -207,6 +207,43 @@ def test_a_model_that_sees_no_pictures_is_told_so_before_it_is_loaded(
     assert result.exit_code == 2
     assert "1 of 1 replies are timed" in result.output  # the other one is asked
     assert read == [str(model)]
+
+
+def test_tasks_of_pictures_are_refused_before_a_model_of_text_is_loaded_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama = str(tmp_path / "llama")
+    LlamaConfig().save_pretrained(llama)
+    done: list[str] = []
+
+    def run_task(pipe: Any, settings: TaskSettings, *others: Any) -> TaskRun:
+        done.append(settings.task)
+        raise InputError("no more")
+
+    monkeypatch.setattr(plan_run, "loaded", lambda settings, drafter: done.append("loaded"))
+    monkeypatch.setattr(plan_run, "run_task", run_task)
+
+    def failures(*tasks: str) -> list[str]:
+        with pytest.raises(InputError) as told:
+            plan_run.run_plan(Plan((llama,), tasks, ("none",)), tmp_path, "", page=False)
+        return str(told.value).split("; ")
+
+    pictures, words = failures("chartqa", "spec-bench", "mathvista")
+    assert pictures.startswith(f"{llama}, chartqa, mathvista: {llama} reads text alone")
+    assert words == f"{llama}, spec-bench: no more"
+    assert done == ["loaded", "spec-bench"]
+    assert failures("chartqa", "mathvista") == [pictures]
+    assert done == ["loaded", "spec-bench"]
+
+
+def test_a_folder_of_other_settings_ends_the_run_and_keeps_what_was_found(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    whole = ("--model", model, *SMALL, "--no-plot", "--limit", 1, "--out", out)
+    succeeded(call(*whole, "--task", "chartqa"))
+    kept = {file: file.read_bytes() for file in (out / "summary.json", out / "table.txt")}
+    refused = call(*whole, "--task", "mathvista,chartqa", "--seed", 7)
+    assert isinstance(refused.exception, FolderError)
+    assert {file: file.read_bytes() for file in kept} == kept
 
 
 def test_what_reads_text_alone_is_asked_what_is_told_in_words(tmp_path: Path) -> None:
@@ -598,6 +635,9 @@ def test_a_data_set_of_the_hub_is_downloaded_unless_it_lies_here(hub: Hub, tmp_p
             ["data/problems.json", "data/pid_splits.json", "data/images/test/1/image.png"],
         ),
         ("spec-bench", ["data/question.jsonl", "data/plot.png", "model.zip"], ["data/question.jsonl"]),
+        ("mathvista", ["testmini.json", "images.zip", "data/testmini-0.parquet"], ["data/testmini-0.parquet"]),
+        ("mathvista", ["testmini.json", "logo.png", "a.tgz", "MathVista_MINI.tsv"], ["MathVista_MINI.tsv"]),
+        ("mathvista", ["testmini.json", "images/1.png", "testmini.parquet"], ["testmini.json", "images/1.png"]),
     ],
 )
 def test_only_what_a_task_reads_is_downloaded(hub: Hub, task: str, files: list[str], taken: list[str]) -> None:
@@ -615,6 +655,18 @@ def test_what_cannot_be_read_of_the_hub_is_told_before_it_is_downloaded(hub: Hub
     with pytest.raises(InputError, match="some/charts of the hub holds none of the official files: SEED-Bench_v2"):
         official(Path("some/charts"), groups)
     assert not hub.asked
+
+
+def test_archives_beside_some_pictures_are_named(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that lie open may be a logo alone."""
+    official(Path("some/charts"), CHARTS)
+    assert not caplog.records
+    hub.files = ["test_human.json", "test_augmented.json", "logo.png", "png.zip"]
+    official(Path("some/charts"), CHARTS)
+    assert hub.downloaded() == hub.files[:3]
+    (told,) = caplog.messages
+    assert "some/charts of the hub may have pictures in archives (png.zip), which are not unpacked here" in told
+    assert "download them and test_human.json, test_augmented.json into a folder, unpack them there" in told
 
 
 def test_without_the_hub_what_was_downloaded_before_will_do(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,7 +377,7 @@ def test_it_is_measured_on_speech_of_one_s_own(tmp_path: Path) -> None:
     assert all(each["speedup"] > 0 for each in found["figures"])
     assert (found["samples"], found["gauges"]) == (8, [])
     assert "S is against our AR loop alone" in CliRunner().invoke(app, [*told[:-1], *sizes, "--data", str(data)]).stdout
-    with pytest.raises(InputError, match="hears speech alone, .* name others by --data"):
+    with pytest.raises(InputError, match="hears, .*: take mmspec bench --data FOLDER"):
         CliRunner().invoke(app, [*told, *sizes], catch_exceptions=False)
 
 

@@ -32,6 +32,7 @@ IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd:size=14:distance=none,scd-mc@coo
 QUESTIONS, CAPTIONS = 8, 128
 CLOCKED = "Captions that are timed, at least two batches of each size."
 JUDGED = "Captions whose pictures are judged, of each method."
+DIVERGED = "The column KL is there from half as many captions on as there are codes: 256 of janus-mini."
 FEWER = "[default: {}, or all of --prompts where these are fewer]"
 Prompts = Annotated[
     Path | None, typer.Option(help="File of captions, one a line. [default: held-out ones of the bundled world]")
@@ -45,7 +46,7 @@ def images(
     guidance: Annotated[float | None, typer.Option(help="Scale of guidance. [default: the model's own]")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
     questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
-    captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {FEWER.format(CAPTIONS)}")] = None,
+    captions: Annotated[int | None, typer.Option(help=f"{JUDGED} {DIVERGED} {FEWER.format(CAPTIONS)}")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="Add every relaxed rule at several settings.")] = False,
     prompts: Prompts = None,
     reader: Reader = None,

@@ -39,7 +39,7 @@ from mmspec.benchmarks.commands.options import (
 from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
 from mmspec.benchmarks.commands.speech import speech
 from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS, plan_of, run_drafters, run_tasks
-from mmspec.benchmarks.start import fitted, loaded
+from mmspec.benchmarks.start import check_sees, fitted, loaded
 from mmspec.errors import InputError
 
 DRAFTERS = "none,prompt-lookup,spd,eagle2,dspark"
@@ -138,12 +138,11 @@ def speed(
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
     whole = 0
     if settings.data is not None:
-        own = own_questions(settings.data, settings.questions)
+        own = own_questions(settings.data, settings.questions, family.modality == "vlm")
         whole = len(own.source)
         settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
-    elif family.modality != "vlm":
-        reads = "hears speech" if family.modality == "speech" else "reads text"
-        raise InputError(f"{model} {reads} alone, and the usual questions are about pictures: name others by --data")
+    else:
+        check_sees(model)
     load = partial(loaded, settings, "none")
     with kept_in(out) as folder:
         pipe = load()

@@ -14,13 +14,12 @@ import torch
 from PIL import Image
 
 from mmspec import Pipeline
-from mmspec.benchmarks.accuracy import Score, score
 from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.measures import change, frechet, marginal_distance, position_divergence
 from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind
 from mmspec.benchmarks.features import Features
-from mmspec.benchmarks.figures import OURS
+from mmspec.benchmarks.figures import OURS, Score, score
 from mmspec.errors import InputError
 
 REAL, THROUGH = "real pictures", "the same, through the tokenizer"

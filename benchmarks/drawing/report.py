@@ -10,7 +10,6 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.certainty import mean_top
 from mmspec.benchmarks.clip import Clip
-from mmspec.benchmarks.drawing.measures import PER_CODE
 from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
 from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, eyes, qualities
 from mmspec.benchmarks.drawing.run import (
@@ -38,17 +37,14 @@ SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", *SPEED]
 """NFE: target forwards per picture, prefill included. NFE x: codes per forward."""
 MANNERS = ("placed", "related", "counted")
 JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", *MANNERS, "facts", "shuffled", "Frechet"]
-QUALITY_HEAD = [*JUDGED_HEAD, "TV", "KL", "nats", "CLIP"]
 JUDGED_NOTE = """\
 kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
 lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
 captions. Frechet: distance to real pictures."""
-NOTE = f"""\
-{JUDGED_NOTE} TV, KL: codes against those of our AR loop, pooled and place by place;
+POOLED = "TV: codes against those of our AR loop, pooled"
+BY_PLACE = "TV, KL: codes against those of our AR loop, pooled and place by place"
+NOTE = """\
 nats: per code under the target's law. What the other seeds of our AR loop show is chance."""
-TOO_FEW = f"""\
-KL is {MISSING} of fewer pictures than {PER_CODE:g} times the codes of the vocabulary: below that, laws without a common
-code look much like equal ones."""
 
 
 @dataclass
@@ -127,17 +123,18 @@ class ImageReport(PictureReport):
 
     def quality_block(self) -> str:
         """See `PictureReport`."""
-        rows = [QUALITY_HEAD]
+        by_place = any(each.divergence is not None for each in self.quality)  # which takes many captions
+        rows = [[*JUDGED_HEAD, "TV", *(["KL"] if by_place else []), "nats", "CLIP"]]
         for each in self.quality:
             rows.append([
                 *judged_cells(each),
                 number(each.marginal, 3),
-                number(each.divergence, 4),
+                *([number(each.divergence, 4)] if by_place else []),
                 number(each.surprise, 3),
                 number(each.clip),
             ])  # fmt: skip
-        short = any(each.divergence is None and each.marginal is not None for each in self.quality)
-        return "\n".join([judged_table(self.quality, rows), NOTE, *([TOO_FEW] if short else [])])
+        told = f"{JUDGED_NOTE} {BY_PLACE if by_place else POOLED};\n{NOTE}"
+        return f"{judged_table(self.quality, rows)}\n{told}"
 
     def summary(self) -> dict[str, Any]:
         """See `PictureReport`."""

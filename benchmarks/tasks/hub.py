@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from glob import escape
@@ -11,6 +12,8 @@ from mmspec.benchmarks.tasks.pictures import ENDINGS
 from mmspec.benchmarks.tasks.rows import first_group
 from mmspec.checkpoints import HUB_ID, locate
 from mmspec.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 KIND = "data set"
 ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|gz|7z|rar)(?:\.|$)", re.IGNORECASE)
@@ -42,18 +45,25 @@ def listed(name: str) -> list[str]:
 
 
 def wanted(name: str, files: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
-    """Patterns of what is downloaded: the first group that is there; with JSON files what lies under their folders."""
-    _, found = first_group(groups, lambda pattern: fitting(files, pattern), f"the data set {name} of the hub")
+    """Patterns of what is downloaded: the first group that is there; with JSON files what lies under their folders.
+
+    Beside archives, which may hold the pictures of JSON files, those go first that hold their pictures themselves.
+    """
+    place, packed = f"the data set {name} of the hub", [each for each in files if ARCHIVE.search(each)]
+    order = sorted(groups, key=lambda group: bool(packed) and any(pattern.endswith(".json") for pattern in group))
+    _, found = first_group(order, lambda pattern: fitting(files, pattern), place)
     taken = [escape(file) for file in found]
+    told: dict[str, list[str]] = {}
     for file in (each for each in found if each.endswith(".json")):
-        folder = file.removesuffix(PurePosixPath(file).name)
+        told.setdefault(file.removesuffix(PurePosixPath(file).name), []).append(file)
+    for folder, lists in told.items():
         shown = [each for each in files if each.startswith(folder) and each.lower().endswith(ENDINGS)]
-        packed = [each for each in files if ARCHIVE.search(each)]
+        archives = f"in archives ({', '.join(packed[:3])}), which are not unpacked here: download them and "
+        archives += f"{', '.join(lists)} into a folder, unpack them there, and name it by --data"
         if packed and not shown:
-            raise InputError(
-                f"the data set {name} of the hub has its pictures in archives ({', '.join(packed[:3])}), which are not "
-                f"unpacked here: download them and {file}, unpack them beside it, and name that folder by --data"
-            )
+            raise InputError(f"{place} has its pictures {archives}")
+        if packed:  # what lies open may be all of the questions' pictures, or none of them, such as a logo
+            logger.warning("%s may have pictures %s", place, archives)
         taken += [f"{folder}*{ending}" for ending in (".json", *ENDINGS, *map(str.upper, ENDINGS))]
     return list(dict.fromkeys(taken))
 
