@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
-from mmspec.image_ar.layout import UNKNOWN, Layout, check_fits, counts, listed
+from mmspec.image_ar.layout import UNKNOWN, Layout, as_lists, check_fits, counts
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
 from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
 from mmspec.prompts import asking, check_plain
@@ -152,7 +152,7 @@ class GlmImage(ImageTarget):
         pairs = grids.view(-1, 2, 3) if grids is not None and grids.shape == (2 * batch, 3) else None
         if pairs is None or len(pairs.unique(dim=0)) != 1:
             raise InputError(
-                f"image_grid_thw={shorten(listed(asked))} is not valid for {batch} prompts: two rows (1, rows, "
+                f"image_grid_thw={shorten(as_lists(asked))} is not valid for {batch} prompts: two rows (1, rows, "
                 "columns) are needed for each, of the picture and of its preview, the same for all; pictures as input "
                 "are not read"
             )

@@ -27,8 +27,8 @@ def size_of(image_sizes: Any, context: int) -> tuple[int, int]:
     sizes = counts(image_sizes)
     if sizes is None or sizes.ndim != 2 or sizes.shape[1] != 2 or len(sizes.unique(dim=0)) != 1:
         raise InputError(
-            f"image_sizes={shorten(listed(image_sizes))} is not valid: rows and columns of codes are needed, the same "
-            "for every picture of a batch"
+            f"image_sizes={shorten(as_lists(image_sizes))} is not valid: rows and columns of codes are needed, the "
+            "same for every picture of a batch"
         )
     rows, columns = sizes[0].tolist()
     check_fits(rows, columns, context)
@@ -60,7 +60,7 @@ def counts(value: Any) -> Tensor | None:
     return found if whole and found.numel() and int(found.min()) >= 1 else None
 
 
-def listed(value: Any) -> Any:
+def as_lists(value: Any) -> Any:
     """The same for a message: tensors as lists."""
     return value.tolist() if isinstance(value, Tensor) else value
 

@@ -49,7 +49,7 @@ class Neighbours:
             ranks = (distance.view(torch.int32).long() << 32) + every
             ranks.diagonal(start).fill_(torch.iinfo(torch.int64).max)
             rows.append(ranks.topk(count, largest=False).indices.int())
-        return cls(torch.cat(rows), fingerprint(codebook))
+        return cls(torch.cat(rows), codebook_hash(codebook))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a safetensors file, whole or not at all."""
@@ -78,13 +78,13 @@ class Neighbours:
 
     def fit(self, codebook: Tensor) -> None:
         """Raise MismatchError unless this is the table of `codebook`."""
-        if len(self.nearest) != len(codebook) or self.codebook != fingerprint(codebook):
+        if len(self.nearest) != len(codebook) or self.codebook != codebook_hash(codebook):
             raise MismatchError(
                 f"the table of neighbours belongs to another codebook: it has {len(self.nearest)} codes with hash "
-                f"{self.codebook[:12]}, the target's {len(codebook)} with {fingerprint(codebook)[:12]}"
+                f"{self.codebook[:12]}, the target's {len(codebook)} with {codebook_hash(codebook)[:12]}"
             )
 
 
-def fingerprint(codebook: Tensor) -> str:
+def codebook_hash(codebook: Tensor) -> str:
     """SHA-256 of the vectors, as float32."""
     return hashlib.sha256(codebook.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()

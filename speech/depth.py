@@ -49,13 +49,13 @@ class Depth(Drafter):
         self.check_target(target)
         self.target = target
 
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Guessing:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Speculating:
         """There is no state of the depth decoder before its first pass."""
-        return Guessing(self, Choice(sampler, kind))
+        return Speculating(self, Choice(sampler, kind))
 
 
 @dataclass
-class Guessing(Drafting):
+class Speculating(Drafting):
     """Depth speculation on one request. states: [B, D] of the last pass; rows that begin a frame have none yet."""
 
     drafter: Depth

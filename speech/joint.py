@@ -129,7 +129,7 @@ class JointRecipe(VadusaRecipe):
 
     def begin(self, start: Any, target: Any) -> JointNet:
         """See `Recipe`: the heads of a drafter, which learn on, with a copy of the target."""
-        if not isinstance(start.net, MedusaHeads) or start.net.projections:
+        if type(start.net) is not MedusaHeads or start.net.projections:
             raise other_kind(self.method, start)
         heads = VadusaRecipe().begin(start, target)  # what is asked for of them is compared with `shape`
         return JointNet(copy.deepcopy(target.speaker).float().cpu(), heads, self.trunk_pace)

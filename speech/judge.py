@@ -120,10 +120,10 @@ class Judge:
         """Mean distance of log-mel values (natural logarithms) along the best alignment in time."""
         config = self.listener.config
         mine, theirs = (energies(config, resampled(audio, config.rate)).T for audio in (one, other))
-        return aligned(torch.cdist(mine, theirs, p=1) / config.mels)
+        return path_cost(torch.cdist(mine, theirs, p=1) / config.mels)
 
 
-def aligned(costs: Any) -> float:
+def path_cost(costs: Any) -> float:
     """Mean cost per step of the cheapest monotone path through costs [T, U] (dynamic time warping, slope-weighted).
 
     A diagonal step counts twice, so that a path's weight is T + U whatever its way. The cells of an anti-diagonal

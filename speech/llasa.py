@@ -23,6 +23,7 @@ from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
 from mmspec.speech.placing import place_codec
+from mmspec.speech.refusals import check_no_pictures
 from mmspec.speech.speaking import ANSWER_S, Speaking
 from mmspec.speech.text import code_token
 
@@ -158,8 +159,7 @@ class Llasa(Speaking):
 
         Raises: InputError: pictures; a voice; a text that cannot be used; a tokenizer without a chat template.
         """
-        if any(images):
-            raise InputError(f"{type(self.model).__name__} speaks and does not see: leave image out")
+        check_no_pictures(self, images)
         if voice is not None:
             raise InputError("voices are not served for Llasa, which needs what they say in writing: leave voice out")
         tokenizer = self.tokenizer

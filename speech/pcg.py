@@ -119,7 +119,7 @@ def kept_groups(target: Any, size: float) -> Groups:
 
 
 def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
-    """A group of each token [B], drawn evenly from its owners with a uniform number [B]."""
+    """A group of each token [..], drawn evenly from its owners with a uniform number [..]."""
     count = groups.shares[token]
     place = (coin * count).long().clamp(max=count - 1)
     return groups.owners.items[groups.owners.starts[token] + place]
@@ -139,17 +139,15 @@ def thinned(groups: Groups, p: Tensor, q: Tensor, coins: Tensor) -> Tensor:
     """
     found = torch.full_like(p[:, 0], NONE, dtype=torch.long)
     below = p.double().cumsum(-1)
-    for coin in coins.unbind(1):
-        here = (found == NONE).nonzero()[:, 0]
-        if not len(here):
+    coarse, fine, owner, keep = coins.unbind(-1)
+    place = coarse.double() + (fine.double() - 0.5) * FINER  # one number has too few digits for small p
+    tokens = torch.searchsorted(below, place * below[:, -1:], right=True)  # [R, tries]
+    tried = (tokens, owner_of(groups, tokens, owner), keep)
+    for token, group, least in zip(*(each.unbind(1) for each in tried), strict=True):
+        ahead, drafted = groups.mass(p, group), groups.mass(q, group)  # of all rows: to take some out copies their laws
+        found = torch.where((found == NONE) & (least * ahead < ahead - drafted), token, found)
+        if not bool((found == NONE).any()):
             break
-        coarse, fine, owner, keep = coin[here].unbind(-1)
-        place = coarse.double() + (fine.double() - 0.5) * FINER  # one number has too few digits for small p
-        token = torch.searchsorted(below[here], (place * below[here, -1])[:, None], right=True)[:, 0]
-        group = owner_of(groups, token, owner)
-        ahead, drafted = groups.mass(p[here], group), groups.mass(q[here], group)
-        taken = keep * ahead < ahead - drafted
-        found[here[taken]] = token[taken]
     return found
 
 

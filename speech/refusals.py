@@ -1,4 +1,4 @@
-"""What models that write several codebooks refuse alike."""
+"""What models that speak refuse alike."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 from mmspec.errors import InputError
 from mmspec.sampling import Sampling
+
+
+def check_no_pictures(target: Any, images: list[list[Any]]) -> None:
+    """Raise InputError for pictures."""
+    if any(images):
+        raise InputError(f"{type(target.model).__name__} speaks and does not see: leave image out")
 
 
 def check_texts_alone(noun: str, images: list[list[Any]], voice: Any) -> None:

@@ -18,6 +18,7 @@ from mmspec.errors import InputError
 from mmspec.options import MAX_NEW_TOKENS
 from mmspec.prompts import padded
 from mmspec.speech.chunks import Chunks
+from mmspec.speech.refusals import check_no_pictures
 from mmspec.speech.text import spoken
 from mmspec.targets import CausalTarget
 
@@ -79,8 +80,7 @@ class Speaking(CausalTarget):
         Args: voice: for `SpeechProcessor.voice`; a list has one for each text.
         Raises: InputError: pictures; a text or a voice that cannot be used.
         """
-        if any(images):
-            raise InputError(f"{type(self.model).__name__} speaks and does not see: leave image out")
+        check_no_pictures(self, images)
         voices = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
         if len(voices) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voices)} voices: give one, or one for each")

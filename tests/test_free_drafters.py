@@ -36,7 +36,7 @@ from mmspec.drafters.datastore import SEPARATOR, Datastore, suffix_order
 from mmspec.drafters.datastore_cli import build
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.history import END, History
-from mmspec.drafters.host import HostTree, likeliest, plant
+from mmspec.drafters.host import HostTree, commonest, plant
 from mmspec.drafters.hybrid import Hybrid, mixed
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.lookahead import Lookahead, Trajectories
@@ -216,14 +216,14 @@ def test_planted_rows_are_padded_with_invalid_nodes() -> None:
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=12), st.integers(2, 8))
 def test_the_likeliest_tree_holds_the_most_frequent_beginnings(runs: list[list[int]], total: int) -> None:
     counts = Counter(tuple(run[:size]) for run in runs for size in range(1, len(run) + 1))
-    tree = likeliest(9, runs, total)
+    tree = commonest(9, runs, total)
     paths: list[tuple[int, ...]] = [()]
     for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
         paths.append((*paths[parent], token))
     assert (
         sorted((counts[path] for path in paths[1:]), reverse=True) == sorted(counts.values(), reverse=True)[: total - 1]
     )
-    common = likeliest(9, runs, 1 + len(counts), share=0.5)
+    common = commonest(9, runs, 1 + len(counts), share=0.5)
     assert len(common.tokens) - 1 == sum(2 * count >= len(runs) for count in counts.values())
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from mmspec.edits import distance
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.speech.audio import Audio
-from mmspec.speech.judge import Judge, aligned
+from mmspec.speech.judge import Judge, path_cost
 from mmspec.speech.listener import BLANK, Listener, ListenerConfig, symbols, written
 from mmspec.speech.pretrain import listener_training
 from mmspec.speech.pretrain.corpus import Say, Utterance, record
@@ -179,11 +179,11 @@ def test_half_of_what_is_heard_at_last_comes_from_the_codec() -> None:
 def test_alignment_costs_nothing_for_a_slower_copy_and_more_for_another() -> None:
     a, b = torch.randn(9, 4), torch.randn(9, 4)
     slow = a.repeat_interleave(2, 0)
-    assert aligned(torch.cdist(a, a, p=1)) == 0
-    assert aligned(torch.cdist(a, slow, p=1)) == 0
-    assert aligned(torch.cdist(a, b, p=1)) > 0.5
-    assert aligned(torch.cdist(a, b, p=1)) == pytest.approx(aligned(torch.cdist(b, a, p=1)))
-    assert aligned(torch.full((3, 5), 2.0)) == 2
+    assert path_cost(torch.cdist(a, a, p=1)) == 0
+    assert path_cost(torch.cdist(a, slow, p=1)) == 0
+    assert path_cost(torch.cdist(a, b, p=1)) > 0.5
+    assert path_cost(torch.cdist(a, b, p=1)) == pytest.approx(path_cost(torch.cdist(b, a, p=1)))
+    assert path_cost(torch.full((3, 5), 2.0)) == 2
 
 
 def test_alignment_takes_the_cheapest_path() -> None:
@@ -203,7 +203,7 @@ def test_alignment_takes_the_cheapest_path() -> None:
     torch.manual_seed(0)
     for shape in ((4, 3), (2, 5), (1, 4), (3, 1), (1, 1)):
         costs = torch.rand(shape)
-        assert aligned(costs) == pytest.approx(every(costs, shape[0] - 1, shape[1] - 1) / sum(shape))
+        assert path_cost(costs) == pytest.approx(every(costs, shape[0] - 1, shape[1] - 1) / sum(shape))
 
 
 def test_mel_distance_is_zero_for_the_same_sound_only() -> None:

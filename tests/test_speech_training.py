@@ -31,9 +31,10 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.pretrain.texts import sentences
-from mmspec.speech.recipes import Sentences
+from mmspec.speech.recipes import Sentences, ViterbiRecipe
 from mmspec.speech.ssd import SSD, shortened
 from mmspec.speech.vadusa import Vadusa
+from mmspec.speech.viterbi import Viterbi
 from mmspec.training import chunks
 from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.asking import prepare
@@ -220,9 +221,13 @@ def test_heads_that_are_there_learn_on_with_their_target(folder: Path, texts: Pa
     assert isinstance(refused.exception, MismatchError)
     assert "vadusa-joint starts with a drafter whose levels is 2, and not 3" in str(refused.exception)
     projected = Vadusa(MedusaHeads(start.net.config, levels=2, projected=True))
-    for other in (SSD(shortened(pipe.target.speaker, 1, [1])), projected):
-        with pytest.raises(MismatchError, match="training of vadusa-joint cannot start with that drafter"):
+    paired = Viterbi(ViterbiRecipe(levels=2).build(pipe.target))
+    for other in (SSD(shortened(pipe.target.speaker, 1, [1])), projected, paired):
+        kind = f"training of vadusa-joint cannot start with that drafter: it is one of {other.method}"
+        with pytest.raises(MismatchError, match=kind):
             recipe.begin(other, pipe.target)
+    with pytest.raises(MismatchError, match="mtp-viterbi cannot start .*: it is one of vadusa, and its known"):
+        ViterbiRecipe().begin(start, pipe.target)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

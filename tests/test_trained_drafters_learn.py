@@ -45,7 +45,7 @@ from mmspec.training.kangaroo import KangarooRecipe
 from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.shares import PRIOR, Counting, measured_shares
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import grown
+from mmspec.training.start import carried_over
 from mmspec.training.steps import Batch, drafted_slots
 from mmspec.training.store import Store, say_what_is_kept
 from mmspec.training.unroll import unroll
@@ -126,14 +126,14 @@ def test_a_block_drafter_becomes_one_with_a_sequential_head_that_drafts_the_same
     with torch.no_grad():
         for weight in plain.parameters():
             weight += 0.15 * torch.randn_like(weight)
-    told = grown(plain, told, "dspark").double().eval()
+    told = carried_over(taught.drafter("dflash", plain), told, "dspark").double().eval()
     one, other = (
         toys.answer(target, taught.drafter(method, net), toys.prompts(9, 6), 20)
         for method, net in (("dflash", plain), ("dspark", told))
     )
     assert [done.drafted for done in one.rounds] == [done.drafted for done in other.rounds]
-    with pytest.raises(MismatchError, match=r"its pull.weight is \(32, 32\), in the new one missing"):
-        grown(told, plain, "dflash")
+    with pytest.raises(MismatchError, match=r"dspark, and its pull.weight is \(32, 32\), in the new one missing"):
+        carried_over(taught.drafter("dspark", told), plain, "dflash")
 
 
 def test_a_sequential_head_that_learns_alone_leaves_its_block_drafter_as_it_was() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec import cli
-from mmspec.checkpoints import load_drafter, save_drafter, weights_digest
+from mmspec.checkpoints import fingerprint, load_drafter, save_drafter, weights_digest
 from mmspec.contract import State
 from mmspec.drafters.dflash import DFlash
 from mmspec.drafters.eagle import Eagle
@@ -47,7 +47,7 @@ from mmspec.training.muon import build_optimizer, orthogonalized
 from mmspec.training.questions import Question, without_slots
 from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
-from mmspec.training.start import begin, digest, shaped
+from mmspec.training.start import begin, digest, shaped, words_of
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
@@ -761,6 +761,38 @@ def test_words_that_the_target_lacks_are_no_start(last: int, pipe: Any) -> None:
         return
     with pytest.raises(MismatchError, match="eagle3 cannot start .* ids up to 300, the target has 300"):
         Eagle3Recipe().begin(Eagle3(net), target)
+
+
+@pytest.mark.parametrize("recipe", [Eagle3Recipe(words=8), EagleRecipe(), EagleRecipe(draft_vocabulary=9)])
+def test_words_of_another_tokenizer_are_chosen_anew(recipe: Any, pipe: Any, tmp_path: Path) -> None:
+    """By the answers to learn from; what their rows had learnt is of other words."""
+    net = replace(recipe, seed=5).build(pipe.target)
+    if isinstance(recipe, EagleRecipe):
+        net.draft_ids = torch.arange(20, 28)
+    else:
+        net.words.weight.data.zero_()
+    save_drafter(recipe.drafter(net), tmp_path, pipe.target)
+    rows = [Answered(0, [1, 2], list(range(40, 49)), 0.0)]
+
+    def begun() -> tuple[Any, str]:
+        (start,) = begin(str(tmp_path), [recipe.method], pipe.target).values()
+        made = recipe.begin(start, pipe.target)
+        mark = digest(made)
+        return recipe.suit(made, pipe.target, rows), mark
+
+    asked_for = getattr(recipe, "draft_vocabulary", None)
+    (same, mine), told = begun(), tmp_path / "drafter.json"
+    if asked_for is None:
+        assert torch.equal(words_of(same), words_of(net))
+    told.write_text(told.read_text().replace(fingerprint(pipe.target)["tokenizer"], "0" * 64))
+    other, theirs = begun()
+    count = asked_for or 8
+    assert words_of(other).tolist() == list(range(40, 40 + count))
+    assert mine != theirs  # an earlier run that took the ids for its own is another one
+    if isinstance(recipe, Eagle3Recipe):
+        assert torch.equal(other.words.weight, pipe.target.head.weight[40:48])
+    layers = [name for name in net.state_dict() if not name.startswith(("words", "ids"))]
+    assert all(torch.equal(other.state_dict()[name], net.state_dict()[name]) for name in layers)
 
 
 def test_a_small_language_model_of_another_shape_learns_to_draft(text_pipe: Any, tmp_path: Path) -> None:

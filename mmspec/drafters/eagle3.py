@@ -18,7 +18,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from mmspec.drafters.eagle import Eagle
-from mmspec.drafters.heads import HeadNet, layer_config
+from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.vocabulary import WordRows, widened
 
 
@@ -37,7 +37,9 @@ class Eagle3Head(HeadNet):
         self.embedding_norm = LlamaRMSNorm(size, config.rms_norm_eps)
         self.feature_norm = LlamaRMSNorm(size, config.rms_norm_eps)
         width = config.head_dim * config.num_attention_heads
-        self.attention = LlamaAttention(layer_config(config, hidden_size=2 * size), layer_idx=0)
+        pairs = LlamaConfig.from_dict({**config.to_dict(), "hidden_size": 2 * size})
+        pairs._attn_implementation = "sdpa"
+        self.attention = LlamaAttention(pairs, layer_idx=0)
         self.attention.o_proj = nn.Linear(width, size, bias=False)
         self.mlp_norm = LlamaRMSNorm(size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config)

@@ -63,10 +63,12 @@ class HeadNet(nn.Module):
 
     Args: config: `hidden_size` is the target's. settings: what the subclass takes beside it, plain values.
 
-    draft_ids: [words] int64, ascending: which words are drafted; None for all.
+    draft_ids: [words] int64, ascending: which words are drafted; None for all. foreign: whether these, or those of an
+    output head of its own, are ids of another tokenizer: training chooses them anew.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]] = LlamaConfig
+    foreign = False
 
     def __init__(self, config: PreTrainedConfig, **settings: Any) -> None:
         super().__init__()
@@ -253,10 +255,3 @@ def level_by_level(
     if isinstance(expand, Guess):
         expand = expand.level_by_level(sizes.levels)
     return fill(pending, emitted, choice, expand, plan)
-
-
-def layer_config(config: LlamaConfig, **changes: Any) -> LlamaConfig:
-    """A copy of a configuration with other values, for layers that are not quite of its shape."""
-    made = LlamaConfig.from_dict({**config.to_dict(), **changes})
-    made._attn_implementation = "sdpa"
-    return made

@@ -60,7 +60,7 @@ def plant(trees: Sequence[HostTree], device: torch.device, kind: Kind = "point")
     return Draft(tokens, parents, depth, kind, valid=real.bool() if any(gaps) else None, _levels=max(levels, any(gaps)))
 
 
-def likeliest(pending: int, runs: Sequence[Sequence[int]], total: int, share: float = 0.0) -> HostTree:
+def commonest(pending: int, runs: Sequence[Sequence[int]], total: int, share: float = 0.0) -> HostTree:
     """The tree of the `total - 1` beginnings that most of the observed continuations have.
 
     Args: runs: continuations, the ones to prefer among equals first. total: nodes, node 0 included.

@@ -16,7 +16,7 @@ from typing import Any
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import TREES
 from mmspec.drafters.datastore import SORTED, Datastore
-from mmspec.drafters.host import HostTree, likeliest, plant
+from mmspec.drafters.host import HostTree, commonest, plant
 from mmspec.errors import InputError, MismatchError
 from mmspec.placeholders import before
 from mmspec.sampling import Sampler
@@ -101,7 +101,7 @@ class Retrieving(Drafting):
         if match < wanted.shortest:
             return HostTree(ids[-1])
         copies = [before(run, wanted.placeholders) for run in runs]
-        return likeliest(ids[-1], copies, state.nodes(wanted.total))
+        return commonest(ids[-1], copies, state.nodes(wanted.total))
 
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """The datastore is not written to."""

@@ -19,7 +19,7 @@ from mmspec.checkpoints import vocabulary_hash
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import COPIES
 from mmspec.drafters.history import END, History
-from mmspec.drafters.host import HostTree, likeliest, plant
+from mmspec.drafters.host import HostTree, commonest, plant
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 
@@ -164,7 +164,7 @@ class Matching(Drafting):
             if length - less == match
             for run in some
         ]
-        return match, likeliest(ids[-1], runs, total, wanted.share)
+        return match, commonest(ids[-1], runs, total, wanted.share)
 
     def _plain(self, ids: list[int]) -> list[int]:
         return [END if token in self.drafter.placeholders else token for token in ids]

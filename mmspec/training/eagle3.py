@@ -63,12 +63,16 @@ class Eagle3Recipe(UnrolledRecipe):
             raise InputError(f"a draft vocabulary has {LEAST} words or more, got {self.words}")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> Eagle3Head:
-        """Its output head begins as the target's rows for these words."""
+        """See `HeadRecipe`."""
         ids = common_words(rows, self.draft_vocabulary or self.words, target.vocab_size)
         net = Eagle3Head(head_config(target, self.intermediate), usual_taps(target.num_layers), len(ids))
-        with torch.no_grad():
-            net.ids.copy_(ids)
-            net.words.weight.copy_(target.head.weight[ids.to(target.head.weight.device)])
+        give_words(net, ids, target)
+        return net
+
+    def suit(self, net: Eagle3Head, target: Any, rows: Sequence[Answered]) -> Eagle3Head:
+        """See `HeadRecipe`."""
+        if net.foreign:
+            give_words(net, common_words(rows, len(net.ids), target.vocab_size), target)
         return net
 
     def begin(self, start: Any, target: Any) -> Eagle3Head:
@@ -87,5 +91,9 @@ class Eagle3Recipe(UnrolledRecipe):
             )
         return net
 
-    def narrow(self, net: Eagle3Head, ids: Tensor) -> None:
-        """Its own head has these words already."""
+
+@torch.no_grad()
+def give_words(net: Eagle3Head, ids: Tensor, target: Any) -> None:
+    """Let a head draft these words [words]: its output head begins as the target's rows for them."""
+    net.ids.copy_(ids)
+    net.words.weight.copy_(target.head.weight[ids.to(target.head.weight.device)])

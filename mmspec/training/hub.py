@@ -47,7 +47,7 @@ class HubData:
         known = [split] if part is None else [part, split]
         self.place = ":".join([place, *known])
         self.roots = homes(place)
-        self.rows = read(place, part, split)
+        self.rows = read_split(place, part, split)
         self.columns: list[str] = list(self.rows.column_names)
         self.talk = self._column(TALK)
         self.prompt, self.image, self.answer = (self._column(names) for names in (PROMPT, IMAGE, ANSWER))
@@ -177,13 +177,13 @@ def first_exchange(talk: Any) -> tuple[str | None, str | None]:
     turns = list(talk) if isinstance(talk, list) else []
     if turns and isinstance(turns[0], dict) and "user" in turns[0]:
         return turns[0]["user"], turns[0].get("assistant")
-    said = [(turn.get("from") or turn.get("role"), words(turn)) for turn in turns if isinstance(turn, dict)]
+    said = [(turn.get("from") or turn.get("role"), text_of(turn)) for turn in turns if isinstance(turn, dict)]
     since = list(dropwhile(lambda turn: turn[0] not in ASKING, said))  # some assistants speak first
     asked = since[0][1] if since else None
     return asked, next((text for who, text in since if who in REPLYING), None)
 
 
-def words(turn: dict[str, Any]) -> str | None:
+def text_of(turn: dict[str, Any]) -> str | None:
     """The text of a turn, whose content may be a list of parts."""
     content = turn.get("value") or turn.get("content")
     if isinstance(content, list):
@@ -204,7 +204,7 @@ def homes(place: str) -> list[Path]:
     ]
 
 
-def read(place: str, part: str | None, split: str) -> Any:
+def read_split(place: str, part: str | None, split: str) -> Any:
     """A split of a data set, or of that configuration of it. Raises: InputError: there is none, or it cannot be
     reached."""
     import datasets

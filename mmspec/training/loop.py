@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainingArguments
 
@@ -34,22 +34,6 @@ class InOrderTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Dataset[Any] | None = None) -> Sampler[int]:
         samples: Any = train_dataset if train_dataset is not None else self.train_dataset
         return SequentialSampler(samples)
-
-
-class LossTrainer(InOrderTrainer):
-    """Trains a model by a loss that is computed outside of its forward, since it also needs a target; in one process.
-
-    Args: loss: batch -> scalar. kwargs: those of `Trainer`.
-    """
-
-    def __init__(self, loss: Callable[..., Tensor], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.loss = loss
-
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """The loss of one batch, as `collate` makes it, in the precision that the arguments ask for."""
-        with self.accelerator.autocast():
-            return self.loss(**inputs)
 
 
 def collate(samples: list[tuple[int, T]]) -> dict[str, Any]:

@@ -3,16 +3,20 @@ of a kindred target. Its network learns on as it is, whatever form it has."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from mmspec.checkpoints import load_drafter, weights_digest
+from mmspec.checkpoints import DESCRIPTION, load_drafter, locate, vocabulary_hash, weights_digest
 from mmspec.errors import MismatchError
+from mmspec.safe_files import read_json
+
+logger = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings", bound=Any)
 
@@ -24,7 +28,27 @@ def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, Any]:
     Raises: as `mmspec.checkpoints.load_drafter`.
     """
     folders = {methods[0]: start} if len(methods) == 1 else {method: str(Path(start, method)) for method in methods}
-    return {method: load_drafter(folder, target, own=False) for method, folder in folders.items()}
+    starts = {method: load_drafter(folder, target, own=False) for method, folder in folders.items()}
+    for method, folder in folders.items():
+        net = starts[method].net
+        if words_of(net) is not None and other_tokenizer(folder, target):
+            net.foreign = True
+            logger.info("%s was made for another tokenizer: the words that it drafts are chosen anew", folder)
+    return starts
+
+
+def words_of(net: Any) -> Tensor | None:
+    """[words] the ids of the words that a network drafts; None where these are all."""
+    found: Tensor | None = getattr(net, "ids", getattr(net, "draft_ids", None))
+    return found
+
+
+def other_tokenizer(folder: str, target: Any) -> bool:
+    """Whether a drafter says that it was made for another tokenizer than the target's."""
+    description = locate("drafter", folder, known=[]) / DESCRIPTION
+    there = read_json(description).get("target", {}).get("tokenizer") if description.exists() else None
+    here = vocabulary_hash(target.tokenizer)
+    return None not in (there, here) and there != here
 
 
 def shaped(recipe: Settings, net: nn.Module) -> Settings:
@@ -53,22 +77,21 @@ def other_kind(method: str, start: Any) -> MismatchError:
     return MismatchError(f"training of {method} cannot start with that drafter: it is one of {start.method}")
 
 
-def grown(net: Any, new: nn.Module, method: str) -> Any:
-    """A network of the kind of `new` with the weights of `net`, which is of another kind: they must have the same
+def carried_over(start: Any, new: nn.Module, method: str) -> Any:
+    """A network of the kind of `new` with the weights of a drafter's, which is of another kind: they must have the same
     names, and only what does nothing at first, what the new one names in `quiet`, may be missing.
 
     Raises: MismatchError: something else differs.
     """
+    net = start.net
     there, here, quiet = net.state_dict(), new.state_dict(), getattr(new, "quiet", ())
     for name in sorted(there.keys() ^ here.keys()):
         if name in there or not name.startswith(quiet):
             found, needed = (tuple(one[name].shape) if name in one else "missing" for one in (there, here))
-            raise MismatchError(
-                f"training of {method} cannot start with that drafter: its {name} is {found}, in the new one {needed}"
-            )
+            raise MismatchError(f"{other_kind(method, start)}, and its {name} is {found}, in the new one {needed}")
     made = type(new)(net.config, **net.settings)
     made.load_state_dict({**here, **there})
-    made.draft_ids = net.draft_ids
+    made.draft_ids, made.foreign = net.draft_ids, net.foreign
     return made
 
 
@@ -82,5 +105,6 @@ def digest(net: nn.Module) -> str:
     """A short hash that changes when a network's weights do, the words that it drafts, or how its heads learn."""
     words = getattr(net, "draft_ids", None)
     drafts = "" if words is None else f"-{sha256(words.cpu().numpy().tobytes()).hexdigest()[:8]}"
+    drafts += "-anew" if getattr(net, "foreign", False) else ""
     tables = "-tables" if any(getattr(part, "table", False) for part in net.modules()) else ""
     return weights_digest(net) + drafts + tables

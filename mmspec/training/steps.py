@@ -26,7 +26,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, as_in_use, head_logits
 from mmspec.training.recipe import Loss, Recipe
-from mmspec.training.start import as_tables, grown, other_kind, shaped
+from mmspec.training.start import as_tables, carried_over, other_kind, shaped
 from mmspec.training.words import common_words
 
 
@@ -79,14 +79,13 @@ class HeadRecipe(Recipe):
         return self.suit(net, target, rows)
 
     def suit(self, net: Any, target: Any, rows: Sequence[Answered]) -> Any:
-        """See `Recipe`: a draft vocabulary that is asked for."""
-        if self.draft_vocabulary is not None:
-            self.narrow(net, common_words(rows, self.draft_vocabulary, target.vocab_size))
+        """See `Recipe`: a draft vocabulary, if one is asked for, or a start has one of another tokenizer."""
+        drafting, count = self.drafter(net).net, self.draft_vocabulary
+        if count is None and drafting.foreign:
+            count = len(drafting.draft_ids)
+        if count is not None:
+            drafting.draft_ids = common_words(rows, count, target.vocab_size)
         return net
-
-    def narrow(self, net: Any, ids: Tensor) -> None:
-        """Let a network draft these words [words] alone."""
-        self.drafter(net).net.draft_ids = ids
 
     def taps(self, net: Any) -> tuple[int, ...]:
         """See `Recipe`: those that the network was made for."""
@@ -105,7 +104,7 @@ class HeadRecipe(Recipe):
         recipe = shaped(self, net)
         new = recipe.build(target)
         if type(net) is not type(new):
-            net = grown(net, new, self.method)
+            net = carried_over(start, new, self.method)
         net.settings |= {name: getattr(recipe, name) for name in getattr(net, "free", ())}
         as_tables(getattr(net, "projections", ()))
         net.config.vocab_size = target.vocab_size  # of another target it may have been another

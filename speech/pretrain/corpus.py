@@ -109,7 +109,7 @@ def mark(text: str, speaker: Speaker) -> str:
     return sha256(repr((text, speaker)).encode()).hexdigest()[:16]
 
 
-def digest(spoken: list[Utterance]) -> str:
+def sound_digest(spoken: list[Utterance]) -> str:
     """A short hash that changes with the sound of any of these utterances."""
     found = sha256()
     for one in spoken:

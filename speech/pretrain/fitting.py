@@ -6,11 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from mmspec.training.loop import LossTrainer, collate, last_checkpoint
+from mmspec.training.loop import InOrderTrainer, collate, last_checkpoint
+
+
+class LossTrainer(InOrderTrainer):
+    """Trains a model by a loss that is computed outside of its forward, since it also needs other models.
+
+    Args: loss: batch -> scalar. kwargs: those of `Trainer`.
+    """
+
+    def __init__(self, loss: Callable[..., Tensor], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.loss = loss
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """The loss of one batch, as `collate` makes it, in the precision that the arguments ask for."""
+        with self.accelerator.autocast():
+            return self.loss(**inputs)
 
 
 def fit(net: nn.Module, loss: Callable[..., Any], samples: Dataset[Any], arguments: TrainingArguments) -> None:

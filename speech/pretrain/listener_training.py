@@ -25,7 +25,7 @@ from mmspec.safe_files import read_json
 from mmspec.speech.audio import Audio
 from mmspec.speech.codec import MelCodec
 from mmspec.speech.listener import Listener, ListenerConfig, symbols
-from mmspec.speech.pretrain.corpus import Say, Utterance, digest, marks_in, read_shard, record, write_shard
+from mmspec.speech.pretrain.corpus import Say, Utterance, marks_in, read_shard, record, sound_digest, write_shard
 from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.fitting import fit
 from mmspec.speech.pretrain.texts import sentences
@@ -94,7 +94,7 @@ def hidden(mel: Tensor, rng: random.Random) -> Tensor:
 @torch.no_grad()
 def resynthesised(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Utterance]:
     """The same utterances as the codec gives them back, kept in a file; made anew where that is of other ones."""
-    marks = [digest([one]) for one in spoken]
+    marks = [sound_digest([one]) for one in spoken]
     if marks_in(file) != marks:
         bar = progress(spoken, desc="resynthesis", unit="utterance")
         write_shard(file, [codec.decode(codec.encode(one.samples[None]))[0].numpy() for one in bar], marks)

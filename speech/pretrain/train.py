@@ -21,7 +21,7 @@ from mmspec.errors import InputError
 from mmspec.safe_files import whole, write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
-from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, digest, record
+from mmspec.speech.pretrain.corpus import ByLength, Coded, Say, Utterance, coded, record, sound_digest
 from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
 from mmspec.speech.pretrain.export import export
 from mmspec.speech.pretrain.fitting import fit
@@ -136,7 +136,7 @@ def voices_of(model: Valle, corpus: list[Coded], processor: SpeechProcessor) -> 
 
 def codes_of(codec: MelCodec, spoken: list[Utterance], file: Path) -> list[Coded]:
     """The corpus in codes, kept in a file; made anew where that is of other recordings or of another codec."""
-    source = f"{weights_digest(codec)}/{digest(spoken)}"
+    source = f"{weights_digest(codec)}/{sound_digest(spoken)}"
     if source_of(file) != source:
         found = coded(codec, spoken)
         with whole(file) as draft:
