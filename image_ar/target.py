@@ -238,7 +238,7 @@ class ImageTarget(CausalTarget):
         width, device, batch = max(lengths), self.decoder.device, len(told)
         ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in rows], device=device)
         prompts, heard = self.decoder.read([{"input_ids": ids}], lengths, needs.taps)
-        cache = self.decoder.settle(prompts, budget, needs.taps)
+        cache = self.decoder.settle(prompts, budget, needs.taps, needs.nodes)
         zeros = torch.zeros(batch, dtype=torch.long, device=device)
         logits = layout.force(guide(heard.logits, batch, scale), zeros[:, None])
         check_finite(logits, "the prompt")

@@ -49,12 +49,15 @@ class Needs:
     embeddings: the input embeddings of the prompt, image features in place (tap 0, but of the prompt alone).
     inputs: the prompt's model inputs as the target got them, for a drafter that sees the pictures itself.
     focus: how much attention every prompt position gets in the last layer (`mmspec.focus`); under any attention.
+    nodes: how many nodes drafts will have, node 0 included, as the loop expects it: verification is made ready for
+        these, for others when they come. None where nobody says.
     """
 
     taps: tuple[int, ...] = ()
     embeddings: bool = False
     inputs: bool = False
     focus: bool = False
+    nodes: tuple[int, ...] | None = None
 
 
 MOST_NODES = 4096

@@ -14,14 +14,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Drafter, Kind, PlayingTarget, Round, Rule, State, Target, Verified
-from mmspec.control import NO_DRAFT, OWN, Control, Fixed
+from mmspec.control import NO_DRAFT, OWN, Control, Fixed, Plan
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.reading import Reading
 from mmspec.registry import name_of
@@ -82,6 +82,13 @@ def choose_kind(rule: Rule, drafter: Drafter) -> Kind:
     )
 
 
+def expected(plan: Plan, drafter: Drafter) -> tuple[int, ...]:
+    """How many nodes drafts will have, for `Needs.nodes`: of plain steps, and of the shapes that a plan chooses from.
+    How large a drafter's own are, the first one shows."""
+    shapes = [plan.shape] if isinstance(plan, Fixed) else drafter.shapes
+    return 1, *(shape.total for shape in shapes if shape is not None)
+
+
 @torch.inference_mode()  # entered and left around every yield
 def decode(
     target: Target,
@@ -97,14 +104,14 @@ def decode(
     control: chooses how large each draft should be; by default the drafter does.
     """
     kind = choose_kind(rule, drafter)
+    plan = control.begin(len(sampler.seeds), sampler, rule)
     clock = Clock()
-    state = target.prefill(inputs, drafter.needs, sampler)
+    state = target.prefill(inputs, replace(drafter.needs, nodes=expected(plan, drafter)), sampler)
     state.chains = rule.chains and not sampler.greedy
     prefill_s = clock.lap()
     first = stop.start(state)
     drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
     state.forget_prompt()
-    plan = control.begin(len(first), sampler, rule)
     state.steady = isinstance(plan, Fixed)
     early = state.early and drafting is not None and drafting.early
     plays = early and state.plays and rule.on_device

@@ -46,7 +46,9 @@ class Runner(Protocol):
 
     early: bool
 
-    def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
+    def settle(
+        self, cache: RowCache, budget: int, taps: tuple[int, ...] = (), nodes: tuple[int, ...] | None = None
+    ) -> RowCache:
         """See `Decoder.settle`."""
 
     def extend(
@@ -202,12 +204,15 @@ class Decoder:
         """The same as one function of tensors, for `mmspec.engine` to compile. more: further inputs of the model."""
         return self._forward({**self.placed(cache, tokens, depth, ancestors), **more}, cache, taps)
 
-    def settle(self, cache: RowCache, budget: int, taps: tuple[int, ...] = ()) -> RowCache:
+    def settle(
+        self, cache: RowCache, budget: int, taps: tuple[int, ...] = (), nodes: tuple[int, ...] | None = None
+    ) -> RowCache:
         """The cache of a prompt, made ready for `extend`: as it is, or in a compiled decoder as one of fixed size.
 
-        Args: budget: how many tokens will be committed to a row at most, as far as is known. taps: as for `extend`.
+        Args: budget: how many tokens a row has room for at first; more make a cache of fixed size grow, and what runs
+            on it be made anew. taps: as for `extend`. nodes: see `mmspec.contract.Needs`.
         """
-        return cache if self.engine is None else self.engine.settle(cache, budget, taps)
+        return cache if self.engine is None else self.engine.settle(cache, budget, taps, nodes)
 
     def placed(self, cache: Past, tokens: Tensor, depth: Tensor, ancestors: Tensor) -> dict[str, Any]:
         """The model inputs of nodes, with their positions and with who sees whom.

@@ -21,7 +21,7 @@ from mmspec.cache import RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
-from mmspec.engine.cache import StaticRows
+from mmspec.engine.cache import AHEAD, StaticRows
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
@@ -222,7 +222,7 @@ class CausalTarget:
         focus = Focus(lengths)
         with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
             prompt, heard = self.read(inputs, rows, taps)
-        cache = self.decoder.settle(prompt, budget, needs.taps)
+        cache = self.decoder.settle(prompt, min(budget, AHEAD), needs.taps, needs.nodes)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, prompt=True)
         last = torch.tensor([row[-1] for row in rows], device=self.decoder.device)

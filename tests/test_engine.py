@@ -33,7 +33,8 @@ import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Needs, Shape
-from mmspec.control import NO_DRAFT, OWN
+from mmspec.control import NO_DRAFT, OWN, Fixed
+from mmspec.decode import decode
 from mmspec.drafters.dflash import BlockDrafter, BlockNet, DFlash
 from mmspec.drafters.dspark import DSpark, SparkNet
 from mmspec.drafters.eagle import Eagle, Eagle1
@@ -50,6 +51,7 @@ from mmspec.image_ar.jacobi import GumbelSharing
 from mmspec.image_ar.janus import Janus
 from mmspec.loading import compile_target
 from mmspec.sampling import Sampler, Sampling
+from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget
 
 pytestmark = pytest.mark.dynamic("compares both paths")
@@ -473,7 +475,7 @@ def test_a_static_block_drafter_makes_the_same_drafts(
 @pytest.mark.parametrize(("name", "backend"), [("smolvlm", "aot_eager"), ("gemma3", "eager")])
 def test_compiled_verification_says_the_same_and_is_compiled_once_per_size(name: str, backend: str) -> None:
     pipe = family(name, sizes=(1, 8), backend=backend)
-    drafting = pipe.with_drafter(tree_drafter(pipe.target.model), "own")
+    drafting = pipe.with_drafter(tree_drafter(pipe.target.model), Shape(3, 3, 8))
     counters.clear()
 
     def graphs() -> int:
@@ -494,6 +496,39 @@ def test_compiled_verification_says_the_same_and_is_compiled_once_per_size(name:
     assert longer == [answer.token_ids for answer in plain]
     assert graphs() == ready + 1  # a whole draft, once
     assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("drafts", "control", "expected", "came"),
+    [
+        (False, OWN, [1], {1}),
+        (True, OWN, [1], {1, 16}),
+        (True, Fixed(NO_DRAFT), [1], {1}),
+        (True, Fixed(Shape(3, 2, 8)), [1, 8], {1, 8}),
+        (True, Fixed(Shape(4, 4, 40)), [1, 64], {1, 64}),
+        (True, Resting(2), [1, 8, 16, 32, 64], {1, 8, 16, 32, 64}),
+    ],
+)
+def test_sizes_that_a_request_expects_are_made_ready_and_others_when_they_come(
+    drafts: bool, control: Any, expected: list[int], came: set[int], early: bool
+) -> None:
+    """Of a drafter's own size nothing is known before, of a plan that chooses all that it may choose."""
+    model, plain = test_equality.make("simple")
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    target = CausalTarget(model)
+    target.decoder.engine = engine = Engine(target.decoder, None, (1, 8, 16), early)
+    made: list[int] = []
+    engine.compiled.compile = lambda *given: made.append(given[1].shape[1])  # type: ignore[method-assign]
+    drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16) if drafts else NoDrafter()
+    drafter.bind(target)
+    asked, sampler = {**inputs, "max_new_tokens": 20}, Sampler(Sampling(), 1, CPU)
+    rounds = decode(target, drafter, Exact(), asked, sampler, TextStop([], 20), control)
+    tokens = list(next(rounds).tokens[0])
+    assert made == expected
+    tokens += [token for each in rounds for token in each.tokens[0]]
+    assert tokens == toys.answer(plain, NoDrafter(), inputs, 20).rows[0]
+    assert set(made) == came
 
 
 def test_a_model_that_cannot_be_compiled_whole_is_refused() -> None:

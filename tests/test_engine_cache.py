@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import test_equality
+import tiny_images
 import torch
 import toys
 from test_engine_parts import Line
@@ -20,6 +21,8 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.engine.cache import FEW, FRONT, Form, Slab, Slabs, StaticRows, rounded
 from mmspec.engine.engine import Engine
 from mmspec.errors import UnsupportedError
+from mmspec.image_ar.jacobi import GumbelSharing
+from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import TextStop
 from mmspec.targets import CausalTarget
@@ -181,6 +184,33 @@ def test_requests_share_buffers_one_after_the_other_and_never_at_once() -> None:
     assert got == want * 2
     gc.collect()
     assert len(set(map(id, engine.slabs.free))) == 2
+
+
+def test_a_picture_has_all_its_room_at_once_and_shares_it_with_pictures_of_other_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it is: its length is known, where a text may end at any token."""
+    rooms: list[int] = []
+
+    class Counted(Slab):
+        def __init__(self, form: Form, front: int, room: int) -> None:
+            rooms.append(room)
+            super().__init__(form, front, room)
+
+    monkeypatch.setattr("mmspec.engine.cache.Slab", Counted)
+    monkeypatch.setattr("mmspec.targets.AHEAD", 1)
+    monkeypatch.setattr("mmspec.engine.cache.rounded", lambda slots: -(-slots // 8) * 8)
+    janus = Janus(tiny_images.janus_model(), tiny_images.tokenizer())
+    janus.decoder.engine = Engine(janus.decoder, None, (1, 8))
+    for words in (3, 4):  # with the start of a picture two more
+        assert len(toys.answer(janus, GumbelSharing(6), tiny_images.prompts(words), 16).rows[0]) == 16
+        gc.collect()
+    assert rooms == [24]
+    rooms.clear()
+    _, target = test_equality.make("llama")
+    target.decoder.engine = Engine(target.decoder, None, (1, 8))
+    toys.answer(target, NoDrafter(), test_equality.inputs_for(target, 6), 16)
+    assert rooms == [8, 16, 24]
 
 
 def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:

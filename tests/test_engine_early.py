@@ -391,7 +391,7 @@ def test_a_round_that_cannot_start_loses_nothing_of_what_was_verified(at: str) -
 
 def test_the_host_knows_the_lengths_once_it_has_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the buffer has to grow while a round is under way."""
-    monkeypatch.setattr("mmspec.engine.engine.AHEAD", 1)
+    monkeypatch.setattr("mmspec.targets.AHEAD", 1)
     monkeypatch.setattr("mmspec.engine.engine.OVER", 0)
     monkeypatch.setattr("mmspec.engine.cache.rounded", lambda slots: slots)
     model, plain = test_equality.make("simple")
@@ -708,7 +708,7 @@ def test_recorded_rounds_of_many_laws_are_forgotten_again() -> None:
 
 @pytest.mark.parametrize("plays", [True, False])
 def test_the_forward_alone_is_captured_only_where_it_is_asked_for(plays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sizes are compiled with the prompt; rounds that are played in one launch have graphs of their own."""
+    """Rounds that are played in one launch have graphs of their own."""
     model, plain = test_equality.make("simple")
     inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
     monkeypatch.setattr(Exact, "on_device", plays)
@@ -718,7 +718,7 @@ def test_the_forward_alone_is_captured_only_where_it_is_asked_for(plays: bool, m
         assert toys.answer(target, NoDrafter(), inputs, 6).rows == want
     gc.collect()
     (slab,) = target.decoder.engine.slabs.free
-    assert {size: len(lane.ready) for size, lane in slab.lanes.items()} == {1: 1, 8: 1, 16: 1}
+    assert {size: len(lane.ready) for size, lane in slab.lanes.items()} == {1: 1}
     assert {size for size, lane in slab.lanes.items() if lane.graphs} == (set() if plays else {1})
     assert {size for size, lane in slab.lanes.items() if lane.rounds} == ({1} if plays else set())
 

@@ -29,7 +29,7 @@ from mmspec.errors import UnsupportedError
 FRONT = 64
 """Slots for the nodes of a draft."""
 AHEAD = 4096
-"""Most tokens for which a cache is made in advance; a longer answer makes it grow."""
+"""Most tokens for which a cache is made in advance where an answer may end before; a longer one makes it grow."""
 OVER = 32
 """Tokens beyond the end of a row that rounds may commit which start before the host knows of it."""
 STEP = 256

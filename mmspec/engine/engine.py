@@ -1,10 +1,10 @@
 """Compiled verification: an HF model's forward over drafts of a few fixed sizes, on a cache of fixed size.
 
 A draft is padded to the next size with nodes that nobody sees. For every size, number of rows and size of the cache the
-forward is compiled once (`torch.compile`, whole graph, no dynamic shapes), for all sizes of a request with its prompt.
-What runs in one launch on CUDA, the forward alone, commits, whole drafts and rounds, is captured when the first of its
-size comes: rounds that are played whole never ask for a forward alone. The prompt itself is read by plain calls: its
-length is never the same.
+forward is compiled once (`torch.compile`, whole graph, no dynamic shapes): for sizes that a request expects with its
+prompt, for others when they come. What runs in one launch on CUDA, the forward alone, commits, whole drafts and rounds,
+is captured when the first of its size comes: rounds that are played whole never ask for a forward alone. The prompt
+itself is read by plain calls: its length is never the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmspec.contract import Accepted, Draft, Rule
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
 from mmspec.engine.attention import use_masked_attention, use_tree_attention
-from mmspec.engine.cache import AHEAD, FRONT, KEPT, OVER, Slab, Slabs, StaticRows
+from mmspec.engine.cache import FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
 from mmspec.engine.graphs import Graph, make_room, renewed
@@ -44,7 +44,7 @@ class Engine:
     """Runs the verifications of a `mmspec.decoder.Decoder`.
 
     Args: decoder: what is compiled. backend: of `torch.compile`; None for plain calls, with static caches all the same.
-        sizes: numbers of nodes that are made ready, ascending. Larger drafts are compiled when they come.
+        sizes: numbers of nodes to which drafts are padded, ascending; larger ones are padded to a power of two.
         early: see `mmspec.contract.State`; by default where there is CUDA: elsewhere the round in vain at the end of a
         request is all that would come of it.
     Raises: UnsupportedError, with the first request: the model's forward is none that can be compiled whole.
@@ -76,11 +76,12 @@ class Engine:
             fuse(net)
         return Steps(forward, self.backend, name, widths)
 
-    def settle(self, cache: RowCache, budget: int, taps: Taps = ()) -> StaticRows:
+    def settle(self, cache: RowCache, budget: int, taps: Taps = (), nodes: tuple[int, ...] | None = None) -> StaticRows:
         """The static cache of a prefilled request. See `mmspec.decoder.Decoder.settle`."""
-        room = min(max(cache.lengths) + min(budget, AHEAD), self.decoder.max_length) + OVER * self.early
-        rows = StaticRows(cache, self.slabs, room, max(FRONT, self.sizes[-1]))
-        for size in self.sizes:
+        room = min(max(cache.lengths) + budget, self.decoder.max_length) + OVER * self.early
+        expected = self.sizes if nodes is None else sorted({self.padded(count) for count in nodes})
+        rows = StaticRows(cache, self.slabs, room, max(FRONT, *self.sizes, *expected))
+        for size in expected:
             self._compile(rows.slab, size, taps)
         return rows
 
@@ -149,6 +150,7 @@ class Engine:
         # what is recorded keeps its rule, so no other one has its id
         key = longest, taps, id(rule), replace(sampler.sampling, seed=0), often
         if not renewed(lane.rounds, key):
+            self._compile(slab, size, taps)  # not while it is recorded, when other requests wait
             sampler = copy(sampler)
             judged: Any = self.judging if often else judge_round
             inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.cache import RowCache
@@ -54,15 +53,11 @@ class StepLane:
 
     def load(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> None:
         """Take over n nodes; those behind them are computed and never seen."""
-        gap = self.tokens.shape[1] - tokens.shape[1]
-        if not gap:
-            for static, given in zip(self.inputs, (tokens, features, positions, mask), strict=True):
-                static.copy_(given)
-            return
-        self.tokens.copy_(F.pad(tokens, (0, gap)))
-        self.features.copy_(F.pad(features, (0, 0, 0, gap)))
-        self.positions.copy_(F.pad(positions, (0, gap)))
-        self.mask.copy_(F.pad(mask, (0, 0, 0, gap)))
+        nodes, width = tokens.shape[1], self.tokens.shape[1]
+        given = (tokens, 1), (features, 1), (positions, 1), (mask, 2)
+        for static, (new, axis) in zip(self.inputs, given, strict=True):
+            static.narrow(axis, 0, nodes).copy_(new)
+            static.narrow(axis, nodes, width - nodes).zero_()
 
 
 class Steps:
