@@ -28,6 +28,8 @@ from mmspec.errors import (
     one_line,
     shorten,
 )
+from mmspec.grouped import NAME as GROUPED
+from mmspec.grouped import use_grouped_attention
 from mmspec.named import rule_named
 from mmspec.registry import elsewhere, entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
@@ -52,7 +54,9 @@ def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[
     model = read_model(family.model_class(config), folder, _dtype(dtype, place))
     if processor is None:
         processor = _read_processor(family.processor_class(config), folder)
-    return build_target(family, _moved(model, place, folder), processor), processor
+    model = _moved(model, place, folder)
+    use_grouped_attention(model)
+    return build_target(family, model, processor), processor
 
 
 def _moved(model: PreTrainedModel, place: torch.device, folder: Path) -> PreTrainedModel:
@@ -75,7 +79,7 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
             f"the model's weights lie on {' and '.join(places)}: mmspec serves models that are on one device as a whole"
         )
     attention = attention_of(model)
-    if attention not in (*ATTENTION, TREE_ATTENTION):
+    if attention not in (*ATTENTION, TREE_ATTENTION, GROUPED):
         raise UnsupportedError(
             f"the model runs {attention} attention, which takes no tree masks: load it with "
             f"attn_implementation={' or '.join(map(repr, ATTENTION))}"

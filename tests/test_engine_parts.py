@@ -30,6 +30,7 @@ from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_a
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import Part, fuse
 from mmspec.engine.graphs import CAPTURING, LARGE, Graph, Place, Recorded, copy_all
+from mmspec.grouped import NAME as GROUPED
 from mmspec.placeholders import forbid, listed
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
@@ -175,7 +176,7 @@ def test_attention_is_chosen_where_the_device_has_the_kernel(monkeypatch: pytest
     assert seeing.config.vision_config._attn_implementation == "sdpa"
     net = toys.eagle_head(model)
     use_masked_attention(net)
-    assert net.config._attn_implementation == "sdpa"  # its weights lie on a CPU
+    assert net.config._attn_implementation == GROUPED  # its weights lie on a CPU
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True), raising=False)
     use_masked_attention(net)
     assert {module.config._attn_implementation for module in net.modules() if hasattr(module, "config")} == {MASKED}

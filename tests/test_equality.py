@@ -13,6 +13,7 @@ from mmspec.acceptance.match import Match
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.none import NoDrafter
+from mmspec.grouped import NAME as GROUPED
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
 
@@ -62,7 +63,7 @@ def hf(model: Any, inputs: dict[str, Tensor], budget: int, **options: Any) -> li
     return out[0, inputs["input_ids"].shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", GROUPED])
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_equals_generate_whatever_the_drafter(name: str, attention: str) -> None:
     model, target = make(name, attention)

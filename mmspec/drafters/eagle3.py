@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, L
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.vocabulary import WordRows, widened
+from mmspec.grouped import NAME as GROUPED
 
 
 class Eagle3Head(HeadNet):
@@ -38,7 +39,7 @@ class Eagle3Head(HeadNet):
         self.feature_norm = LlamaRMSNorm(size, config.rms_norm_eps)
         width = config.head_dim * config.num_attention_heads
         pairs = LlamaConfig.from_dict({**config.to_dict(), "hidden_size": 2 * size})
-        pairs._attn_implementation = "sdpa"
+        pairs._attn_implementation = GROUPED
         self.attention = LlamaAttention(pairs, layer_idx=0)
         self.attention.o_proj = nn.Linear(width, size, bias=False)
         self.mlp_norm = LlamaRMSNorm(size, config.rms_norm_eps)

@@ -29,6 +29,7 @@ from mmspec.drafters.precision import placed
 from mmspec.drafters.static import TYPICAL, best_tree, checked
 from mmspec.drafters.vocabulary import NarrowHead, check_words
 from mmspec.errors import InputError, MismatchError
+from mmspec.grouped import NAME as GROUPED
 from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class HeadNet(nn.Module):
 
     def __init__(self, config: PreTrainedConfig, **settings: Any) -> None:
         super().__init__()
-        config._attn_implementation = "sdpa"
+        config._attn_implementation = GROUPED
         self.config, self.settings = config, settings
         self.draft_ids: Tensor | None
         self.register_buffer(DRAFT_IDS, None, persistent=False)  # no weight: other formats draft all words

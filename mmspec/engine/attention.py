@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmspec.engine.slots import TreeSlots
 from mmspec.errors import UnsupportedError
+from mmspec.grouped import NAME as GROUPED
 
 if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
     from mmspec.engine import kernel
@@ -150,7 +151,7 @@ def use_masked_attention(net: nn.Module) -> None:
     """The same for the layers of a drafter and `masked_attention`."""
     for module in net.modules():
         config: Any = getattr(module, "config", None)
-        if getattr(config, "_attn_implementation", None) == "sdpa" and next(net.parameters()).is_cuda:
+        if getattr(config, "_attn_implementation", None) in ("sdpa", GROUPED) and next(net.parameters()).is_cuda:
             config._attn_implementation = MASKED
 
 
