@@ -20,20 +20,27 @@ WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ras_
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "bad_words_ids": ([],),
     "begin_suppress_tokens": ([],),
+    "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
     "exponential_decay_length_penalty": (),
+    "force_words_ids": ([],),
     "forced_bos_token_id": (),
     "forced_eos_token_id": ([],),
     "guidance_scale": (1,),
+    "max_time": (),
     "min_length": (0,),
     "min_new_tokens": (0,),
     "no_repeat_ngram_size": (0,),
     "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "penalty_alpha": (0,),
     "sequence_bias": ([], {}),
     "stop_strings": ("", []),
     "suppress_tokens": ([],),
+    "token_healing": (False,),
     "top_h": (),
     "typical_p": (1,),
     "watermarking_config": (),
@@ -45,7 +52,8 @@ beside None with which they change nothing."""
 class Options(TypedDict, total=False):
     """None is as good as not given.
 
-    max_new_tokens: 1 or more; unless told 128 of words, 448 of Whisper's, a whole picture, 30 seconds of speech.
+    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, 448 of
+        Whisper's, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
         the checkpoint's generation config; what that does not state is off. Where neither says whether to sample,

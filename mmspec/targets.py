@@ -145,7 +145,7 @@ class CausalTarget:
     @property
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
-        return MAX_NEW_TOKENS
+        return self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
 
     @property
     def compiled(self) -> bool:

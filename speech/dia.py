@@ -122,6 +122,8 @@ class Dia(Delayed):
         never = (token > self.end).expand(self.codebooks, -1).clone()
         never[1:, self.end] = True
         logits = logits.masked_fill(never, -torch.inf)
+        none = logits.isneginf().all(-1, keepdim=True)  # guidance may keep control tokens alone
+        logits = logits.masked_fill(none & (token == 0), 0.0)  # as the best of equal scores is in transformers
         over = (logits[:, 0].argmax(-1) == self.end)[:, None]
         first = logits[:, 0].masked_fill(torch.where(over, token != self.end, token == self.end), -torch.inf)
         return torch.cat([first[:, None], logits[:, 1:]], 1)

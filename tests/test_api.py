@@ -36,6 +36,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import Error, InputError, MismatchError, OutOfMemoryError, UnknownNameError, UnsupportedError
 from mmspec.named import made
+from mmspec.options import MAX_NEW_TOKENS
 from mmspec.targets import CausalTarget
 from mmspec.text import TextStream
 
@@ -211,6 +212,10 @@ def test_the_generation_config_gives_the_defaults(folder: Path) -> None:
     answer = pipe(RED, QUESTION, max_new_tokens=12, temperature=0, repetition_penalty=1.0)
     assert answer.token_ids == greedy[: greedy.index(greedy[3]) + 1]
     assert answer.finish == "stop"
+    config.eos_token_id, config.max_new_tokens = None, 9
+    assert len(pipe(RED, QUESTION).token_ids) == 9
+    config.max_new_tokens = None
+    assert len(pipe(RED, QUESTION).token_ids) == MAX_NEW_TOKENS
 
 
 def test_settings_that_are_not_applied_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -224,6 +229,9 @@ def test_settings_that_are_not_applied_are_named(caplog: pytest.LogCaptureFixtur
         "forced_eos_token_id": 1,
         "stop_strings": ["a"],
         "top_h": 0.5,
+        "encoder_no_repeat_ngram_size": 2,
+        "num_return_sequences": 2,
+        "max_time": 1.0,
     }
     for name, value in named.items():
         setattr(model.generation_config, name, value)

@@ -69,7 +69,7 @@ def test_greedy_columns_equal_those_of_transformers(processor: Processor, guidan
     assert finish == {"length"} if endless else "stop" in finish
 
 
-@pytest.mark.parametrize("top_k", [2, 9])
+@pytest.mark.parametrize("top_k", [1, 2, 9])
 def test_guidance_keeps_as_much_as_the_request_says(model: Any, processor: Processor, top_k: int) -> None:
     """Not as much as the checkpoint's own top_k does."""
     asked: dict[str, Any] = {"temperature": 0, "guidance": 3.0, "max_new_tokens": 20}
