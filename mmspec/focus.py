@@ -1,26 +1,33 @@
 """Looking at a model's attention weights while it reads, whatever attention it runs with.
 
 Fast attention does not return its weights. A hook on an attention module hears what the module was called with, and
-asks the same module once more by the eager rule; the model's own output is not touched. What comes out may be large
-(a number per head and pair of positions), so it is handed over layer by layer and reduced at once.
+asks the same module once more by the eager rule; the model's own output is not touched. What comes out would be large
+(a number per head and pair of positions), so it is computed and handed over a few positions at a time, and reduced at
+once.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface
 
 from mmspec.cache import additive
 from mmspec.errors import UnsupportedError
 
 Note = Callable[[int, Tensor], None]
-"""note(layer, weights [B, heads, N, K]): N new positions over all K so far, once per forward and layer."""
+"""note(layer, weights [B, heads, N, K]): N of the new positions over all K so far, new ones included. In every forward
+all of them are told, in their order, in portions of at most AT_ONCE."""
+AT_ONCE = 256
+NAME = "mmspec_watched_portions"
 
 
 @contextmanager
@@ -58,17 +65,41 @@ def _asking(layer: int, note: Note) -> Callable[..., None]:
         named: dict[str, Any] = more[0]
         eager: Any = copy.copy(module)  # the same weights
         eager.config = copy.copy(module.config)
-        eager.config._attn_implementation = "eager"
+        eager.config._attn_implementation = NAME
+        eager.note = partial(note, layer)
         cache = named.get("past_key_values")
         kept = cache.layers[layer] if cache is not None else None
-        hidden: Tensor = named["hidden_states"] if "hidden_states" in named else given[0]
-        size = hidden.shape[1]
-        mask = _additive(named.get("attention_mask"), size, kept.keys.shape[2] if kept else size, hidden)
-        asked = {**named, "attention_mask": mask, "past_key_values": _Kept(kept) if kept else None}
         with torch.no_grad():
-            note(layer, eager.forward(*given, **asked)[1])
+            eager.forward(*given, **{**named, "past_key_values": _Kept(kept) if kept else None})
 
     return hook
+
+
+def _in_portions(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """The module's own eager attention, as transformers calls it, whose weights are told to `module.note`.
+
+    Args: query: [B, heads, N, D]. key, value: [B, kv heads, K, D]. attention_mask: [B or 1, heads or 1, N, K], bool or
+        additive; None is causal.
+    """
+    eager: Any = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    size, found = query.shape[2], []
+    for start in range(0, size, AT_ONCE):
+        some = query[:, :, start : start + AT_ONCE]
+        if attention_mask is None:
+            seen = torch.ones(some.shape[2], key.shape[2], dtype=torch.bool, device=key.device)
+            mask = seen.tril(key.shape[2] - size + start)[None, None]
+        else:
+            mask = attention_mask[:, :, start : start + AT_ONCE]
+        mask = additive(mask, query.dtype) if mask.dtype == torch.bool else mask
+        out, weights = eager(module, some, key, value, mask, **more)
+        module.note(weights)
+        found.append(out)
+    return torch.cat(found, 1), None
+
+
+AttentionInterface.register(NAME, _in_portions)
 
 
 class _Kept:
@@ -80,13 +111,6 @@ class _Kept:
     def update(self, keys: Tensor, values: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
         """All keys and values of the layer."""
         return self.layer.keys, self.layer.values
-
-
-def _additive(mask: Tensor | None, size: int, width: int, like: Tensor) -> Tensor:
-    """What eager attention adds, from what the model used: None is causal, bool says what is seen."""
-    if mask is None:
-        mask = torch.ones(size, width, dtype=torch.bool, device=like.device).tril(width - size)[None, None]
-    return additive(mask, like.dtype) if mask.dtype == torch.bool else mask
 
 
 class Focus:
@@ -107,7 +131,7 @@ class Focus:
         looks = place < torch.tensor(self.lengths, device=weights.device)[:, None]
         sums = (weights.float().mean(1) * looks[..., None]).sum(1)
         if self.sums is not None:
-            sums[:, : self.read] += self.sums
+            sums[:, : self.sums.shape[1]] += self.sums
         self.sums, self.read = sums, self.read + size
 
     def mean(self) -> Tensor:

@@ -27,6 +27,7 @@ from taught import METHODS
 from test_drafters import Watched
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmspec
 from mmspec import cli
@@ -131,8 +132,32 @@ def test_an_int8_layer_is_that_of_the_rounded_weights(dtype: torch.dtype, bias: 
     rounding = 4 * torch.finfo(dtype).eps * (x.double().abs() @ full.weight.double().abs().T + 1)
     assert ((out.double() - exact).abs() <= room + rounding).all()
     if dtype == torch.float64:
-        assert torch.equal(out, linear(x, layer.weight * layer.scale, full.bias))
+        assert torch.allclose(out, linear(x, layer.weight * layer.scale, full.bias), rtol=1e-12, atol=1e-12)
         assert not torch.allclose(out, exact, rtol=1e-4)
+
+
+def test_the_product_is_scaled_and_not_the_matrix() -> None:
+    """Of the matrix there is one copy, in the dtype of the input, and not a scaled one."""
+    layer, x = Int8Linear(torch.randn(20, 48), nn.Parameter(torch.randn(20))), torch.randn(3, 48)
+    made: list[str] = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+            out = op(*given, **(named or {}))
+            if isinstance(out, Tensor) and out.numel() == 20 * 48 and not op.is_view:
+                made.append(op.name())
+            return out
+
+    with Watching():
+        layer(x)
+    assert made == ["aten::_to_copy"]
+
+
+def test_large_inputs_and_weights_fit_into_float16() -> None:
+    """Sums of whole numbers alone would not: 127 a thousand times is more than the largest one."""
+    weight = torch.full((2, 1024), 0.01, dtype=torch.float16)
+    out = Int8Linear(weight, None)(torch.full((1, 1024), 30.0, dtype=torch.float16))
+    assert torch.allclose(out.float(), torch.tensor(30.0 * 0.01 * 1024), rtol=0.01)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -17,7 +17,7 @@ from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio, without
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.drafters.eagle import Eagle
-from mmspec.drafters.independent import Independent
+from mmspec.drafters.independent import Independent, Writing
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
@@ -102,6 +102,30 @@ def test_independent_drafting_with_a_cache_equals_a_full_forward(name: str) -> N
     result = toys.answer(target, Watched(Independent(net, 4), look), inputs, 30, SAMPLING, Ratio())
     assert looked > 20
     assert any(len(set(r.drafted)) > 1 for r in result.rounds)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_rows_that_catch_up_get_logits_behind_their_last_tokens_alone(keeps: bool) -> None:
+    """After rounds that others drafted: of all that waits, V numbers per token would be hundreds of megabytes."""
+    model, target = test_equality.make("llama")
+    drafter = Independent(toys.perturbed(model, 0.05))
+    drafter.bind(target)
+    drafter.decoder.keeps_logits = keeps  # some models cannot leave logits out
+    texts = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
+    unread = [list(range(20, 43)), [50, 51], []]
+    ids = torch.tensor([text + [0] * (4 - len(text)) for text in texts])
+    cache, _ = drafter.decoder.read([{"input_ids": ids}], [len(text) for text in texts])
+    waits = Writing(drafter, Sampler(Sampling(), 3, torch.device("cpu")), "point", cache, [*unread])
+    judged: list[int] = []
+    head: Any = drafter.decoder.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda module, given, out: judged.append(out.shape[1]))
+    logits = waits._catch_up()
+    hook.remove()
+    for row in (0, 1):
+        full = drafter.decoder.model(torch.tensor([texts[row] + unread[row]])).logits[0, -1]
+        assert torch.allclose(logits[row], full, atol=1e-6)
+    assert waits.cache.lengths == [27, 4, 3]
+    assert judged == ([3] if keeps else [23])
 
 
 @dataclass

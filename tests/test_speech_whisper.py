@@ -207,11 +207,11 @@ def test_a_rejected_draft_is_used_again(model: Any, monkeypatch: pytest.MonkeyPa
     assert draft.valid is not None
     assert draft.valid.tolist() == [[True, True, True], [True, False, False]]
     calls = {"read": 0, "reused": 0}
-    extend, propose = HearingDecoder.extend, Aligning.propose
+    step, propose = HearingDecoder.step, Aligning.propose
 
     def counted(*given: Any, **more: Any) -> Any:
         calls["read"] += given[0] is drafter.decoder
-        return extend(*given, **more)
+        return step(*given, **more)
 
     def watched(drafting: Aligning, state: Any) -> Any:
         before = calls["read"]
@@ -219,7 +219,7 @@ def test_a_rejected_draft_is_used_again(model: Any, monkeypatch: pytest.MonkeyPa
         calls["reused"] += draft.size > 1 and calls["read"] == before
         return draft
 
-    monkeypatch.setattr(HearingDecoder, "extend", counted)
+    monkeypatch.setattr(HearingDecoder, "step", counted)
     monkeypatch.setattr(Aligning, "propose", watched)
     reused = []
     for reach, seeds in ((3, 6), (0, 3)):

@@ -26,6 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PhiConfig, PhiForCausalLM
 import mmspec
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.ratio import Ratio, without
+from mmspec.cache import RowCache
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import NO_DRAFT, Fixed
@@ -89,6 +90,55 @@ def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytes
 
     monkeypatch.setattr(Slots, "read", shortly)
     test_drafting_with_a_cache_equals_a_full_forward(method, "simple")
+
+
+def masks_of(target: CausalTarget, made: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Tensor]]:
+    """A greedy answer's rounds, and the masks that were written down while it was drafted."""
+    mask, tree, found = RowCache.mask, made.tree, []
+
+    def noted(cache: RowCache, *given: Any) -> Tensor:
+        found.append(mask(cache, *given))
+        return found[-1]
+
+    def watched(*given: Any, **named: Any) -> Draft:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RowCache, "mask", noted)
+            return tree(*given, **named)
+
+    monkeypatch.setattr(made, "tree", watched)
+    return toys.answer(target, made, toys.prompts(*LENGTHS), 12), found
+
+
+@pytest.mark.dynamic("masks of compiled steps have one size")
+@pytest.mark.parametrize("method", ["dflash", "dspark"])
+def test_a_step_that_looks_at_no_slots_gets_no_mask_of_the_context(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long prompt it would be as large as its square; the block alone has one."""
+    _, target = test_equality.make("simple")
+    made = taught.drafter(method, taught.network(method, target))
+    _, masks = masks_of(target, made, monkeypatch)
+    block = made.net.settings["block"]
+    assert len(masks) > 2
+    assert {mask.shape[2] for mask in masks} == {block}
+
+
+@pytest.mark.dynamic("compiled steps read a prompt in widths of their own")
+@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+def test_the_mask_of_a_prompt_does_not_grow_with_the_batch(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are the same, whatever is read at once."""
+    _, target = test_equality.make("simple")
+    net = taught.network(method, target)
+    whole, masks = masks_of(target, taught.drafter(method, net), monkeypatch)
+    assert max(mask.shape[2] for mask in masks) == max(LENGTHS)
+    monkeypatch.setattr("mmspec.drafters.slots.AT_ONCE", 15)
+    for least, most in ((1, 5), (7, 7)):
+        monkeypatch.setattr("mmspec.drafters.slots.LEAST_AT_ONCE", least)
+        few, masks = masks_of(target, taught.drafter(method, net), monkeypatch)
+        assert max(mask.shape[2] for mask in masks) == most
+        assert [(done.tokens, done.drafted) for done in few.rounds] == [
+            (done.tokens, done.drafted) for done in whole.rounds
+        ]
 
 
 @pytest.mark.parametrize("method", METHODS)

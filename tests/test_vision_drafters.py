@@ -63,7 +63,7 @@ def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytes
         return read(slots, forward)
 
     monkeypatch.setattr(Slots, "read", shortly)
-    monkeypatch.setattr(sight, "AT_ONCE", 3)
+    monkeypatch.setattr(sight, "at_once", lambda batch: 3)
     _, target = test_equality.make("smolvlm")
     check_laws(method, target, sights.network(method, target, 3))
     assert looked
@@ -301,6 +301,11 @@ def test_a_picture_is_replaced_by_as_many_vectors_as_there_are_queries() -> None
         assert torch.allclose(seen.context[0, 0], second[2])
         alone = net.adaptor(embeddings[1:, 8:], real[:, :1])[0]
         assert torch.allclose(seen.context[1, 0], alone[2])
+        net.settings["direct"] = False  # vectors go through the fc as words do, and are told of the picture before
+        seen = net.see(Sight(embeddings, features, image, torch.tensor([9, 9])))
+        for slot, vector, told in ((3, first[1], none), (7, second[1], first[2])):
+            want = net.content(vector[None, None], features[:1, slot : slot + 1], told[None, None])
+            assert torch.allclose(seen.content[0, slot], want[0, 0])
 
 
 def test_the_slots_that_are_looked_at_most_are_kept() -> None:
@@ -338,6 +343,29 @@ def test_attention_is_seen_as_eager_attention_shows_it(family: str) -> None:
     assert not found  # the hooks are gone
 
 
+@pytest.mark.parametrize("family", test_families.FAMILIES)
+def test_attention_is_told_a_few_positions_at_a_time(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more of it is ever written down; together it is the whole, in every piece of a prompt."""
+    base = test_families.plain(family)
+    inputs = base.prepare(test_families.PICTURES, test_families.TEXTS)
+    rows = unpad(inputs)
+    told: dict[int, list[Tensor]] = {4096: [], 5: []}
+    for count, here in told.items():
+        monkeypatch.setattr("mmspec.focus.AT_ONCE", count)
+        monkeypatch.setattr(base.target, "piece_size", 12)
+        with torch.no_grad(), watching(base.target.model, [0], lambda layer, weights, here=here: here.append(weights)):
+            base.target.read(inputs, rows)
+    assert len(told[4096]) > 1
+    assert max(part.shape[2] for part in told[5]) == 5
+    parts = iter(told[5])
+    for piece in told[4096]:
+        few: list[Tensor] = []
+        while sum(part.shape[2] for part in few) < piece.shape[2]:
+            few.append(next(parts))
+        assert (torch.cat(few, 2) - piece).abs().max() < 1e-6
+    assert next(parts, None) is None
+
+
 def test_attention_of_other_threads_is_not_seen() -> None:
     _, target = test_equality.make("llama")
     ids, found = torch.tensor([[5, 6, 7]]), []
@@ -349,17 +377,18 @@ def test_attention_of_other_threads_is_not_seen() -> None:
     assert found == [3]
 
 
-def test_focus_of_a_prompt_read_in_pieces_is_that_of_the_whole() -> None:
+def test_focus_of_a_prompt_read_in_pieces_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     _, target = test_equality.make("llama")
     inputs = {**toys.prompts(*LENGTHS), "max_new_tokens": 4}
     states = []
-    for size in (4096, 5):
+    for size, count in ((4096, 256), (5, 256), (4096, 3), (5, 3)):
         target.piece_size = size
+        monkeypatch.setattr("mmspec.focus.AT_ONCE", count)
         sampler = Sampler(Sampling(), 3, torch.device("cpu"))
         with torch.inference_mode():
             states.append(target.prefill(inputs, Needs(focus=True, taps=(1,)), sampler))
-    whole, pieces = (state.prompt_focus for state in states)
-    assert torch.allclose(whole, pieces, atol=1e-6)
+    whole, *others = (state.prompt_focus for state in states)
+    assert all(torch.allclose(whole, pieces, atol=1e-6) for pieces in others)
     assert torch.allclose(whole.sum(1), torch.ones(3), atol=1e-5)
     assert whole[1, LENGTHS[1] :].abs().max() == 0  # nobody looks behind the end of a row
     with torch.inference_mode():

@@ -97,6 +97,7 @@ class BlockDrafter(Unrolled):
     """
 
     net_class: ClassVar[type[HeadNet]] = BlockNet
+    masked = False  # every slot of the context stands for itself
     menu: ClassVar[tuple[tuple[int, int], ...]]
     """Width and nodes of the trees among which `auto` chooses, each as deep as it may be. What they pay differs little
     from one to the next, so a finer choice would follow the noise."""

@@ -28,6 +28,7 @@ from mmspec.control import CHAINS
 from mmspec.decoder import Decoder
 from mmspec.drafters.vocabulary import first_difference
 from mmspec.errors import InputError, MismatchError
+from mmspec.grouped import use_grouped_attention
 from mmspec.placeholders import forbid, words
 from mmspec.sampling import Sampler
 from mmspec.tree import chain
@@ -93,6 +94,7 @@ class Independent(TrainedDrafter):
     def load(cls, folder: Path, description: dict[str, Any], target: Any) -> Independent:
         """The counterpart of `save`, on the device and in the dtype of `target`."""
         model = read_model(cls.model_class, folder, target.model.dtype).to(target.model.device)
+        use_grouped_attention(model)
         tokenizer = None
         if (folder / TOKENIZER).exists():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -175,10 +177,15 @@ class Writing(Drafting):
 
     def _read(self, tokens: Tensor, counts: list[int]) -> Tensor:
         """Read tokens [B, M] of which the first `counts` are real; returns logits [B, V] after each row's last one."""
-        logits = self._extend(tokens)
+        places = [max(count - 1, 0) for count in counts]
+        more: dict[str, Any] = {}
+        if self.drafter.decoder.keeps_logits:  # of a hundred tokens all logits would take hundreds of megabytes
+            wanted = sorted({*places})
+            more["logits_to_keep"] = torch.tensor(wanted, device=tokens.device)
+            places = [wanted.index(place) for place in places]
+        logits = self._extend(tokens, **more)
         self.cache.commit(tokens.shape[1], [list(range(count)) for count in counts])
-        rows = torch.arange(len(counts), device=tokens.device)
-        return logits[rows, torch.tensor(counts, device=tokens.device) - 1]
+        return logits[torch.arange(len(counts), device=tokens.device), torch.tensor(places, device=tokens.device)]
 
     def _step(self, token: Tensor) -> Tensor:
         """Read one drafted token [B] per row; it stays in the cache until the round is judged."""
@@ -186,10 +193,10 @@ class Writing(Drafting):
         self.cache.commit(1, [[0]] * len(self.cache.lengths))
         return logits
 
-    def _extend(self, tokens: Tensor) -> Tensor:
-        """Logits [B, M, V] over the target's vocabulary after tokens [B, M]."""
+    def _extend(self, tokens: Tensor, **more: Any) -> Tensor:
+        """Logits [B, M, V] over the target's vocabulary after tokens [B, M]. more: further inputs of the model."""
         steps, drafter = chain(tokens), self.drafter
-        logits = drafter.decoder.extend(self.cache, drafter.known(tokens), steps.depth, steps.ancestors).logits
+        logits = drafter.decoder.step(self.cache, drafter.known(tokens), steps.depth, steps.ancestors, **more).logits
         return pad(logits, (0, drafter.gap), value=-torch.inf) if drafter.gap else logits  # cut, where it is negative
 
     def _pick(self, logits: Tensor, emitted: Tensor, path: Tensor, length: int) -> tuple[Tensor, Tensor | None]:

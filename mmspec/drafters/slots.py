@@ -26,8 +26,14 @@ Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
 """forward(tokens [B, M], features [B, M, H], positions [B, M], mask [B, 1, M, K], cache) -> [B, M, H]."""
 
 
-AT_ONCE = 2048
-"""Slots of a prompt that are read in one step: the mask of all of a long one would be as large as its square."""
+AT_ONCE, LEAST_AT_ONCE = 2048, 128
+"""Slots of all prompts that are read in one step, and of each: the mask of a whole prompt would be as large as its
+square."""
+
+
+def at_once(batch: int) -> int:
+    """How many slots of each row are read in one step, so that their mask does not grow with the batch."""
+    return max(LEAST_AT_ONCE, AT_ONCE // batch)
 
 
 def unfused(heard: Tensor) -> Tensor:
@@ -40,18 +46,22 @@ class Slots:
     """The slots of one request.
 
     waiting: from the prompt and from every round since the last reading: tokens [B, M], what was heard of the target
-        [B, M, T], and how many are real in each row. most: how many slots are read in one step.
+        [B, M, T], and how many are real in each row. most: how many slots are read in one step; None: see `at_once`.
     fuse: [B, M, T] -> [B, M, H], the features of what was heard; asked when slots are read, since no round should cost
         anything while nothing is drafted.
+    masked: see `causal`.
     """
 
     cache: RowCache
     waiting: list[tuple[Tensor, Tensor, list[int]]]
-    most: int = AT_ONCE
+    most: int | None = None
     fuse: Callable[[Tensor], Tensor] = unfused
+    masked: bool = True
 
     @classmethod
-    def of_prompt(cls, state: State, heard: Tensor, fuse: Callable[[Tensor], Tensor] = unfused) -> Slots:
+    def of_prompt(
+        cls, state: State, heard: Tensor, fuse: Callable[[Tensor], Tensor] = unfused, masked: bool = True
+    ) -> Slots:
         """The slots of a prefilled request; heard: [B, N, T] of the prompt."""
         lengths = [len(ids) - 1 for ids in state.ids]
         width = max(lengths)
@@ -59,7 +69,7 @@ class Slots:
         following = torch.tensor(
             [ids[1:] + [0] * (width - n) for ids, n in zip(state.ids, lengths, strict=True)], device=device
         )
-        return cls(RowCache(len(lengths), device), [(following, heard, lengths)], fuse=fuse)
+        return cls(RowCache(len(lengths), device), [(following, heard, lengths)], fuse=fuse, masked=masked)
 
     def observe(self, draft: Draft, heard: Tensor, accepted: Accepted) -> None:
         """Queue the accepted nodes of rows that emitted something; heard: [P * B, N, T] of all nodes of the draft.
@@ -80,14 +90,14 @@ class Slots:
         tokens, heard, counts = joined(self.waiting)
         features, device = self.fuse(heard), tokens.device
         parts = []
-        for here, real in portions(tokens.shape[1], counts, self.most):
+        for here, real in portions(tokens.shape[1], counts, self.most or at_once(len(counts))):
             parts.append(self._keep(forward, tokens[:, here], features[:, here], real))
         self.waiting = []
         return torch.cat(parts, 1)[torch.arange(len(counts), device=device), torch.tensor(counts, device=device) - 1]
 
     def _keep(self, forward: Forward, tokens: Tensor, features: Tensor, counts: list[int]) -> Tensor:
         """Forward slots [B, M] behind the true ones, the first `counts` of which become true; returns [B, M, H]."""
-        out = causal(forward, self.cache, tokens, features)
+        out = causal(forward, self.cache, tokens, features, self.masked)
         self.cache.commit(tokens.shape[1], [list(range(count)) for count in counts])
         return out
 
@@ -118,11 +128,17 @@ def following(tokens: Tensor, path: Tensor, count: Tensor, pending: Tensor) -> T
     return after
 
 
-def causal(forward: Forward, past: Past, tokens: Tensor, features: Tensor) -> Tensor:
-    """[B, M, H] the output at slots [B, M] that stand behind the true ones, one after the other."""
+def causal(forward: Forward, past: Past, tokens: Tensor, features: Tensor, masked: bool) -> Tensor:
+    """[B, M, H] the output at slots [B, M] that stand behind the true ones, one after the other.
+
+    Args: masked: whether the step looks at any slots; one that does not gets a mask [1, 1, 1, 1] that hides nothing,
+        since that of a long text is large.
+    """
     steps = chain(tokens)
     positions = past.positions() + past.shift + steps.depth
-    mask = past.mask(steps.ancestors, steps.depth, features.dtype)
+    mask = features.new_zeros(1, 1, 1, 1)
+    if masked:
+        mask = past.mask(steps.ancestors, steps.depth, features.dtype)
     return forward(tokens, features, positions, mask, past.hf)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -54,6 +54,8 @@ class Unrolled(HeadDrafter):
     """Its steps; the first one reads the slots."""
     steps: tuple[Steps, ...] | None = None
     """The same, where they are compiled as the target is."""
+    masked: ClassVar[bool] = True
+    """Whether the first one looks at the slots before those that it reads (`mmspec.drafters.slots.causal`)."""
 
     @property
     def most_read(self) -> int:
@@ -82,7 +84,7 @@ class Unrolled(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
         """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse)
+        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
         choice = self.choice(sampler, kind)
         if self.steps is None:
             return OnSlots(self, choice, slots)
@@ -269,7 +271,7 @@ def grown(
     place = torch.arange(path.shape[1], device=path.device)
     path = torch.where(place < count[:, None], path, 0)  # behind the count stands what earlier rounds left
     read = following(tokens, path, count, pending)
-    out = causal(forwards[0], slab, read, drafter.net.fuse(heard[rows[:, None], path]))
+    out = causal(forwards[0], slab, read, drafter.net.fuse(heard[rows[:, None], path]), drafter.masked)
     slab.keep(place.expand(path.shape), count)
     expand = drafter.unroll(forwards, slab, lambda: out[rows, count - 1], pending)
     choice.sampler.restart(seeds)

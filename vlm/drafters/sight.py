@@ -22,7 +22,7 @@ from mmspec.drafters.children import Judged
 from mmspec.drafters.eagle import Eagle, OneLayer
 from mmspec.drafters.growing import Above, Expand, Guess
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.slots import AT_ONCE, Forward, Slots, portions
+from mmspec.drafters.slots import Forward, Slots, at_once, portions
 from mmspec.drafters.whole import OnSlots
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
@@ -182,7 +182,7 @@ def read(net: SightHead, seen: Seen, lengths: list[int]) -> Slots:
     cache = RowCache(batch, device)
     order = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
     content = seen.content.gather(1, order[..., None].expand(-1, -1, seen.content.shape[-1]))
-    for here, real in portions(order.shape[1], counts, AT_ONCE):
+    for here, real in portions(order.shape[1], counts, at_once(batch)):
         place = order[:, here]
         most = place.shape[1]
         causal = in_line(batch, most, device)
