@@ -141,13 +141,14 @@ def cell(line: Row) -> str:
 
 
 def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
-    """Run what the folder does not hold yet; writes summary.json and table.txt there.
+    """Run what the folder does not hold yet; writes summary.json and table.txt there, after every family where there
+    was no table yet.
 
     Raises: InputError: there is no family to measure. FolderError: what the folder holds of one is of another run. Then
         a table that is there already stays as it is.
     """
-    table = DrafterTable(settings)
-    for family in settings.families:
+    table, fresh = DrafterTable(settings), not (folder / "summary.json").exists()
+    for place, family in enumerate(settings.families, 1):
         speed = replace(settings.speed, model=family)
         try:
             check_sees(family)
@@ -156,9 +157,11 @@ def run_table(settings: TableSettings, folder: Path) -> DrafterTable:
             raise
         except Error as error:  # what was measured of the family stays
             table.missing.append(f"{family}: {error}")
+        left = [f"{other}: not measured yet" for other in settings.families[place:]]
+        if table.rows and (fresh or not left):  # a table that is there may have more families
+            keep(folder, replace(table, missing=table.missing + left))
     if not table.rows:
         raise InputError("; ".join([*table.missing, *table.short]) or "there is nothing to measure")
-    keep(folder, table)
     return table
 
 

@@ -78,10 +78,16 @@ def long_enough(samples: Sequence[Sample], min_tokens: int) -> list[Sample]:
     kept = counted(samples, min_tokens)
     if not kept:
         raise InputError(
-            f"none of the {len(samples)} replies has min_tokens={min_tokens} tokens, so nothing was measured: lower "
-            "it, or take a model that answers at length"
+            f"{too_short(samples, min_tokens)}, so nothing was measured: lower it (what --out keeps counts then, with "
+            "the same command), or take prompts or a model with long answers"
         )
     return kept
+
+
+def too_short(samples: Sequence[Sample], min_tokens: int) -> str:
+    """What is to be said of samples of which none counts."""
+    longest = max(len(reply(sample)) for sample in samples)
+    return f"none of {len(samples)} replies has min_tokens={min_tokens} tokens, the longest has {longest}"
 
 
 def reply(sample: Sample) -> list[int]:

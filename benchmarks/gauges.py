@@ -35,29 +35,28 @@ class Gauges:
 
     unsure: emitted tokens with a top probability under 0.9. top: mean top-1 probability of the emitted positions.
     image_share: tokens of the reference answers that only the picture determines. closed_share: yes/no and
-    multiple-choice questions among all; both None for questions of one's own. lookup_speedup: S of prompt lookup, None
-    where it did not run.
+    multiple-choice questions among all. lookup_speedup: S of prompt lookup, None where it did not run.
     """
 
     temperature: float
     unsure: float
     top: float
-    image_share: float | None
-    closed_share: float | None
+    image_share: float
+    closed_share: float
     lookup_speedup: float | None
 
 
 def gauges(
     pipe: Pipeline, samples: Sequence[Sample], lookup: dict[float, float | None], questions: Sequence[Prompt]
 ) -> list[Gauges]:
-    """Gauges of every temperature; none of a model that hears, whose laws hang on more than what is written.
+    """Gauges of every temperature; none for questions of one's own, since LIMITS are those of the synthetic world.
 
-    Args: lookup: temperature -> S of prompt lookup. questions: what was asked; of one's own, two shares are not known.
+    Args: lookup: temperature -> S of prompt lookup. questions: what was asked.
     """
-    if pipe.target.model.config.is_encoder_decoder:
-        return []
     worldly = [question.qa for question in questions if isinstance(question, Question)]
-    shown, closed = (image_share(worldly, tokenizer_of(pipe)), closed_share()) if worldly else (None, None)
+    if not worldly:
+        return []
+    shown, closed = image_share(worldly, tokenizer_of(pipe)), closed_share()
     found = []
     for temperature in dict.fromkeys(sample.temperature for sample in samples):
         chosen = [sample for sample in samples if sample.temperature == temperature]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from mmspec import Pipeline
+from mmspec.benchmarks.figures import counted, too_short
 from mmspec.benchmarks.methods import Method, forget, methods
 from mmspec.benchmarks.questions import long_questions, own_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
@@ -20,6 +22,8 @@ from mmspec.spread import Here, Spread
 from mmspec.training.questions import Question
 
 WARM_UP_SEED = "bench-warm-up"
+FEW = 4
+"""Samples after which it is told that no reply is long enough to count: a run may take hours."""
 
 
 class Prompt(Protocol):
@@ -191,9 +195,16 @@ def run(
         answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped
         bar = progress(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done))
+        early = max(FEW, len(done) + 1)
         for _, sample in bar:
             store.add(asdict(sample) | note(sample))
             done[sample.key] = sample
+            if len(done) == early < len(wanted) and not counted([*done.values()], settings.min_tokens):
+                bar.write(
+                    f"{too_short([*done.values()], settings.min_tokens)}: shorter ones do not count. If all may be "
+                    "short, end the run and lower --min-tokens; what --out keeps is not measured again",
+                    file=sys.stderr,
+                )
     store.arrange(wanted)  # even if nothing is missing: a kill may have come between the last sample and this
     return [done[plan] for plan in wanted]
 

@@ -11,6 +11,7 @@ from mmspec.errors import InputError
 
 if TYPE_CHECKING:
     from mmspec import Pipeline
+    from mmspec.benchmarks.speed import SpeedSettings
 
 
 BLIND = {
@@ -74,6 +75,11 @@ def loaded(settings: Loading, drafter: str) -> Pipeline:
 def fitted(settings: Any, pipe: Pipeline) -> Any:
     """The settings of a run, of whose `drafters` nobody named one, with those that the model has."""
     return replace(settings, drafters=usual_rows(pipe, settings.drafters))
+
+
+def at_own_temperature(settings: SpeedSettings, pipe: Pipeline) -> SpeedSettings:
+    """The settings of a run of which nobody told a temperature, with the one of the checkpoint's generation config."""
+    return replace(settings, temperatures=(pipe.target.sampling({}).temperature,))
 
 
 def usual_rows(pipe: Pipeline, rows: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,8 +87,9 @@ def find_model(name: str | os.PathLike[str], files: Sequence[str] = FILES) -> Pa
         return known[name]
     if isinstance(name, str) and name in _models() and not os.path.isdir(name):
         raise CheckpointError(
-            f"{name} is not in this installation, which has {', '.join(sorted(known))}: train one with mmspec train "
-            f"target {name} --out {name}, and pass its folder"
+            f"{name} is not in this installation, which has {', '.join(sorted(known))}. It lies in the project's "
+            f"repository: pip install -e FOLDER of a copy; or train one, with mmspec train target {name} --out {name}, "
+            "and pass its folder"
         )
     return locate("model", name, sorted(known), files)
 
@@ -371,14 +372,32 @@ def _check_kind(folder: Path, kind: str, method: str, target: Any) -> None:
 
 
 def _check_target(folder: Path, trained_for: dict[str, Any], target: Any, fields: tuple[str, ...]) -> None:
+    other = _difference(trained_for, target, fields)
+    if other:
+        raise MismatchError(f"the drafter in {folder} was trained for another target: {other}")
+
+
+def _difference(trained_for: dict[str, Any], target: Any, fields: Iterable[str]) -> str:
+    """How the target that a drafter was trained for is unlike this one; "" where it is not, as far as it is told."""
     here = fingerprint(target)
     for name in fields:
         expected, found = trained_for.get(name), here[name]
         if None not in (expected, found) and expected != found:
             what = "vocabulary (hash)" if name == "tokenizer" else name
+            return f"its {what} is {shorten(expected)[:20]}, this target's is {shorten(found)[:20]}"
+    return ""
+
+
+def check_successor(folder: Path, target: Any) -> None:
+    """Raise MismatchError where a drafter for this target, saved to `folder`, would replace one of another target: in
+    `folder` itself, or beside a model there."""
+    for place in (folder, *drafters_of(folder).values()):
+        held = _describe(place) if (place / DESCRIPTION).exists() else {}
+        other = _difference(held.get("target", {}), target, fingerprint(target))
+        if other:
             raise MismatchError(
-                f"the drafter in {folder} was trained for another target: its {what} is {shorten(expected)[:20]}, "
-                f"this target's is {shorten(found)[:20]}"
+                f"{folder} holds a drafter of the method {held['method']} for another target ({other}): choose another "
+                "folder, or remove it"
             )
 
 

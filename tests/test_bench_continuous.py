@@ -1,6 +1,7 @@
 """The run of continuous tokens: rows and steps, what is counted, what is kept on disk, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     (tmp_path / "pictures" / "samples.jsonl").write_text("")
     with pytest.raises(TypeError):
         bench(folder, tmp_path, "--methods", rows)
+
+
+def test_pictures_are_drawn_at_the_checkpoint_s_own_temperature(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(config | {"temperature": 0.9}))
+    bench(model, tmp_path / "out", "--methods", "none")
+    settings = [json.loads(file.read_text()) for file in (tmp_path / "out").rglob("settings.json")]
+    assert [each["temperatures"] for each in settings] == [[0.9]] * 3
 
 
 def test_a_row_is_lossless_in_the_models_own_steps_alone(folder: Path) -> None:

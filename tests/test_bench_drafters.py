@@ -193,6 +193,42 @@ def test_a_folder_of_other_settings_ends_the_run_and_keeps_the_table(
     assert {file: file.read_bytes() for file in kept} == kept
 
 
+def test_a_table_has_the_families_that_a_killed_run_measured(
+    family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is there may have more of them, and is left until all are measured again."""
+    good, out = tiny.tiny_smolvlm(tmp_path / "good"), tmp_path / "out"
+    killed_at = [str(good)]
+    out.mkdir()
+
+    def measured(pipe: Any, here: SpeedSettings, *others: Any) -> list[Sample]:
+        if here.model in killed_at:
+            raise KeyboardInterrupt
+        return two_samples
+
+    def table() -> None:
+        speed = SpeedSettings(str(family), ("eagle",), temperatures=(0.0,), questions=2, min_tokens=1)
+        dt.run_table(dt.TableSettings(speed, (str(family), str(good)), ("chart",)), out)
+
+    def found() -> tuple[set[str], list[str]]:
+        summary = json.loads((out / "summary.json").read_text())
+        return {row["family"] for row in summary["rows"]}, summary["missing"]
+
+    monkeypatch.setattr(dt, "measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        table()
+    assert found() == ({str(family)}, [f"{good}: not measured yet"])
+    killed_at.clear()
+    table()
+    families, missing = found()
+    assert families == {str(family), str(good)}
+    assert [line.partition(":")[0] for line in missing] == [f"eagle for {good}"]
+    killed_at.append(str(good))
+    with pytest.raises(KeyboardInterrupt):
+        table()
+    assert found()[0] == {str(family), str(good)}
+
+
 def test_a_model_that_draws_is_missing_before_it_is_loaded(
     family: Path, tmp_path: Path, two_samples: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:

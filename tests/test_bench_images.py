@@ -543,6 +543,22 @@ def test_bench_of_an_image_model_is_that_of_images(folder: Path, monkeypatch: py
     assert "--min-tokens is not for this model: see mmspec bench images --help" in str(wrong.exception)
 
 
+@pytest.mark.parametrize(("told", "kept"), [((), 0.7), (("--temperature", 1), 1.0)])
+def test_pictures_are_drawn_at_the_checkpoint_s_own_temperature(
+    told: tuple[Any, ...], kept: float, folder: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "temperature": 0.7}))
+    asked = ("images", "--model", model, "--methods", "none", *SMALL, "--no-plot", "--out", tmp_path / "out", *told)
+    done = bench(*asked)
+    assert done.exit_code == 0, done.exception
+    assert f"temperature {kept:g}, " in done.stdout
+    settings = [json.loads(file.read_text()) for file in (tmp_path / "out").rglob("settings.json")]
+    assert [each["temperatures"] for each in settings] == [[kept]] * 3
+
+
 def test_captions_of_a_file_have_no_fidelity(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "captions.txt"
     file.write_text("a red circle\ntwo blue stars\na green heart\na red star\na blue heart\ntwo red circles\n")

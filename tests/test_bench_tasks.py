@@ -467,6 +467,11 @@ def test_scores_tell_right_wrong_and_silent() -> None:
     found = {score.method: score for score in report("chartqa", {"eagle2": 10.0}).scores}
     assert (found["eagle2"].whole.accuracy, found["eagle2"].silent) == (1, 0)
     assert (found["none"].whole.accuracy, found["none"].silent) == (0, 1)
+    run = report("chartqa", {"eagle2": 10.0}).run
+    run.answered[0].replies["none"] = Reply("text", "text", False, {})  # an answer, and a wrong one
+    assert [(score.whole.accuracy, score.silent) for score in task_report(run).scores if score.method == "none"] == [
+        (0, 0)
+    ]
     assert not report("spec-bench", {"eagle2": 10.0}).scores
 
 

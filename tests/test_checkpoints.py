@@ -390,8 +390,12 @@ def test_a_wheel_has_one_checkpoint_per_modality_and_fits_where_wheels_are_put()
 
 def test_a_checkpoint_that_is_not_installed_is_no_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmspec.checkpoints.bundled", lambda: {"smolvlm-mini": Path("x")})
-    with pytest.raises(CheckpointError, match="valle-mini is not in this installation, which has smolvlm-mini: train"):
+    with pytest.raises(
+        CheckpointError, match="valle-mini is not in this installation, which has smolvlm-mini. It lies"
+    ) as told:
         mmspec.load("valle-mini")
+    repository, training = (str(told.value).index(way) for way in ("pip install -e FOLDER", "mmspec train target"))
+    assert repository < training  # which takes hours
     with pytest.raises(UnknownNameError, match="valle-listener"):  # no model
         mmspec.load("valle-listener")
 

@@ -1,6 +1,7 @@
 """`mmspec bench speech` on a tiny model with a tiny listener: rows, marks, figures, resuming, mistakes."""
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from functools import cache, partial
@@ -136,6 +137,17 @@ def test_a_run_measures_speed_words_and_voices_and_goes_on_where_it_stopped(fold
     assert again.exit_code == 0
     assert (out / "samples.jsonl").read_bytes() == lines, "what was measured is not measured again"
     assert json.loads((out / "summary.json").read_text())["spoken"] == summary["spoken"]
+
+
+def test_speech_is_spoken_at_the_checkpoint_s_own_temperature(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "temperature": 0.7}))
+    done = bench("--model", model, "--methods", "none", *SMALL, "--no-plot", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert "temperature 0.7, as it sounds" in done.stdout
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["temperatures"] == [0.7]
 
 
 def test_a_model_of_columns_is_measured_without_a_partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

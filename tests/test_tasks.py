@@ -219,8 +219,11 @@ def test_scienceqa_letters(reply: str, letter: str) -> None:
         ("It is not (A), for the sky is above it: (B).", "B"),
         ("A bar is tall, so the answer is B.", "B"),
         ("The correct answer: option C, I think", "C"),
+        ("At first the answer is A. After all the answer is B.", "B"),
         ("The tallest is the one called B", "B"),
         ("B and then many, many other words follow here", ""),  # too early to be a conclusion
+        ("The bar of B and of others is tall", ""),  # so is the sixth word from the end
+        ("The bar of B and others is tall", "B"),
         ("Red is small. The tallest is green.", "C"),
         ("Red, and blue, and green.", ""),
         ("It is dark blue.", ""),  # both blue and dark blue stand in it

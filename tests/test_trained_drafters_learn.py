@@ -17,6 +17,7 @@ import tiny
 import torch
 import toys
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from taught import METHODS, RECIPE_OF, Given
 from test_training import COURSE, made_up
 from torch import Tensor
@@ -30,6 +31,7 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.safe_files import read_json
 from mmspec.sampling import Sampling
 from mmspec.targets import CausalTarget
+from mmspec.training import answers as written
 from mmspec.training import chunks
 from mmspec.training import store as stores
 from mmspec.training.answers import Answered, AnswerOptions, collect
@@ -454,6 +456,54 @@ def test_taps_are_the_hidden_states_of_the_prompt_s_forward(pipe: Any, tmp_path:
         ).hidden_states
     for state, found in ((heard[2], final), (torch.cat([heard[1], heard[0]], -1), pair)):
         torch.testing.assert_close(found[:1, : len(row.ids)], state, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", [MedusaRecipe(levels=3), HydraRecipe(levels=3), SpdRecipe(width=32)])
+def test_who_learns_from_answers_alone_needs_no_states_of_prompts(recipe: Any, pipe: Any, tmp_path: Path) -> None:
+    """Losses and gradients are the same to the last bit, and what is kept is a fraction."""
+    questions = Miniworld("test", 4)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=4), tmp_path, "it")
+    rows[1] = replace(rows[1], answer=rows[1].answer[:5])
+    assert len({row.start for row in rows}) > 1
+    assert not recipe.context
+    found, nets, sizes = [], [], []
+    for context in (True, False):
+        features = Features(pipe, questions, context=context)
+        net = recipe.build(pipe.target, rows)
+        with torch.no_grad():
+            for index, weight in enumerate(net.parameters()):  # heads begin with nothing learnt, some as zeros
+                weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(index))
+        loss = recipe.loss(net, pipe.target, features)(position=torch.zeros(4), rows=rows)
+        loss.backward()
+        found.append(loss.detach())
+        nets.append(net)
+        sizes.append(features.size(rows))
+        assert sizes[-1] == sum(states.nbytes for states in features.kept.values())
+    assert torch.equal(*found)
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    width = sizes[1] // sum(len(row.answer) + 1 for row in rows)
+    assert sizes == [sum(len(row.ids) for row in rows) * width, sum(len(row.answer) + 1 for row in rows) * width]
+
+
+@pytest.mark.parametrize(("methods", "context"), [(["medusa", "hydra"], False), (["medusa", "hydra++"], True)])
+def test_states_of_prompts_are_kept_where_a_method_reads_them(
+    methods: list[str], context: bool, pipe: Any, tmp_path: Path
+) -> None:
+    """Stores with them and without are two; either goes on where it was."""
+    recipes = [taught.recipe_of(method, steps=2, batch=2) for method in methods]
+    course = replace(COURSE, questions=4, validate_every=100, disk=0.1)
+    for again in range(2):
+        outs = [tmp_path / f"{recipe.method}-{again}" for recipe in recipes]
+        train_drafters(pipe, recipes, course, outs, tmp_path / "run", "tiny")
+        (store,) = tmp_path.glob("run/features-*")
+        assert ("context" in read_json(store / "settings.json")) == (not context)
+    (answers,) = tmp_path.glob("run/answers-*")
+    rows = {row.index: row for file in sorted(answers.glob("*.jsonl")) for row in written._read(file) or []}
+    kept = {int(file.stem): load_file(file)["states"] for file in store.glob("*.safetensors")}
+    assert kept
+    for index, states in kept.items():
+        assert len(states) == len(rows[index].ids) - (0 if context else rows[index].start - 1)
 
 
 def test_what_is_stored_is_not_computed_again(pipe: Any, tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:

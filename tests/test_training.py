@@ -37,6 +37,7 @@ from mmspec.training.asking import held_out_batches, prepare
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, as_many_as_read, has_answers, open_data
 from mmspec.training.dflash import DFlashRecipe
+from mmspec.training.drafter import train_drafters
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.eagle3 import Eagle3Recipe
 from mmspec.training.features import Features, head_law
@@ -49,6 +50,7 @@ from mmspec.training.recipe import Recipe
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.start import begin, digest, shaped, words_of
 from mmspec.training.steps import drafted_slots
+from mmspec.training.store import Store
 from mmspec.training.unroll import unroll
 from mmspec.training.validation import measure
 from mmspec.training.written import own_answer
@@ -126,7 +128,7 @@ def test_world_questions_are_long_repeatable_and_not_those_held_out() -> None:
 
 def test_answers_are_those_of_single_calls_with_their_own_seed(pipe: Any, tmp_path: Path) -> None:
     questions = Miniworld("test", 8)
-    options = AnswerOptions(max_new_tokens=12, batch=4, sampled=0.5, seed=5)
+    options = AnswerOptions(max_new_tokens=12, batch=2, sampled=0.5, seed=5)
     rows = {row.index: row for row in collect(pipe, questions, options, tmp_path, "it")}
     assert {row.temperature for row in rows.values()} == {0.0, 1.0}
     for row in rows.values():
@@ -150,6 +152,11 @@ def test_share_of_sampled_answers(pipe: Any, tmp_path: Path) -> None:
         options = AnswerOptions(max_new_tokens=4, batch=2, sampled=share)
         rows = collect(pipe, Miniworld("test", 4), options, tmp_path / str(share), "it")
         assert {row.temperature for row in rows} == expected
+
+
+def test_answers_with_too_little_to_draft_are_left_out(text_pipe: Any) -> None:
+    rows = [Answered(length, [5, 6], [20] * length, 0.0) for length in range(5)]
+    assert answers._usable(rows, Written(), text_pipe.target) == rows[3:]
 
 
 def test_interrupted_answers_go_on_where_they_stopped(
@@ -254,12 +261,15 @@ def test_a_place_that_cannot_be_a_run_s_folder_is_one_clear_error(tmp_path: Path
 LONG = "What is it, and why? " * 16  # the whole context
 
 
+@pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize("author", ["target", "data"])
-def test_questions_that_do_not_fit_are_left_out(author: str, text_pipe: Any, tmp_path: Path, caplog: Any) -> None:
-    """The others get the answers that they would have got, at temperatures 0 and 1."""
+def test_questions_that_do_not_fit_are_left_out(
+    author: str, batch: int, text_pipe: Any, tmp_path: Path, caplog: Any
+) -> None:
+    """The others get the answers that they would have got, at temperatures 0 and 1 (in batches of two)."""
     context = text_pipe.target.decoder.max_length
     asked = [Question(None, f"Which one of the {n}?", "It is the red one.") for n in range(4)]
-    options = AnswerOptions(author=author, max_new_tokens=8, batch=2)
+    options = AnswerOptions(author=author, max_new_tokens=8, batch=batch)
     want = collect(text_pipe, Written(*asked), options, tmp_path / "short", "it")
     assert not caplog.records
     mixed = Written(replace(asked[0], prompt=LONG), asked[1], asked[2], replace(asked[3], prompt=LONG + "It"))
@@ -287,6 +297,22 @@ def test_features_are_those_of_prefill_whatever_is_kept(pipe: Any, tmp_path: Pat
     greedy = pipe.target.head(first[0])[rows[0].start - 1 : len(rows[0].ids) - 1].argmax(-1)
     assert rows[0].temperature == 0
     assert greedy.tolist() == rows[0].answer
+
+
+def test_several_states_stand_side_by_side_in_the_order_that_is_asked_for(pipe: Any, tmp_path: Path) -> None:
+    questions = Miniworld("test", 2)
+    rows = collect(pipe, questions, AnswerOptions(max_new_tokens=8, batch=2), tmp_path, "it")
+    features = Features(pipe, questions, (0, 1))
+    for taps in ((0, 1), (1, 0)):
+        assert torch.equal(features(rows, taps), torch.cat([features(rows, (tap,)) for tap in taps], -1))
+
+
+@pytest.mark.parametrize(("sharers", "kept"), [(1, 2), (2, 1), (3, 0)])
+def test_a_store_leaves_room_for_what_other_processes_put_there(sharers: int, kept: int, tmp_path: Path) -> None:
+    store = Store(tmp_path, 10_000, sharers)
+    for name in "abc":
+        store.put(name, {"states": torch.zeros(1000)})
+    assert sum(store.get(name) is not None for name in "abc") == kept
 
 
 def test_a_large_batch_is_read_a_few_answers_at_a_time(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1100,6 +1126,33 @@ def test_a_folder_that_will_not_be_written_is_told_before_anything_is_done(pipe:
     with pytest.raises(CheckpointError, match="holds a drafter of the method medusa: choose another folder"):
         train_drafter(pipe, SMALL["eagle2"], COURSE, tmp_path / "medusa", tmp_path / "run", "tiny")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "drafters/vadusa"])
+def test_a_drafter_of_another_target_is_not_replaced(inside: str, pipe: Any, tmp_path: Path) -> None:
+    """Nor one beside a model, as some methods save theirs; one of several methods is enough."""
+    recipes = [MedusaRecipe(steps=1, batch=2), EagleRecipe(steps=1, batch=2)]
+    outs = [tmp_path / "out" / recipe.method for recipe in recipes]
+    there = save_drafter(recipes[1].drafter(recipes[1].build(pipe.target)), outs[1] / inside, pipe.target)
+    described = json.loads((there / "drafter.json").read_text())
+    size = described["target"]["hidden_size"]
+    described["target"]["hidden_size"] = 7
+    (there / "drafter.json").write_text(json.dumps(described))
+    held = f"eagle2 holds a drafter of the method eagle2 for another target .its hidden_size is 7, .* {size}.: choose"
+    if inside:
+        (outs[1] / "config.json").write_text("{}")
+    with pytest.raises(MismatchError, match=held):
+        train_drafters(pipe, recipes, COURSE, outs, tmp_path / "run", "tiny")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_drafter_of_the_same_target_is_replaced_and_may_be_the_start(pipe: Any, tmp_path: Path) -> None:
+    out, course = tmp_path / "out", replace(COURSE, questions=4, held_out=1, validate_every=9)
+    recipe, kept = EagleRecipe(steps=4, batch=2), []
+    for start in (None, None, str(out)):
+        train_drafter(pipe, recipe, replace(course, start=start), out, tmp_path / "run", "tiny")
+        kept.append((out / "model.safetensors").read_bytes())
+    assert kept[0] == kept[1] != kept[2]
 
 
 @pytest.mark.parametrize(

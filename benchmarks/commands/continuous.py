@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -15,15 +16,15 @@ from mmspec.benchmarks.commands.options import (
     Json,
     Model,
     Out,
+    OwnTemperature,
     Reader,
     Repeats,
     Seed,
-    Temperature,
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, whole_numbers, words
 from mmspec.benchmarks.lines import asked_for
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import at_own_temperature, loaded
 
 ROWS = "none,none:steps=16,none:steps=8,mar,mar@continuous,mar@continuous-released"
 
@@ -31,7 +32,7 @@ ROWS = "none,none:steps=16,none:steps=8,mar,mar@continuous,mar@continuous-releas
 def continuous(
     model: Model = "mar-mini",
     methods: Annotated[str, typer.Option(help=f"{METHODS} DRAFTER:steps=N draws in N steps.")] = ROWS,
-    temperature: Temperature = "1",
+    temperature: OwnTemperature = None,
     guidance: Annotated[float | None, typer.Option(help="Scale of guidance. [default: the model's own]")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8,32",
     questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
@@ -59,7 +60,7 @@ def continuous(
     speed = SpeedSettings(
         model=model,
         drafters=words(methods),
-        temperatures=numbers(temperature),
+        temperatures=(1.0,) if temperature is None else numbers(temperature),
         questions=asked_for(questions, QUESTIONS, prompts),
         repeats=repeats,
         seed=seed,
@@ -70,6 +71,9 @@ def continuous(
     judged, sizes = asked_for(captions, CAPTIONS, prompts), whole_numbers(batch, "batch")
     settings = ImageSettings(speed, judged, sizes, guidance, prompts, reader, features=features)
     with kept_in(out) as folder:
-        report = run_canvas(loaded(speed, "none"), settings, folder)
+        pipe = loaded(speed, "none")
+        if temperature is None:
+            settings = replace(settings, speed=at_own_temperature(speed, pipe))
+        report = run_canvas(pipe, settings, folder)
         show(*keep(folder, report), as_json)
         report.save_sheet(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,16 +17,16 @@ from mmspec.benchmarks.commands.options import (
     Json,
     Model,
     Out,
+    OwnTemperature,
     Plot,
     Reader,
     Repeats,
     Seed,
-    Temperature,
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, whole_numbers, words
 from mmspec.benchmarks.lines import asked_for
-from mmspec.benchmarks.start import loaded
+from mmspec.benchmarks.start import at_own_temperature, loaded
 
 IMAGES = "none,jacobi,sjd@ratio,scd-mc@ratio,scd-gs@ratio,sjd-pac@ratio,scd-gs,scd-mc@lantern:delta=0.1"
 IMAGES += ",scd-mc@lantern++:bound=2,scd-mc@gsd:size=14:distance=none,scd-mc@cool-sd=1.3"
@@ -42,7 +43,7 @@ Prompts = Annotated[
 def images(
     model: Model = "janus-mini",
     methods: Annotated[str, typer.Option(help=METHODS)] = IMAGES,
-    temperature: Temperature = "1",
+    temperature: OwnTemperature = None,
     guidance: Annotated[float | None, typer.Option(help="Scale of guidance. [default: the model's own]")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes at which speed is measured.")] = "1,8",
     questions: Annotated[int | None, typer.Option(help=f"{CLOCKED} {FEWER.format(QUESTIONS)}")] = None,
@@ -76,7 +77,7 @@ def images(
     speed = SpeedSettings(
         model=model,
         drafters=tuple(dict.fromkeys([*rows, *curve_rows()])) if curve else rows,
-        temperatures=numbers(temperature),
+        temperatures=(1.0,) if temperature is None else numbers(temperature),
         questions=asked_for(questions, QUESTIONS, prompts),
         repeats=repeats,
         seed=seed,
@@ -90,7 +91,10 @@ def images(
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
-        report = run_images(loaded(speed, "none"), settings, folder)
+        pipe = loaded(speed, "none")
+        if temperature is None:
+            settings = replace(settings, speed=at_own_temperature(speed, pipe))
+        report = run_images(pipe, settings, folder)
         show(*keep(folder, report), as_json)
         report.save_sheet(folder)
         if plot and out is not None:

@@ -23,6 +23,7 @@ METHODS = (
     "dtype (of its weights) and, without training, settings of its own; a rule those that mmspec rules lists, of "
     "which KNOB is the first. none decodes one token at a time."
 )
+TEMPERATURES = "Temperatures, separated by commas; 0 is greedy."
 
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id of the model.")]
 Drafters = Annotated[
@@ -33,7 +34,8 @@ Drafters = Annotated[
     ),
 ]
 Acceptance = Annotated[str, typer.Option(help="Acceptance rule (mmspec rules).")]
-Temperature = Annotated[str, typer.Option(help="Temperatures, separated by commas; 0 is greedy.")]
+Temperature = Annotated[str, typer.Option(help=TEMPERATURES)]
+OwnTemperature = Annotated[str | None, typer.Option(help=f"{TEMPERATURES} [default: the checkpoint's own]")]
 Questions = Annotated[
     int, typer.Option("--questions", "--limit", help="How many questions, at most; with several tasks, of each.")
 ]

@@ -17,15 +17,15 @@ from mmspec.benchmarks.commands.options import (
     MinTokens,
     Model,
     Out,
+    OwnTemperature,
     Plot,
     Repeats,
     Seed,
-    Temperature,
     Threads,
 )
 from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
 from mmspec.benchmarks.lines import asked_for
-from mmspec.benchmarks.start import loaded, usual_rows
+from mmspec.benchmarks.start import at_own_temperature, loaded, usual_rows
 
 SPEECH = (
     "none,prompt-lookup,depth,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
@@ -39,7 +39,7 @@ MANY = f"How many sentences are said. [default: {SENTENCES}, or all of --texts w
 def speech(
     model: Model = "valle-mini",
     methods: Annotated[str | None, typer.Option(help=f"{METHODS} [default: of {SPEECH} what the model has]")] = None,
-    temperature: Temperature = "1",
+    temperature: OwnTemperature = None,
     questions: Annotated[int | None, typer.Option("--sentences", "--questions", help=MANY)] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help=LONGEST)] = None,
     min_tokens: MinTokens = 20,
@@ -70,7 +70,7 @@ def speech(
     speed = SpeedSettings(
         model=model,
         drafters=words(SPEECH if methods is None else methods),
-        temperatures=numbers(temperature),
+        temperatures=(1.0,) if temperature is None else numbers(temperature),
         questions=asked_for(questions, SENTENCES, texts),
         max_new_tokens=max(1, min_tokens) if max_new_tokens is None else max_new_tokens,
         min_tokens=min_tokens,
@@ -85,6 +85,8 @@ def speech(
         require_matplotlib()
     with kept_in(out) as folder:
         pipe = loaded(speed, "none")
+        if temperature is None:
+            speed = at_own_temperature(speed, pipe)
         if max_new_tokens is None:
             speed = replace(speed, max_new_tokens=pipe.target.budget // 3)  # which is that of 30 seconds
         rows = usual_rows(pipe, speed.drafters) if methods is None else speed.drafters

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mmspec.checkpoints import bundled, fingerprint, weights_digest
+from mmspec.checkpoints import bundled, check_successor, fingerprint, weights_digest
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.precision import placed
 from mmspec.errors import InputError, MismatchError, unknown_name
@@ -80,7 +80,7 @@ def train_drafters(
         target, for the cards and a warning. spread: where the target answers, by default here; left when it has.
     Returns: by method, the figures of the last validation, or of the best one where training may stop early.
     Raises: InputError: data that cannot be used, or recipes that cannot be trained together. MismatchError: `run` holds
-        the answers of another target, or others.
+        the answers of another target, or others, or a folder of `outs` a drafter of another target.
     """
     check_together(recipes)
     share(recipes[0].batch)
@@ -88,6 +88,7 @@ def train_drafters(
     for recipe, out in zip(recipes, outs, strict=True):
         recipe.check(target)
         recipe.check_place(pipe, out)
+        check_successor(out, target)
     voices = list(getattr(pipe.processor, "voices", ()))
     questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
     found = len(questions)
@@ -150,7 +151,8 @@ def train_drafters(
         return told([{"method": recipe.method, **one} for recipe, one in zip(recipes, measured, strict=True)])
 
     taps = {tap for recipe in recipes for tap in recipe.taps(nets[recipe.method])}
-    features = lead.features_class(pipe, questions, sorted(taps), int(course.memory * 2**30))
+    context = any(recipe.context for recipe in recipes)
+    features = lead.features_class(pipe, questions, sorted(taps), int(course.memory * 2**30), context=context)
     beside = sum(recipe.beside(target) for recipe in recipes)
     keep_states(features, rows, course, run / "features", {"target": marks, "answers": answers}, beside)
     # curricula are shares of the run, whose positions count all batches of an update
@@ -228,12 +230,13 @@ def keep_states(
 ) -> None:
     """Let hidden states be kept on disk where the course allows it, and say how much of them will be kept.
 
-    Args: folder: for them. described: what they are of, beside the taps. beside: bytes per token that are kept with
-        them.
+    Args: folder: for them. described: what they are of, beside the taps and whether prompts are left out. beside: bytes
+        per token that are kept with them.
     """
     if course.disk:
         with leader_first():
-            place = run_folder(folder, {**described, "taps": list(features.taps)})
+            cut = {} if features.context else {"context": False}
+            place = run_folder(folder, {**described, "taps": list(features.taps), **cut})
         features.store = Store(place, int(course.disk * 2**30), group().num_processes)
         logger.info("hidden states are stored in %s: it may be removed when no run needs them any more", place)
     size = features.size(rows) + beside * sum(len(row.ids) for row in rows)

@@ -93,6 +93,7 @@ class MedusaRecipe(ManyHeads):
         "Medusa: several heads on the target's last feature guess several tokens ahead and fill a static tree, whose "
         "shape was measured, with the target's own output head (arXiv 2401.10774)."
     )
+    context: ClassVar[bool] = False
     drafter_class: ClassVar[type[HeadDrafter]] = Medusa
     loss_class: ClassVar[type[Any]] = MedusaLoss
 
@@ -108,6 +109,7 @@ class HydraRecipe(ManyHeads):
         "Hydra: heads on the target's last feature, each told the tokens before its own, fill a static tree, whose "
         "shape was measured, with the target's own embeddings and output head (arXiv 2402.05109)."
     )
+    context: ClassVar[bool] = False
     drafter_class: ClassVar[type[HeadDrafter]] = Hydra
     loss_class: ClassVar[type[Any]] = HydraLoss
 
@@ -121,4 +123,5 @@ class HydraPlusRecipe(HydraRecipe):
         "Hydra++: heads behind one decoder layer over the target's features, each told the tokens before its own, fill "
         "a static tree, whose shape was measured (arXiv 2402.05109)."
     )
+    context: ClassVar[bool] = True
     drafter_class: ClassVar[type[HeadDrafter]] = HydraPlus

@@ -46,6 +46,9 @@ class Recipe(ABC):
     """Settings of `mmspec.training.answers.AnswerOptions` that suit what it learns better than their defaults."""
     features_class: ClassVar[type[Features]] = Features
     """Where the target's hidden states come from."""
+    context: ClassVar[bool] = True
+    """Whether the loss reads the target's hidden states of prompts; else only those from which answers are drawn, from
+    the prompt's last token on, are kept."""
     reads_prompts: ClassVar[bool] = True
     """Whether prompts and answers must be ids of one vocabulary."""
 

@@ -55,6 +55,7 @@ class SpdRecipe(Recipe):
         "A language-only drafter: a small Llama with the target's vocabulary that drafts from the words alone "
         "(arXiv 2404.08856)."
     )
+    context: ClassVar[bool] = False
     drafter_class: ClassVar[type[Independent]] = Independent
 
     def __post_init__(self) -> None:

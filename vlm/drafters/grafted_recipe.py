@@ -117,6 +117,7 @@ class MassvRecipe(SpdRecipe):
         "MASSV: a small Llama whose image slots hold the target's own embeddings of the picture, through an MLP; it "
         "drafts a chain (arXiv 2505.10526)."
     )
+    context: ClassVar[bool] = True  # pictures, as the target embeds them
     drafter_class: ClassVar[type[Massv]] = Massv
     loss_class: ClassVar[type[GraftedLoss]] = GraftedLoss
 
