@@ -192,6 +192,30 @@ def test_every_drafter_draws_the_same_and_keeps_the_layout(lumina: bool) -> None
             )
 
 
+@pytest.mark.parametrize("lumina", [False, True])
+@pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
+def test_what_the_layout_forces_is_drafted_where_it_forces_it(
+    lumina: bool, sampling: Sampling | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By windows, which are chains; trees have siblings beside what is forced."""
+    made, seen = target(lumina), list[bool]()
+    verify = made.verify
+
+    def watched(state: Any, draft: Any) -> Any:
+        at = state.emitted[:, None] - 1 + draft.depth
+        must = state.layout.at(at)
+        looked = (must >= 0) & (at < state.layout.length) & (draft.depth > 0)
+        seen.extend((draft.tokens == must)[looked].tolist())
+        return verify(state, draft)
+
+    monkeypatch.setattr(made, "verify", watched)
+    for name in ("jacobi", "sjd", "scd-mc", "scd-gs", "sjd-eagle"):
+        seen.clear()
+        draw(lumina, drafters(lumina)[name], sampling)
+        assert seen, name
+        assert all(seen), name
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 3])
 def test_drafts_that_are_all_right_all_wrong_or_mixed(wrong: int) -> None:
     want = draw(True, NoDrafter()).rows

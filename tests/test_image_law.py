@@ -11,6 +11,7 @@ import pytest
 import tables
 import torch
 import toys
+from noted_noise import noted_noise
 from torch import Tensor
 
 import mmspec
@@ -118,6 +119,28 @@ def test_coupling_accepts_more_than_new_draws() -> None:
     assert rounds(tree(), Ratio()) < coupled
     assert rounds(GumbelSharing(4), Ratio()) < fresh
     assert rounds(GumbelSharing(4), Exact()) < rounds(SJD(4), Exact())
+
+
+@pytest.mark.parametrize("name", ["sjd", "scd-mc", "sjd-pac"])
+def test_no_number_of_the_drafters_noise_serves_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for two uses, nor in two rounds. Only scd-gs keeps that of a place."""
+    asked = noted_noise(monkeypatch)
+    for seed in range(10):
+        drafter = tree() if name == "sjd-pac" else METHODS[name](4)
+        draw(drafter, Ratio(), Sampling(temperature=1.0, seed=seed), {"input_ids": PROMPTS["input_ids"][:1]})
+    drafted = [times for (stream, *_), times in asked.items() if stream == noise.DRAFT]
+    assert len(drafted) > 100
+    assert set(drafted) == {1}
+
+
+def test_what_a_row_draws_depends_on_no_other_row() -> None:
+    """Also where rows accept different lengths, so that their windows begin anew at different columns."""
+
+    def drawn(rows: int, seed: int) -> list[list[int]]:
+        prompts = {"input_ids": PROMPTS["input_ids"][:rows]}
+        return toys.answer(TARGET, SJD(4), prompts, 5 * BUDGET, Sampling(temperature=1.0, seed=seed), Ratio()).rows
+
+    assert drawn(6, 5) == [row for seed in range(5, 11) for row in drawn(1, seed)]
 
 
 class Kept(MaximalCoupling):
@@ -274,6 +297,14 @@ def test_first_guesses_are_what_they_are_said_to_be() -> None:
     drawn = laws("sample-left", 4, [5])[0]
     assert torch.allclose(drawn[:5], (4.0 * torch.arange(5)).softmax(-1))
     assert torch.allclose(laws("random", 0, [1])[0], torch.tensor([0.2] * 5 + [0.0]))
+
+
+def test_the_place_above_is_the_nearest_one_that_is_known() -> None:
+    layout = Layout(3, 4, 5, newline=5)
+    for known in range(layout.length):
+        for place in range(layout.length):
+            want = [above for above in range(place % 5 - 5, place, 5) if above <= known][-1]
+            assert int(layout.above(torch.tensor(place), torch.tensor(known))) == want
 
 
 def test_a_layout_forces_line_ends_and_nothing_else() -> None:

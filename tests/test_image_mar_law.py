@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import tiny_mar
 import torch
+from noted_noise import noted_noise
 from torch import Tensor
 
+from mmspec import noise
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError
 from mmspec.image_ar import mar
@@ -124,6 +126,15 @@ def test_ratios_are_those_of_the_paper_and_of_its_code() -> None:
     assert float(Released().log_excess(x, p, q)) == pytest.approx(density(p) - density(q) + (-1.3 + 0.9))
     assert torch.equal(Walk.unpack(p.pack()).pack(), p.pack())
     assert Walk.unpack(p.pack()).trail == p.trail
+
+
+@pytest.mark.parametrize("rule", [Continuous(), Conditioned()])
+def test_no_number_that_judges_or_draws_a_token_serves_twice(rule: Continuous, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the coin that refused a token, nor the draw where all tries fail, is one of a try's."""
+    asked = noted_noise(monkeypatch)
+    judged(rule, walk([0.2], [1.0]), walk([0.8], [1.0]), 500)
+    assert {stream for stream, *_ in asked} == {noise.TARGET, noise.DRAFT, noise.ACCEPT}
+    assert set(asked.values()) == {1}
 
 
 # One token --------------------------------------------------------------------------------------------------------

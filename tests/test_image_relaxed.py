@@ -176,6 +176,24 @@ def test_what_neighbours_lend_is_within_the_bound() -> None:
         assert torch.allclose(mass, (p.gather(1, near.flatten(1)).view(near.shape) * lends).sum(-1))
 
 
+def test_no_more_neighbours_lend_than_may() -> None:
+    """A target keeps the widest table that it was asked for."""
+    target = Janus(tiny_images.janus_model())
+    law, ids = torch.full((1, tiny_images.CODES), 0.01), torch.arange(tiny_images.CODES)[None]
+    for k in (7, 2):
+        rule = Lantern(delta=1.0, k=k)
+        rule.bind(target)
+        assert torch.allclose(rule.borrowed(law, ids, law)[0], torch.full_like(law, 0.01 * k))
+
+
+def test_layout_tokens_look_like_no_code() -> None:
+    law, ids = torch.full((1, VOCAB + 2), 0.01), torch.arange(VOCAB + 2)[None]
+    for rule in (Lantern(1.0, 5), LanternPlus(9.0, 5)):
+        mass, _, lends = bound(rule).borrowed(law, ids, law)
+        assert torch.allclose(mass, torch.where(ids < VOCAB, 0.05, 0.0))
+        assert torch.equal(lends.any(-1), ids < VOCAB)
+
+
 def test_cool_sd_weights_fall_along_the_draft() -> None:
     p, q = laws(3)
     chances = [
@@ -190,12 +208,24 @@ def test_clusters_of_the_likeliest_and_the_least_likely_token_are_whole() -> Non
     """The window of ranks is shifted, not cut, at both ends."""
     p = torch.tensor([[0.4, 0.3, 0.2, 0.06, 0.04]])
     q = torch.full((1, 5), 0.2)
-    rule = Grouped(size=3, near=1.0, distance=None)
-    granted, taken = rule.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))
-    assert torch.allclose(granted, torch.tensor([[0.9, 0.9, 0.56, 0.3, 0.3]]))
-    assert torch.allclose(taken, torch.full((1, 5), 0.6))
+    for size, masses in ((3, [0.9, 0.9, 0.56, 0.3, 0.3]), (4, [0.96, 0.96, 0.6, 0.6, 0.6])):  # an even one reaches down
+        rule = Grouped(size=size, near=1.0, distance=None)
+        granted, taken = rule.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))
+        assert torch.allclose(granted, torch.tensor([masses]))
+        assert torch.allclose(taken, torch.full((1, 5), 0.2 * size))
     alone = Grouped(size=3, near=0.01, distance=None)
     assert torch.equal(alone.raised(p, q, torch.arange(5)[None], torch.zeros(1, dtype=torch.long))[0], p)
+
+
+@pytest.mark.parametrize(("distance", "members"), [(0.6, 1), (0.7, 2)])
+def test_the_distance_of_a_cluster_is_squared(distance: float, members: int) -> None:
+    """Codes 0.8 apart, and one that is far."""
+    target = Coded(tables.random_table(3, 1))
+    target.embed = torch.nn.Embedding.from_pretrained(torch.tensor([[0.0], [0.8], [9.0]]))
+    rule, even = Grouped(size=3, near=1.0, distance=distance), torch.full((1, 3), 1 / 3)
+    rule.bind(target)
+    granted, _ = rule.raised(even, even, torch.arange(3)[None], torch.zeros(1, dtype=torch.long))
+    assert torch.allclose(granted, torch.tensor([[members, members, 1.0]]) / 3)
 
 
 def test_laws_are_ranked_once_for_all_of_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,11 +288,15 @@ def test_at_temperature_0_a_code_is_kept_if_what_it_borrows_makes_it_the_best() 
     p = torch.full((VOCAB,), 0.01)
     p[3], p[near], p[(near + 1) % VOCAB if (near + 1) % VOCAB != 3 else (near + 2) % VOCAB] = 0.2, 0.25, 0.3
     scores = (p / p.sum()).log().repeat(1, 2, 1)
+    scores[:, 1] = scores[:, 1].roll(1)  # after the drafted code another one is the best
     draft = chain(torch.tensor([[0, 3]]))
-    best = int(p.argmax())
-    assert greedy(bound(Lantern(k=1, delta=0.5)), draft, scores) == [2, best]
+    best, after = scores[0].argmax(-1).tolist()
+    assert greedy(bound(Lantern(k=1, delta=0.5)), draft, scores) == [2, after]
     assert greedy(bound(Lantern(k=1, delta=0.1)), draft, scores) == [1, best]
-    assert greedy(bound(LanternPlus(k=1, bound=3.0)), draft, scores) == [2, best]
+    assert greedy(bound(LanternPlus(k=1, bound=3.0)), draft, scores) == [2, after]
+    lent = p.clone()
+    lent[3], lent[near], lent[best] = 0.0, 0.4, 0.3  # all that it has is what the best code lends
+    assert greedy(bound(Lantern(k=1, delta=0.6)), draft, lent.log().repeat(1, 2, 1))[0] == 2
     for name in NEUTRAL:
         assert greedy(bound(NEUTRAL[name]("plain")), draft, scores) == greedy(Ratio(), draft, scores) == [1, best]
 

@@ -16,6 +16,7 @@ from mmspec.errors import InputError
 from mmspec.speech import audio as audio_module
 from mmspec.speech import codec as codec_module
 from mmspec.speech.audio import Audio, read_audio, resampled
+from mmspec.speech.chunks import AFTER, BEFORE, FIRST, SIZE, Chunks, single_codebook
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.text import CHARACTERS, make_tokenizer, spoken
 
@@ -203,6 +204,25 @@ def test_a_character_is_a_token_and_codes_are_no_text() -> None:
     codes = tokenizer.convert_tokens_to_ids(["<|s_0|>", "<|s_3|>"])
     assert codes == [len(tokenizer) - 4, len(tokenizer) - 1]
     assert tokenizer.decode([*ids, *codes], skip_special_tokens=True).replace(" ", "") == "two's"
+
+
+def murmur(codes: torch.Tensor) -> Audio:
+    """Frames of five samples that depend on as many frames before and after as chunks are decoded with."""
+    sums = torch.nn.functional.pad(codes[0].float(), (BEFORE, AFTER)).unfold(0, BEFORE + 1 + AFTER, 1).sum(-1)
+    return Audio(sums.repeat_interleave(5).numpy(), 100)
+
+
+def test_chunks_are_the_whole_sound_into_which_the_end_of_the_one_before_fades() -> None:
+    codes = torch.randint(100, (70,), generator=torch.Generator().manual_seed(0)).tolist()
+    chunks = Chunks(lambda ids: ids, single_codebook, murmur)
+    made = [chunks.add([code], last=place == len(codes)) for place, code in enumerate(codes, 1)]
+    want = murmur(torch.tensor([codes])).samples
+    for end in (FIRST, FIRST + SIZE, FIRST + 2 * SIZE):
+        joint = slice(5 * end, 5 * end + 5)
+        before = murmur(torch.tensor([codes[: end + AFTER]])).samples[joint]
+        weight = np.linspace(0, 1, 5)
+        want[joint] = (1 - weight) * before + weight * want[joint]
+    assert np.allclose(np.concatenate([audio.samples for audio in made if audio is not None]), want)
 
 
 def codec(**changes: int) -> MelCodec:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.loading import has_drafter
 from mmspec.sampling import Sampling
 from mmspec.speech.columns import Columns, ColumnSampler, Joint, PerCode, kept_until, leading, thin
-from mmspec.speech.delayed import Track
+from mmspec.speech.delayed import Delayed, Track
 from mmspec.speech.musicgen import Musicgen
 from mmspec.speech.small_musicgen import Following, SmallMusicgen
 from mmspec.tree import chain
@@ -219,6 +220,25 @@ def test_both_channels_of_stereo_lag_alike() -> None:
     mono = SmallMusicgen(musicgen(codebooks=4), length=3)
     with pytest.raises(MismatchError, match="delays"):
         pipeline(model, mono)
+
+
+@pytest.mark.parametrize("delays", [[0, 1, 2], [0, 0, 1, 1], [0, 2, 3]])
+def test_a_code_of_a_frame_stands_as_many_columns_further_on_as_its_codebook_lags(delays: list[int]) -> None:
+    columns = [[10 * step + k for k in range(len(delays))] for step in range(9)]
+    family: Any = SimpleNamespace(delays=delays)
+    want = [[10 * (frame + delay) + k for frame in range(4)] for k, delay in enumerate(delays)]
+    assert Delayed.frames(family, columns, 4).tolist() == want
+
+
+def test_every_code_of_the_tiny_codec_is_heard(model: Any) -> None:
+    codes = torch.randint(CODES, (1, 1, CODEBOOKS, 9), generator=torch.Generator().manual_seed(0))
+    sounds = [codes]
+    for k in range(CODEBOOKS):
+        sounds.append(codes.clone())
+        sounds[-1][0, 0, k, 4] += 1
+    with torch.no_grad():
+        heard = [model.audio_encoder.decode(each, [None]).audio_values for each in sounds]
+    assert all(not torch.equal(one, other) for one, other in itertools.combinations(heard, 2))
 
 
 def test_guidance_leads_away_from_the_row_that_sees_no_text(model: Any) -> None:

@@ -79,6 +79,10 @@ def model(
             layer.mlp.down_proj.weight *= change
         codes = made.depth_decoder.model.embed_tokens.weight
         codes.copy_(codes[:1] + change * codes)
+        quantizer = made.codec_model.quantizer
+        for part in (quantizer.semantic_residual_vector_quantizer, quantizer.acoustic_residual_vector_quantizer):
+            for layer in part.layers:
+                layer.codebook.embed_sum.normal_()  # made of zeros, it gives all codes the same sound
     return made.double()
 
 
@@ -357,6 +361,17 @@ def test_whole_frames_become_sound() -> None:
         pipe(prompt="a", voice="low")
     with pytest.raises(InputError, match="penalised"):
         pipe(prompt="a", temperature=1.0, ras_window=4)
+
+
+def test_of_the_last_frames_only_one_that_ends_the_utterance_is_silent(target: Csm) -> None:
+    def heard(*frames: list[int]) -> Any:
+        return target.product_of({}, 0, [code for frame in frames for code in frame])["audio"].samples
+
+    first, last = [3, 9, 1, 4, 7, 2], [0, 5, 8, 6, 2, 3]  # which begins with the code of the end
+    alone, both = heard(first), heard(first, last)
+    assert len(both) == 2 * len(alone)
+    assert not np.array_equal(both, heard(first, [0, 5, 8, 6, 2, 4]))  # every code is heard
+    assert np.array_equal(heard(first, [0] * 5 + [7]), alone)
 
 
 def test_what_does_not_fit_is_refused(target: Csm) -> None:

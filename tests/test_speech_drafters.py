@@ -200,6 +200,20 @@ def test_the_search_heeds_what_was_emitted(target: Any) -> None:
         assert int(search.propose(state).tokens[0, 1]) != first
 
 
+def test_heads_that_know_the_targets_laws_draft_what_it_draws_next(target: Any) -> None:
+    drafter = viterbi(target, depth=3, pull=0.0)
+    drafter.bind(target)
+    laws = torch.zeros(6, 3, target.vocab_size)  # all that decides is the noise of each place
+    laws[..., : target.code_ids()[0]] = -math.inf
+    sampler = Sampler(Sampling(temperature=1.0, seed=1), 6, torch.device("cpu"))
+    with torch.inference_mode():
+        state = target.prefill({**inputs_of(target, *["two"] * 6), "max_new_tokens": 20}, drafter.needs, sampler)
+        search = drafter.begin(state, sampler, "coupled")
+        search.guess = lambda levels: laws[:, :levels]  # type: ignore[method-assign]
+        path = search.propose(state).tokens[:, 1:]
+    assert torch.equal(path, sampler.draw(laws, state.emitted[:, None] + torch.arange(3)))
+
+
 def test_the_table_holds_smoothed_counts() -> None:
     net = PairedHeads(head_config(mmspec.load(tiny.valle(), drafter="none").target), 1, 6, kept=3)
     net.count([[0, 1, 0, 1, 0, 2], [4, 4, 4]])

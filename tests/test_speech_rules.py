@@ -360,6 +360,7 @@ def test_groups_are_what_cosines_say() -> None:
         want = {t for t in range(30) if cosine[k, t] > 0.6 and not {k, t} & {0, 7}} | {k}
         assert groups.members[k].tolist() == sorted(want)
         assert groups.owners[k].tolist() == sorted(want)  # cosines are symmetric
+    assert alike(torch.eye(4), 0.0).mean_size == 1  # what is at theta is not above it
     law = torch.rand(3, 30).softmax(-1)
     assert torch.allclose(groups.masses(law).sum(-1), torch.ones(3))
 
@@ -453,6 +454,16 @@ def test_groups_are_made_once_for_each_target_and_setting(monkeypatch: pytest.Mo
     assert groups_of(one, 0.1) is not first
 
 
+def test_the_size_of_a_group_is_a_share_of_the_codes_however_many_words_there_are() -> None:
+    target = SimpleNamespace(vocab_size=400, embed=torch.nn.Embedding(400, 4), code_ids=lambda: range(100, 140))
+    torch.nn.init.normal_(target.embed.weight, generator=torch.Generator().manual_seed(0))
+    rule = PCG(0.2)
+    rule.bind(target)
+    assert rule.groups is not None
+    assert 7.5 < float(rule.groups.members.sizes[100:140].double().mean()) <= 8
+    assert rule.groups.mean_size < 2
+
+
 def one_node_laws(*rows: list[float]) -> Tensor:
     return torch.tensor([rows]).log()
 
@@ -473,6 +484,18 @@ def test_what_ends_an_utterance_is_kept_only_as_the_targets_own_draw() -> None:
     assert (beta(draft, scores, sampler, emitted).count > Ratio()(draft, scores, sampler, emitted).count).any()
     beta.bind(target)
     assert torch.equal(beta(draft, scores, sampler, emitted).count, Ratio()(draft, scores, sampler, emitted).count)
+
+
+def test_the_unverified_rule_goes_on_with_what_the_target_draws_behind_the_draft() -> None:
+    scores = torch.randn(20, 4, VOCAB, generator=torch.Generator().manual_seed(0))
+    draft, emitted = chain(torch.ones(20, 4, dtype=torch.long)), torch.arange(20)
+    draft.valid = draft.depth < 4 - torch.arange(20)[:, None] % 2  # of every other row, one less
+    sampler, last = Sampler(SAMPLING, 20, CPU), draft.valid.sum(-1) - 1
+    done = Unverified()(draft, scores, sampler, emitted)
+    assert done.next is not None
+    assert torch.equal(done.count, last + 1)
+    own = sampler.draw(scores, emitted[:, None] + torch.arange(4))
+    assert torch.equal(done.next, own.gather(1, last[:, None])[:, 0])
 
 
 def test_the_path_goes_to_the_best_child_at_every_node() -> None:

@@ -162,6 +162,32 @@ class Remembering(tables.TableTarget):
         self.sampler.see(accepted.emitted)
 
 
+def literal_law(logits: Tensor, prompt: list[int], emitted: list[int], sampling: Sampling) -> list[float]:
+    """What follows a prompt and what was emitted."""
+    logits = logits.clone()
+    for token in {*prompt, *emitted}:
+        logits[token] *= sampling.repetition_penalty if logits[token] < 0 else 1 / sampling.repetition_penalty
+    n, p = warp(logits, sampling).softmax(-1), (logits / sampling.temperature).softmax(-1)
+    window = sampling.ras_window
+    repeated = literal_window(emitted, [], window, sampling.ras_share) if window else set()
+    return literal(n.tolist(), p.tolist(), repeated)
+
+
+def test_what_is_drawn_again_has_the_penalty_and_the_temperature_and_is_not_cut() -> None:
+    """The laws of a node and of its child, in rows of other logits."""
+    sampling = Sampling(temperature=0.6, top_k=3, repetition_penalty=1.5, ras_window=4)
+    logits = 2 * torch.randn(20, 2, 6, generator=torch.Generator().manual_seed(1))
+    sampler = Sampler(sampling, 20, CPU)
+    sampler.see([[0, 5]] * 20, prompt=True)
+    sampler.see([[2]] * 20)
+    laws = sampler.warp(chain(torch.tensor([[2, 4]] * 20)), logits).exp()
+    want = [
+        [literal_law(node, [0, 5], path, sampling) for node, path in zip(row, ([2], [2, 4]), strict=True)]
+        for row in logits
+    ]
+    assert torch.allclose(laws, torch.tensor(want), atol=1e-6)
+
+
 def literal_outcomes(table: Tensor, sampling: Sampling, budget: int) -> dict[tuple[int, ...], float]:
     """Every answer to the prompt (1, 2), and its probability."""
     found: dict[tuple[int, ...], float] = {}
@@ -170,13 +196,7 @@ def literal_outcomes(table: Tensor, sampling: Sampling, budget: int) -> dict[tup
         if path and (path[-1] == tables.END or len(path) == budget):
             found[path] = found.get(path, 0.0) + mass
             return
-        logits = table[pair].clone()
-        for token in {1, 2, *path}:
-            logits[token] *= sampling.repetition_penalty if logits[token] < 0 else 1 / sampling.repetition_penalty
-        n, p = warp(logits, sampling).softmax(-1), (logits / sampling.temperature).softmax(-1)
-        window = sampling.ras_window
-        repeated = literal_window(list(path), [], window, sampling.ras_share) if window else set()
-        for token, chance in enumerate(literal(n.tolist(), p.tolist(), repeated)):
+        for token, chance in enumerate(literal_law(table[pair], [1, 2], list(path), sampling)):
             if chance:
                 grow((pair[1], token), (*path, token), mass * chance)
 

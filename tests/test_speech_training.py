@@ -300,6 +300,22 @@ def test_the_joint_loss_holds_the_target_where_it_was_until_heads_count(folder: 
         JointRecipe(trunk_pace=0.0)
 
 
+def test_the_joint_loss_reads_no_states_of_prompts(folder: Path) -> None:
+    _, net, loss, rows = joint_lesson(folder)
+    assert not JointRecipe.context
+    found = []
+    for cut in (False, True):
+        if cut:
+            loss.features.context, loss.features.last = False, {}
+            loss.features.kept = {row.index: loss.features.kept[row.index][row.start - 1 :] for row in rows}
+        net.zero_grad()
+        value = loss(position=torch.tensor([10, 11]), rows=rows)
+        value.backward()
+        found.append((value.detach(), [weight.grad for weight in net.parameters() if weight.grad is not None]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert all(map(torch.equal, found[0][1], found[1][1]))
+
+
 def test_the_joint_loss_is_judged_in_chunks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss and its gradients are those of all at once, and no chunk is larger than it may be."""
     target, net, loss, rows = joint_lesson(folder)

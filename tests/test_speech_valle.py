@@ -309,6 +309,11 @@ def test_the_loop_itself_agrees_with_the_pipeline(pipe: Any) -> None:
     assert found.rows == [want]
 
 
+def test_a_draft_may_hold_codes_and_the_end_and_nothing_else(pipe: Any) -> None:
+    said = set(range(pipe.target.vocab_size)) - set(pipe.target.unsaid)
+    assert said == {*pipe.target.code_ids(), *pipe.target.ends()}
+
+
 def test_a_stream_plays_every_code_once_and_never_takes_sound_back(pipe: Any) -> None:
     fast = pipe.with_drafter(drafters(pipe.target.model)["perturbed"])
     options = {"max_new_tokens": 90, "temperature": 1.0}

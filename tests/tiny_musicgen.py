@@ -57,6 +57,8 @@ def musicgen(seed: int = 0, layers: int = 2, codebooks: int = CODEBOOKS, **chang
         for name, weight in model.named_parameters():
             if weight.ndim > 1 and not name.startswith("audio_encoder"):
                 weight.add_(0.25 * torch.randn_like(weight))
+        for layer in model.audio_encoder.quantizer.layers:
+            layer.codebook.embed.normal_()  # made of zeros, it gives all codes the same sound
     model.generation_config.decoder_start_token_id = CODES
     model.generation_config.pad_token_id = CODES
     model.generation_config.bos_token_id = CODES
