@@ -31,21 +31,22 @@ def _mix(x: Tensor) -> Tensor:
     return x
 
 
-def uniform(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
+def uniform(seeds: Tensor, stream: int, positions: Tensor, numbers: int | Tensor) -> Tensor:
     """Uniform numbers in (0, 1), never 0 or 1.
 
     Args:
         seeds: [B] int64, one per row.
         stream: TARGET, DRAFT or ACCEPT.
         positions: [B, P] int64 counters (index of the token among the emitted ones).
-        width: how many numbers per position (the vocabulary, or a handful of coins).
+        numbers: how many per position (the vocabulary, or a handful of coins), or [B, P, K] int64 which of them.
 
-    Returns: [B, P, width] float32.
+    Returns: [B, P, numbers or K] float32.
     """
     key = _mix((seeds & _MASK) ^ (stream * _GOLDEN & _MASK))
     key = _mix(((seeds >> 32) & _MASK) ^ key)
     key = _mix((key[:, None] + positions * _GOLDEN + (positions >> 32) * _SILVER) & _MASK)
-    bits = _mix(_mix((key[:, :, None] + _indices(width, seeds.device)) & _MASK))
+    index = _mix(numbers * _GOLDEN & _MASK) if isinstance(numbers, Tensor) else _indices(numbers, seeds.device)
+    bits = _mix(_mix((key[:, :, None] + index) & _MASK))
     return (bits >> (32 - _BITS)).to(torch.float32).add_(0.5).mul_(2.0**-_BITS)
 
 
@@ -56,6 +57,6 @@ def _indices(width: int, device: torch.device) -> Tensor:
     return _mix(torch.arange(width, device=device) * _GOLDEN & _MASK)
 
 
-def gumbel(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
-    """Standard Gumbel noise, [B, P, width] float32: argmax(log p + gumbel) is distributed as p."""
-    return uniform(seeds, stream, positions, width).log_().neg_().log_().neg_()
+def gumbel(seeds: Tensor, stream: int, positions: Tensor, numbers: int | Tensor) -> Tensor:
+    """Standard Gumbel noise for what `uniform` takes, float32: argmax(log p + gumbel) is distributed as p."""
+    return uniform(seeds, stream, positions, numbers).log_().neg_().log_().neg_()

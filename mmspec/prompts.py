@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jinja2 import TemplateError
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from mmspec.errors import InputError, one_line, shorten
 from mmspec.media import load_image, names_a_picture
+
+_CONTROL: WeakKeyDictionary[Any, tuple[int, list[str]]] = WeakKeyDictionary()
+"""Of tokenizers: the id that the next token which they learn will get, and their control tokens."""
 
 
 def read_prompts(prompt: str | Sequence[str], image: Any) -> tuple[list[str], list[list[Image.Image]]]:
@@ -47,8 +51,7 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
 
     In a chat template it would open a turn or a picture slot of its own.
     """
-    control = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    control += slots
+    control = [*control_tokens(tokenizer), *slots]
     for text in texts:
         found = next((token for token in control if token in text), None)
         if found:
@@ -56,6 +59,21 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
                 f"the prompt holds the control token {found!r}: take it out (pictures are passed as image), or pass "
                 "tensors to generate(**inputs)"
             )
+
+
+def control_tokens(tokenizer: Any) -> list[str]:
+    """The texts of a tokenizer's control tokens.
+
+    They are kept until it learns another token: a tokenizer makes its list of added tokens anew whenever it is asked,
+    which takes a tenth of a second where they are the codes of a speech model.
+    """
+    following, control = _CONTROL.get(tokenizer, (-1, []))
+    if following < 0 or tokenizer.convert_ids_to_tokens(following) is not None:
+        added = tokenizer.added_tokens_decoder
+        control = [token.content for token in added.values() if token.special]
+        if getattr(tokenizer, "is_fast", False):  # others need not have an answer for an id that they do not know
+            _CONTROL[tokenizer] = max([tokenizer.vocab_size, *(each + 1 for each in added)]), control
+    return control
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from mmspec import noise
 from mmspec.ancestry import in_line
+from mmspec.best import best_of_many, in_parts
 from mmspec.errors import InputError
 
 FIRST = 1024
@@ -170,9 +172,10 @@ class Sampler:
         """
         return likeliest(logits.float(), self.sampling)
 
-    def target_noise(self, positions: Tensor, vocab_size: int) -> Tensor:
-        """[B, P] indices among the emitted tokens -> [B, P, V] Gumbel noise with which the target draws them."""
-        return noise.gumbel(self.seeds, noise.TARGET, positions, vocab_size)
+    def target_noise(self, positions: Tensor, tokens: int | Tensor) -> Tensor:
+        """[B, P] indices among the emitted tokens -> the Gumbel noise with which the target draws them: [B, P, V] for a
+        vocabulary of V tokens, [B, P, K] for those that are given."""
+        return noise.gumbel(self.seeds, noise.TARGET, positions, tokens)
 
     def noise_ahead(self, emitted: Tensor, count: int, vocab_size: int) -> Tensor:
         """[B, count, V] that of the next `count` tokens; drafter and rule of a round ask for the same.
@@ -211,7 +214,29 @@ class Sampler:
 
     def draw(self, scores: Tensor, positions: Tensor) -> Tensor:
         """The target's tokens at [B, P] positions under scores [B, P, V]: argmax, plus noise unless greedy."""
-        return (scores if self.greedy else scores + self.target_noise(positions, scores.shape[-1])).argmax(-1)
+        return self._drawn(scores, positions, lambda: self.target_noise(positions, scores.shape[-1]))
+
+    def draw_ahead(self, scores: Tensor, emitted: Tensor, depth: Tensor, levels: int) -> Tensor:
+        """The same after nodes of a draft, at emitted [B] + depth [B, N] of at most `levels`, under scores [B, N, V].
+
+        Nodes of one depth share the noise of a position. emitted: see `noise_ahead`.
+        """
+
+        def every() -> Tensor:
+            ahead = self.noise_ahead(emitted, levels + 1, scores.shape[-1])
+            return ahead.gather(1, depth[..., None].expand_as(scores))
+
+        return self._drawn(scores, emitted[:, None] + depth, every)
+
+    def _drawn(self, scores: Tensor, positions: Tensor, every: Callable[[], Tensor]) -> Tensor:
+        """See `draw`. every: makes the noise of all tokens [B, P, V], for which most ask in vain where top-k is on."""
+        if self.greedy:
+            return scores.argmax(-1)
+        few = left_over(scores, self.sampling.top_k)
+        if few is None:
+            return (scores + every()).argmax(-1)
+        place = (few[0] + self.target_noise(positions, few[1])).argmax(-1, keepdim=True)
+        return few[1].gather(-1, place)[..., 0]
 
 
 @dataclass
@@ -273,12 +298,27 @@ def likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """`warp` of [..., V] by its top-k list alone: scores, in descending order, and tokens, both [..., top_k]."""
     if sampling.temperature != 1:
         scores = scores / sampling.temperature
-    highest, tokens = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1)
+    highest, tokens = best_of_many(scores, min(sampling.top_k, scores.shape[-1]))
     if sampling.top_p == 1 and sampling.min_p == 0:
         return highest, tokens
     p = highest.softmax(-1)
     inside = nucleus(p, sampling.top_p) & (p >= sampling.min_p * p[..., :1])
     return highest.masked_fill(~inside, -math.inf), tokens
+
+
+def left_over(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor] | None:
+    """All tokens of a large vocabulary that top-k left, with their scores, both [.., top_k + 1] in the order of the
+    vocabulary: of equals the same one is the first as among all. None where there are more, equals of the last one.
+
+    Args: scores: [.., V], -inf where ruled out. top_k: 0 is off, and gives None.
+    """
+    if top_k == 0 or scores.is_cuda or not in_parts(scores.shape[-1], top_k + 1):  # CUDA would be waited for
+        return None
+    highest, tokens = best_of_many(scores, top_k + 1)
+    if (highest[..., -1] > -math.inf).any():
+        return None
+    tokens, order = tokens.sort(-1)
+    return highest.gather(-1, order), tokens
 
 
 def nucleus(p: Tensor, share: float) -> Tensor:
@@ -310,15 +350,15 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
         scores = scores / sampling.temperature
     highest: Tensor | None = None
     if 0 < sampling.top_k < scores.shape[-1]:
-        highest = scores.topk(sampling.top_k, dim=-1).values
-        scores = scores.masked_fill(scores < highest[..., -1:], -math.inf)
+        highest = best_of_many(scores, sampling.top_k)[0]
+        scores = torch.where(scores < highest[..., -1:], -math.inf, scores)
     if sampling.top_p < 1:
         most = scores.softmax(-1).amax(-1, keepdim=True)
         if highest is None:
             highest = in_order(scores, most, sampling.top_p)
         p = (highest - highest[..., :1]).exp() * most
         least = highest.masked_fill(~nucleus(p, sampling.top_p), math.inf).amin(-1, keepdim=True)
-        scores = scores.masked_fill(scores < least, -math.inf)
+        scores = torch.where(scores < least, -math.inf, scores)
     if sampling.min_p > 0:
         p = scores.softmax(-1)
         scores = scores.masked_fill(p < sampling.min_p * p.amax(-1, keepdim=True), -math.inf)

@@ -37,6 +37,7 @@ from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import Error, InputError, MismatchError, OutOfMemoryError, UnknownNameError, UnsupportedError
 from mmspec.named import made
 from mmspec.options import MAX_NEW_TOKENS
+from mmspec.prompts import check_plain
 from mmspec.targets import CausalTarget
 from mmspec.text import TextStream
 
@@ -570,6 +571,27 @@ def test_text_models_use_their_chat_template(language_model: Path) -> None:
     assert tokenizer.decode(pipe.prepare(None, "why")["input_ids"][0]) == "User: why Assistant:"
     with pytest.raises(InputError, match="control token '<image>'"):
         pipe.prepare(None, "an <image>")
+
+
+def test_control_tokens_are_listed_once_and_anew_where_one_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, listings = copy.deepcopy(tiny.tokenizer()), []
+    listed = type(tokenizer).added_tokens_decoder
+
+    def noted(self: Any) -> Any:
+        listings.append(self)
+        return listed.fget(self)
+
+    monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", property(noted))
+    for _ in range(3):
+        check_plain(["a <late> word"], tokenizer)
+        with pytest.raises(InputError, match="control token '<image>'"):
+            check_plain(["an <image>"], tokenizer)
+    assert len(listings) == 1
+    tokenizer.add_tokens(["<late>"], special_tokens=True)
+    for _ in range(2):
+        with pytest.raises(InputError, match="control token '<late>'"):
+            check_plain(["a <late> word"], tokenizer)
+    assert len([one for one in listings if one is tokenizer]) >= 2
 
 
 def test_text_models_take_the_tokenizer_and_the_template_of_a_processor(language_model: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import tiny_families
 import torch
 import toys
+from made import Made
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -21,9 +22,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from mmspec.ancestry import ancestors
 from mmspec.benchmarks.gpu.models import build, spec_of
+from mmspec.best import MANY, PART, best_of_many
 from mmspec.contract import Draft
 from mmspec.decoder import Decoder
-from mmspec.drafters.children import MANY, PART, best_of_many
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.precision import convert
 from mmspec.engine.attention import MASKED, NAME, masked_attention, use_masked_attention, use_tree_attention
@@ -528,3 +529,12 @@ def test_a_search_in_parts_finds_the_best(size: int, k: int) -> None:
     assert all(len(set(row[kept].tolist())) == int(kept.sum()) for row, kept in zip(
         index.flatten(0, 1), real.flatten(0, 1), strict=True))  # fmt: skip
     assert int(index.max()) < size
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_search_in_parts_copies_the_scores_only_to_fill_the_last_part(short: int) -> None:
+    made = Made()
+    scores = torch.randn(2, 3 * MANY - short)
+    with made:
+        best_of_many(scores, 8)
+    assert (max(made.sizes) >= scores.numel()) == bool(short)

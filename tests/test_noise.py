@@ -30,6 +30,16 @@ def test_a_number_depends_on_nothing_but_its_counters(rows: list[int], positions
             assert torch.equal(alone[0, 0], whole[row, index, :5])
 
 
+@given(st.lists(INT64, min_size=1, max_size=4), st.lists(st.integers(0, 999), min_size=1, max_size=7))
+def test_numbers_of_some_indices_are_those_that_all_have(rows: list[int], some: list[int]) -> None:
+    positions = torch.tensor([[0, 5, 2**40]]).expand(len(rows), -1)
+    indices = torch.tensor(some) + torch.arange(3)[:, None]  # others at each position
+    indices = indices.expand(len(rows), -1, -1)
+    for numbers in (noise.uniform, noise.gumbel):
+        whole = numbers(seeds(*rows), noise.TARGET, positions, 1002)
+        assert torch.equal(numbers(seeds(*rows), noise.TARGET, positions, indices), whole.gather(-1, indices))
+
+
 def chi_square(x: Tensor, cells: int) -> float:
     counts = torch.bincount((x.double() * cells).long().flatten(), minlength=cells).double()
     expected = x.numel() / cells

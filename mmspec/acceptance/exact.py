@@ -29,7 +29,4 @@ class Exact(Rule):
 
 def choices(draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Tensor:
     """[B, N] int64: the token that the target emits after each node."""
-    if sampler.greedy:
-        return scores.argmax(-1)
-    g = sampler.noise_ahead(emitted, draft.levels + 1, scores.shape[-1])  # nodes of one depth share that of a position
-    return (scores + g.gather(1, draft.depth[..., None].expand_as(scores))).argmax(-1)
+    return sampler.draw_ahead(scores, emitted, draft.depth, draft.levels)

@@ -14,18 +14,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from mmspec.best import best_of_many
 from mmspec.contract import Kind
 from mmspec.placeholders import forbid, listed, rule_out
 from mmspec.sampling import Sampler
-
-if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
-    from mmspec.engine import top_k
-
-MANY, PART = 8192, 128
-"""From which vocabulary on it is searched in parts, and of how many words."""
 
 
 class Judged(NamedTuple):
@@ -112,8 +106,7 @@ class Choice:
         if not self._few(k):
             return self.standings(law, emitted, level, paths, levels)[0], None
         logits, judged = (law.logits, law) if isinstance(law, Judged) else (law, None)
-        noise = self._noise(emitted, max(level, levels), logits)[:, level : level + 1]
-        return self._running_few(logits, noise, judged)
+        return self._running_few(logits, emitted[:, None] + level, judged)
 
     def _few(self, k: int) -> bool:
         """Whether top-k leaves so few tokens, yet enough for k children, that the others need not run."""
@@ -123,11 +116,10 @@ class Choice:
         """Logits [.., V] without the placeholders."""
         return forbid(logits, self.placeholders) if self.vocabulary is None else rule_out(logits, self.barred)
 
-    def _running_few(self, logits: Tensor, noise: Tensor, judged: Judged | None = None) -> tuple[Tensor, Tensor]:
-        """See `_running`, of logits [B, F, V] and noise [B, F or 1, V]."""
+    def _running_few(self, logits: Tensor, positions: Tensor, judged: Judged | None = None) -> tuple[Tensor, Tensor]:
+        """See `_running`, of logits [B, F, V] for the tokens at positions [B, F or 1]."""
         scores, names = self.sampler.likeliest(self._allowed(logits))
-        own = noise.expand_as(logits).gather(-1, names)
-        return self._raced(scores, own, judged), names
+        return self._raced(scores, self.sampler.target_noise(positions, names), judged), names
 
     def _noise(self, emitted: Tensor, levels: int, logits: Tensor) -> Tensor:
         """The target's for every level of a tree, and for one more, which the rule asks for."""
@@ -151,7 +143,8 @@ class Choice:
         [B, levels, k]. Not for a `personal` choice."""
         levels = logits.shape[1]
         if self._few(k):
-            return _first(*self._running_few(logits, self._noise(emitted, levels, logits)[:, :levels]), k)
+            places = emitted[:, None] + torch.arange(levels, device=emitted.device)
+            return _first(*self._running_few(logits, places), k)
         scores = self.sampler.shape(self._allowed(logits))
         if not self.races:
             return _first(self._sharpened(scores), None, k)
@@ -209,18 +202,3 @@ def _ahead(raced: Tensor, k: int) -> tuple[Tensor, Tensor]:
     highest, token = best_of_many(raced, min(k, raced.shape[-1]))
     # where fewer tokens than children have a chance, the first child stands again: it was not ruled out
     return torch.where(highest == -torch.inf, token[..., :1], token), highest
-
-
-def best_of_many(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(k)` of [.., V]: by kernels where there is CUDA; elsewhere only the parts of a large vocabulary with
-    the k highest maxima are searched."""
-    if scores.is_cuda and top_k.serves(scores, k):
-        return top_k.top_k(scores, k)
-    size = scores.shape[-1]
-    if size < MANY or k * PART > size:
-        return scores.topk(k, dim=-1)
-    parts = F.pad(scores, (0, -size % PART), value=-torch.inf).unflatten(-1, (-1, PART))
-    highest = parts.amax(-1).topk(k, dim=-1).indices  # [.., k]
-    values, place = parts.gather(-2, highest[..., None].expand(*highest.shape, PART)).flatten(-2).topk(k, dim=-1)
-    index = highest.gather(-1, place // PART) * PART + place % PART
-    return values, index.clamp(max=size - 1)  # a padded place can win only where fewer than k scores are numbers

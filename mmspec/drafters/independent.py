@@ -209,9 +209,9 @@ class Writing(Drafting):
         if self.kind == "sampled" and not self.sampler.greedy:
             g = self.sampler.draft_noise(emitted, step, 1, scores.shape[-1])[:, 0]
             return (scores + g).argmax(-1), scores.softmax(-1)
-        if self.kind == "coupled" and not self.sampler.greedy:
-            noise = self.sampler.noise_ahead(emitted, length + 1, scores.shape[-1])  # the rule asks for one more
-            scores = scores + noise[:, step]
+        if self.kind == "coupled":
+            depth = torch.full_like(emitted, step)[:, None]
+            return self.sampler.draw_ahead(scores[:, None], emitted, depth, length)[:, 0], None
         return scores.argmax(-1), None
 
     def _scores(self, logits: Tensor, path: Tensor) -> Tensor:

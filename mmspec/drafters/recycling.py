@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.best import best_of_many
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.control import TREES
-from mmspec.drafters.children import best_of_many
 from mmspec.drafters.filling import planned
 from mmspec.drafters.static import best_tree
 from mmspec.errors import InputError
-from mmspec.placeholders import forbid
+from mmspec.placeholders import listed
 from mmspec.sampling import Sampler
 
 SHARES = (0.5, 0.17, 0.09, 0.06, 0.04, 0.03, 0.025, 0.02)
@@ -103,11 +103,23 @@ class Recycled(Drafting):
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
         table = self.successors
-        logits = forbid(verified.logits, self.drafter.placeholders)
-        best = best_of_many(logits, table.shape[1])[1].flatten(0, 1)  # [B * N, width]
+        best = best_words(verified.logits, table.shape[1], self.drafter.placeholders).flatten(0, 1)  # [B * N, width]
         unused = table.shape[0] - 1
         tokens = draft.tokens if draft.valid is None else torch.where(draft.valid, draft.tokens, unused)
         tokens = tokens.flatten()
         order = torch.arange(len(tokens), device=tokens.device)
         last = tokens.new_zeros(len(table)).scatter_reduce_(0, tokens, order, "amax")
         table[tokens] = best[last[tokens]].int()
+
+
+def best_words(logits: Tensor, k: int, placeholders: tuple[int, ...]) -> Tensor:
+    """[.., k] the likeliest tokens under logits [.., V] that are no placeholders.
+
+    As many more are looked for as there are of these, since to rule them out first copies all logits.
+    """
+    size = logits.shape[-1]
+    found = best_of_many(logits, min(k + len(placeholders), size))[1]
+    barred = listed(placeholders, size, logits.device)
+    if barred is not None:
+        found = found.gather(-1, barred[found].sort(dim=-1, stable=True).indices)
+    return found[..., :k]
