@@ -8,6 +8,7 @@ import taught
 import test_equality
 import test_families
 import torch
+import toys
 from sights import Insight
 from test_vision_drafters import check_laws
 from torch import Tensor
@@ -88,6 +89,17 @@ def test_the_gate_hears_the_words_of_the_prompt_and_the_picture_alone() -> None:
     assert torch.allclose(asked(words)[0], embeddings[0, [0, 5, 6]].mean(0))
 
 
+def test_the_gate_hears_of_a_prompt_in_a_batch_what_it_hears_of_it_alone() -> None:
+    _, target = test_equality.make("smolvlm")
+    made = sights.drafter("specvlm", sights.network("specvlm", target))
+    inputs = test_equality.inputs_for(target, *sights.LENGTHS)
+    heard: list[Tensor] = []
+    made.net.gate.register_forward_hook(lambda module, given, out: heard.append(out.detach()))
+    for one in (inputs, *(toys.row_of(inputs, row) for row in range(3))):
+        toys.answer(target, made, one, 4)
+    torch.testing.assert_close(torch.cat(heard[1:]), heard[0])
+
+
 def test_only_the_way_that_is_taken_is_tried() -> None:
     net = bent(sights.network("specvlm", test_families.plain("smolvlm").target), "pool")
     ran: list[str] = []
@@ -117,6 +129,37 @@ def test_noise_lets_every_way_learn_and_depends_on_the_batch_alone() -> None:
     assert reads.count(2) + reads.count(0) == 40
     twice = [net.see(sight, torch.Generator().manual_seed(3)).content for _ in range(2)]
     assert torch.equal(*twice)
+
+
+def test_noise_takes_each_way_as_often_as_the_gate_says() -> None:
+    """4000 pictures: 0.03 is nearly four standard deviations of the largest share."""
+    net, shares = sights.network("specvlm", test_families.plain("smolvlm").target), [0.5, 0.3, 0.1, 0.05, 0.05]
+    with torch.no_grad():
+        net.gate.weight.zero_()
+        net.gate.bias.copy_(torch.tensor(shares).log())
+    compress, taken = net.compress, []
+    net.compress = lambda *given, every: taken.append(given[3].argmax(-1)) or compress(*given, every=every)
+    embeddings, image = torch.zeros(4000, 4, 32, dtype=torch.float64), torch.tensor([[0, 1, 1, 0]] * 4000).bool()
+    sight = Sight(embeddings, embeddings, image, torch.full((4000,), 4), torch.zeros(4000, 4))
+    with torch.no_grad():
+        net.see(sight, torch.Generator().manual_seed(0))
+    assert (taken[0].bincount(minlength=5) / 4000).tolist() == pytest.approx(shares, abs=0.03)
+
+
+def test_the_gate_learns_what_each_way_would_have_been_worth() -> None:
+    """Straight through: the content is that of the way taken, the gradient that of the softmax over all ways."""
+    net = sights.network("specvlm", test_families.plain("smolvlm").target)
+    torch.manual_seed(0)
+    vectors, worth = torch.randn(2, 2, 4, 32, dtype=torch.float64)
+    there, focus = torch.ones(2, 4).bool(), torch.rand(2, 4)
+    wanted = torch.randn(2, len(WAYS), dtype=torch.float64, requires_grad=True)
+    made = [way(vectors, there, focus)[0] for way in net.ways.values()]
+    content = net.compress(vectors, there, focus, wanted, every=True)[0]
+    for row, best in enumerate(wanted.argmax(-1).tolist()):
+        torch.testing.assert_close(content[row], made[best][row])
+    (content * worth).sum().backward()
+    law, value = wanted.detach().softmax(-1), torch.stack([(one * worth).sum((1, 2)) for one in made], 1)
+    torch.testing.assert_close(wanted.grad, law * (value - (law * value).sum(-1, keepdim=True)))
 
 
 def test_a_compressor_that_learnt_is_worth_more_than_the_mean() -> None:

@@ -195,6 +195,8 @@ def test_a_caption_stands_where_the_picture_was() -> None:
     told = made.told("caption", ids, slots, [50, 51])
     assert torch.equal(told, net.words([7, 50, 51, 9, 8]))
     assert torch.equal(made.told("text", ids, slots, []), net.words([7, 9, 8]))
+    whole = torch.cat([net.words([7]), slots[:4], net.words([9]), slots[4:], net.words([8])])
+    assert torch.equal(made.told("multimodal", ids, slots, []), whole)
     assert len(made.told("pooled", ids, slots, [])) == 5
     with torch.no_grad():
         captions = made.captions([ids, [7, 8]], [slots, slots[:0]])
@@ -260,6 +262,24 @@ def test_weights_move_to_the_member_that_is_right() -> None:
     for _ in range(3):
         search.see(p, laws, torch.ones(1, 1, dtype=torch.bool))
     assert search.best(torch.full((1, 2), 0.5)).tolist() == [[0.0, 1.0]]
+
+
+def test_the_search_sees_the_first_rejected_position_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the target says there counts most: the mixture was wrong."""
+    target, inputs, _ = lesson(0.0)
+    see, seen = Search.see, []
+
+    def noted(self: Search, p: Tensor, laws: Tensor, reached: Tensor) -> None:
+        seen.append(reached.sum(1).tolist())
+        see(self, p, laws, reached)
+
+    monkeypatch.setattr(Search, "see", noted)
+    got = toys.answer(target, Tabed(learnt(0.0, 15), 3), inputs, 20)
+    drafted = [done for done in got.rounds[1:] if done.proposed]
+    assert len(seen) == len(drafted) > 3
+    for reached, done in zip(seen, drafted, strict=True):
+        for count, kept, tokens in zip(reached, done.drafted, done.tokens, strict=True):
+            assert not tokens or count == min(kept + 1, done.proposed)
 
 
 def test_slots_are_pooled_two_by_two_or_four_in_a_row() -> None:

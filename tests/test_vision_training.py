@@ -15,6 +15,7 @@ from one_drafter import train_drafter
 from test_training import COURSE
 from test_training_runs import told
 from torch import Tensor
+from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 import mmspec
 from mmspec.checkpoints import save_drafter
@@ -25,14 +26,14 @@ from mmspec.training.answers import Answered, AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
 from mmspec.training.data import Miniworld
 from mmspec.training.drafter import find_recipe, train_drafters
-from mmspec.training.features import Features
+from mmspec.training.features import Features, head_law
 from mmspec.training.start import begin, shaped
 from mmspec.training.store import Store
 from mmspec.vlm.drafters.ensemble import pooled
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
-from mmspec.vlm.drafters.insights import Insights, Sharpness, early
+from mmspec.vlm.drafters.insights import Insight, Insights, Sharpness, early
 from mmspec.vlm.drafters.lessons import image_slots
 from mmspec.vlm.drafters.msd import MsdHead
 from mmspec.vlm.drafters.recipes import MsdLoss, shows
@@ -110,6 +111,31 @@ def test_insights_are_what_eager_attention_says(pipe: Any, rows: list[Answered])
         torch.testing.assert_close(insight.middle, out.hidden_states[insight.layer][0], rtol=1e-4, atol=1e-4)
         want = out.attentions[4][0, :, : row.start].mean((0, 1))
         torch.testing.assert_close(insight.focus, want, rtol=1e-4, atol=1e-5)
+
+
+def test_every_row_s_middle_is_that_of_its_own_sharpest_layer(
+    pipe: Any, rows: list[Answered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sharpness, "sharpest", lambda self: [0, 1, 0])
+    features = Features(pipe, Miniworld("test", 3), (1, 2))
+    found = Insights(features, sharpest=True)(rows)
+    assert [insight.layer for insight in found] == [1, 2, 1]
+    for row, insight in zip(rows, found, strict=True):
+        torch.testing.assert_close(insight.middle, features([row], (insight.layer,))[0], rtol=1e-4, atol=1e-4)
+
+
+def test_dream_learns_the_middle_states_of_the_tokens_in_its_slots(pipe: Any, rows: list[Answered]) -> None:
+    """Slot t holds token t + 1; those count that draft a token of the answer."""
+    features, values = Features(pipe, Miniworld("test", 3), (0,)), []
+    torch.manual_seed(0)
+    known = {row.index: Insight(torch.rand(len(row.ids)), 1, torch.randn(len(row.ids), 32)) for row in rows}
+    for weight in (1.0, 0.0):
+        recipe = sights.recipe_of("dream", noise=0.0, middle_weight=weight)
+        loss = sights.loss_of(recipe, recipe.build(pipe.target), pipe.target, features, known)
+        values.append(loss(torch.tensor([0]), rows))
+    said = torch.cat([loss.middle[place, row.start - 1 : len(row.ids) - 2] for place, row in enumerate(rows)])
+    goal = torch.cat([known[row.index].middle[row.start : -1] for row in rows])
+    torch.testing.assert_close(values[0] - values[1], smooth_l1_loss(said, goal))
 
 
 def test_insights_are_kept_as_far_as_memory_goes(pipe: Any, rows: list[Answered], monkeypatch: Any) -> None:
@@ -212,6 +238,20 @@ def test_what_is_learnt_from_is_what_is_read_while_drafting(pipe: Any, rows: lis
             want = made.text(row.ids, seen)
         assert start == row.start
         assert torch.equal(text, want)
+
+
+def test_every_token_of_an_answer_is_learnt_where_it_is_said(pipe: Any, rows: list[Answered]) -> None:
+    """The loss of an answer by hand: after each token but the last, the next one and the target's law of it."""
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    recipe = MassvRecipe(**GRAFTED, projector_share=0.0, token_weight=0.3, law_weight=0.7)
+    net = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, features)
+    row = rows[0]
+    text, start = (found[0] for found in loss.texts([row], features([row], (0,)), 0))
+    logits = net.speaker(inputs_embeds=text[None]).logits[0, start - 1 : -1]
+    law = head_law(pipe.target, features([row])[0, row.start - 1 : -1])
+    want = 0.3 * cross_entropy(logits, torch.tensor(row.answer)) + 0.7 * cross_entropy(logits, law)
+    torch.testing.assert_close(loss(torch.tensor([0]), [row]), want)
 
 
 def test_an_ensemble_learns_its_members_ways_in_turn(pipe: Any, rows: list[Answered]) -> None:
