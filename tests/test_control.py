@@ -47,7 +47,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.drafters.slots import joined
 from mmspec.errors import InputError, MismatchError
-from mmspec.payoff import Costs, Rates
+from mmspec.payoff import STEP, Costs, Rates
 from mmspec.sampling import Sampler, Sampling
 
 GREEDY = Sampler(Sampling(), 1, torch.device("cpu"))
@@ -143,6 +143,15 @@ def plan_for(shapes: Any, control: Auto | None = None) -> Any:
     return (control or Auto(shapes)).begin(1, GREEDY, Exact())
 
 
+def begun(shapes: Any) -> Any:
+    """A plan behind its first rounds, which have no draft and take a second each."""
+    plan = plan_for(shapes)
+    for _ in range(BASELINE):
+        plan.choose(4)
+        plan.learn(SimpleNamespace(size=1), path_of(0), Round([[0]], [0], verify_s=1.0))
+    return plan
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_it_comes_within_five_percent_of_the_best_fixed_shape(name: str) -> None:
     """Learning included, over 1000 rounds with noisy timings; four runs of dice."""
@@ -234,16 +243,42 @@ def test_of_drafts_that_would_all_be_cut_short_only_the_first_is_played() -> Non
 
 def test_a_tree_that_is_cut_short_and_still_has_all_its_nodes_tells_its_cost_and_a_chain_does_not() -> None:
     for shape, nodes, plays in ((Shape(11, 3, 16), 16, 1), (Shape(9), 5, 0)):
-        control = Auto([shape])
-        plan = control.begin(1, GREEDY, Exact())
-        for _ in range(BASELINE):
-            plan.choose(4)
-            plan.learn(SimpleNamespace(size=1), path_of(0), Round([[0]], [0], verify_s=1.0))
+        plan = begun([shape])
         assert plan.choose(4) == shape
         plan.learn(SimpleNamespace(size=nodes), path_of(2), Round([[0] * 3], [2], draft_s=0.1, verify_s=1.2))
-        (memory,) = control.memories.values()
-        assert memory.costs.plays(shape) == plays
-        assert memory.rates.known
+        assert plan.memory.costs.plays(shape) == plays
+        assert plan.memory.rates.known
+
+
+def test_rows_that_ended_tell_nothing() -> None:
+    known = []
+    alone = [[0, 1, 2]], [[5, 6, 7]]
+    beside_one = [[0, 1, 2], [0]], [[5, 6, 7], []]
+    for paths, emitted in (alone, beside_one):
+        plan = begun([Shape(2)])
+        assert plan.choose(4) == Shape(2)
+        played = Accepted(NOTHING, NOTHING, None, paths=paths, emitted=emitted)
+        plan.learn(SimpleNamespace(size=3), played, Round(emitted, [2] * len(paths), verify_s=1.2))
+        known.append(plan.memory.rates.known)
+    assert known[0] == known[1]
+
+
+def test_levels_for_which_there_was_no_room_were_not_tried_and_are_forgotten_by_and_by() -> None:
+    plan = begun([Shape(4)])
+    counts = []
+    for room, kept in ((4, 4), (4, 4), (1, 1)):
+        assert plan.choose(room) == Shape(4)
+        plan.learn(SimpleNamespace(size=1 + room), path_of(kept), Round([[0] * (kept + 1)], [kept], verify_s=1.2))
+        counts.append([rate.count for rate in plan.memory.rates.known[1]])
+    assert counts[2][0] > counts[1][0]
+    assert counts[2][1:] == pytest.approx([count * (1 - STEP) for count in counts[1][1:]])
+
+
+def test_looking_in_vain_is_no_part_of_what_a_round_without_a_draft_costs() -> None:
+    plan = plan_for(CHAINS)
+    plan.choose(4)
+    plan.learn(SimpleNamespace(size=1), path_of(0), Round([[0]], [0], draft_s=5.0, verify_s=0.75, other_s=0.25))
+    assert plan.memory.costs.predict([NO_DRAFT]) == [1.0]
 
 
 def test_rounds_without_room_for_a_draft_do_not_tell_what_one_without_costs() -> None:

@@ -21,6 +21,7 @@ from torch._dynamo.utils import counters
 
 import mmspec
 from mmspec.acceptance.exact import Exact
+from mmspec.acceptance.ratio import Ratio
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, Round, Shape, State, Verified
 from mmspec.control import OWN, Auto, Fixed
 from mmspec.decode import decode
@@ -31,7 +32,7 @@ from mmspec.drafters.hydra import Hydra, HydraHeads
 from mmspec.drafters.medusa import Medusa, MedusaHeads
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.whole import Whole
-from mmspec.engine.engine import MOST_KEPT, Engine
+from mmspec.engine.engine import MOST_KEPT, OVER, Engine
 from mmspec.engine.graphs import Graph
 from mmspec.engine.judging import judge
 from mmspec.image_ar.janus import Janus
@@ -306,6 +307,12 @@ def test_drafts_are_those_of_rounds_that_wait(name: str, sampling: Sampling, rul
     assert kept > 0
 
 
+def assert_nothing_is_kept_of_rows_that_ended(state: Any) -> None:
+    """But for the round that ended it, and one that had started."""
+    most = [len(ids) + 2 * 4 for ids in state.ids]
+    assert all(length <= bound for length, bound in zip(state.cache.slab.lengths.tolist(), most, strict=True))
+
+
 def test_budgets_ends_and_contexts_are_met_exactly() -> None:
     """Rows end one by one, in the middle of what was accepted; nothing of theirs is kept afterwards."""
     model, plain = test_equality.make("simple")
@@ -323,9 +330,12 @@ def test_budgets_ends_and_contexts_are_met_exactly() -> None:
         got = toys.answer(going, drafter, inputs, 40, eos=eos)
         assert (got.rows, got.finish) == (stopped.rows, stopped.finish)
         assert len({len(row) for row in got.rows}) > 1
-    state = noting.state
-    most = [len(ids) + 2 * 4 for ids in state.ids]  # the round that ended it, and one that had started
-    assert all(length <= bound for length, bound in zip(state.cache.slab.lengths.tolist(), most, strict=True))
+    assert_nothing_is_kept_of_rows_that_ended(noting.state)
+    warm = Sampling(temperature=1, seed=3)  # under a rule that is not played in one launch
+    free = toys.answer(going, noting, inputs, 40, warm, Ratio()).rows
+    got = toys.answer(going, noting, inputs, 40, warm, Ratio(), eos=free[1][4:5])
+    assert [len(row) for row in got.rows] == [40, 5, 40]
+    assert_nothing_is_kept_of_rows_that_ended(noting.state)
 
     model = toys.llama(max_position_embeddings=24)
     inputs = toys.prompts(17, 12)
@@ -416,6 +426,17 @@ def test_the_host_knows_the_lengths_once_it_has_read_them(monkeypatch: pytest.Mo
         assert len(sizes) > 1
 
 
+def test_a_request_has_room_from_the_beginning_for_rounds_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To grow at the very end would cost more than all of them."""
+    monkeypatch.setattr("mmspec.engine.cache.rounded", lambda slots: slots)
+    model, plain = test_equality.make("simple")
+    target = early(CausalTarget(model))
+    toys.answer(target, head(model), test_equality.inputs_for(plain, 12, 17, 9), 30)
+    gc.collect()
+    (slab,) = target.decoder.engine.slabs.free
+    assert slab.room == 17 + 30 + OVER
+
+
 def test_shapes_are_learnt_from_the_rounds_that_had_them() -> None:
     """`auto` chooses a round's shape before it has learnt from the last one."""
     model, plain = test_equality.make("simple")
@@ -478,6 +499,18 @@ def test_rounds_without_a_draft_go_ahead_too_and_a_probe_is_played_once(monkeypa
     assert under_way.count(2) > len(under_way) - 2 * sum(drafted) - 2  # a draft after a rest waits for plain calls
 
 
+def test_the_seconds_of_rounds_in_vain_are_those_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that stands still but for drafts."""
+    monkeypatch.setattr(Dear, "perf_counter", lambda noting: noting.now)
+    model, plain = test_equality.make("simple")
+    noting = Dear(head(model))
+    monkeypatch.setattr("mmspec.decode.time", noting)
+    inputs = toys.row_of(test_equality.inputs_for(plain, 12), 0)
+    _, rounds = watched(early(CausalTarget(model)), noting, inputs, 20)
+    assert noting.events.count("propose") > len(rounds) - 1  # there was one
+    assert sum(round_.seconds for round_ in rounds) == pytest.approx(noting.now)
+
+
 def test_two_rows_of_guidance() -> None:
     plain = Janus(tiny_images.janus_model(), tiny_images.tokenizer())
     going = early(Janus(tiny_images.janus_model(), tiny_images.tokenizer()))
@@ -530,6 +563,7 @@ def test_padding_is_never_accepted() -> None:
     want = toys.answer(plain, NoDrafter(), inputs, 4).rows
     target = early(CausalTarget(model))
     for valid, count in (None, 3), (torch.tensor([[True, True, False], [True, False, False]]), 0), (None, 3):
+        state = verified = accepted = None  # so that its buffer, and what the lane was told, serves this one
         sampler = Sampler(Sampling(), 2, torch.device("cpu"))
         state = target.prefill({**inputs, "max_new_tokens": 4}, Needs(), sampler)
         tokens = torch.tensor([row[:3] for row in want])

@@ -19,6 +19,7 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from made import Made
 from PIL import Image
 from safetensors.numpy import save_file
 from test_drafters import Watched
@@ -28,6 +29,7 @@ import mmspec
 from mmspec import cli
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
+from mmspec.best import MANY
 from mmspec.checkpoints import save_drafter
 from mmspec.compare import compare
 from mmspec.contract import Draft, Kind, Shape, State
@@ -41,7 +43,7 @@ from mmspec.drafters.hybrid import Hybrid, mixed
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.lookahead import Lookahead, Trajectories
 from mmspec.drafters.none import NoDrafter
-from mmspec.drafters.recycling import SHARES, Recycled, Recycling
+from mmspec.drafters.recycling import SHARES, Recycled, Recycling, best_words
 from mmspec.drafters.retrieval import Retrieval
 from mmspec.drafters.static import best_tree
 from mmspec.drafters.suffix import Suffix, SuffixStore
@@ -297,6 +299,14 @@ def test_answers_are_found_again_only_through_a_store_that_was_passed() -> None:
     assert rounds(Suffix(store=SuffixStore(1000))) == first
 
 
+def test_a_store_gets_whole_answers_and_nothing_of_the_prompts() -> None:
+    target, store = toys.target_of(toys.llama()), SuffixStore(1000)
+    rows = toys.answer(target, Suffix(store=store), toys.prompts(12, 9), 10).rows
+    assert len(store.history) == sum(len(row) + 1 for row in rows)
+    for row in rows:
+        assert store.history.find(row[:-1], 1, 99, 99) == (9, [row[-1:]])
+
+
 def test_a_store_holds_one_vocabulary() -> None:
     store = SuffixStore(100)
     Suffix(store=store).bind(toys.target_of(toys.llama()))
@@ -404,6 +414,17 @@ def test_successors_are_those_of_the_last_verification_rejected_nodes_included()
     assert max(draft.size for draft in drafts) == 8
 
 
+def test_nothing_stands_below_an_unknown_successor() -> None:
+    drafter = Recycling(total=5, depth=4, width=1)
+    drafter.bind(toys.target_of(toys.llama()))
+    state = State([[5]], [False], torch.ones(1), torch.ones(1), [99], torch.tensor([5]), room=9)
+    recycled = drafter.begin(state, Sampler(Sampling(), 1, CPU), "point")
+    recycled.successors[[0, 5, 7]] = torch.tensor([[3], [7], [8]], dtype=torch.int32)  # of 8 nothing is known
+    valid = recycled.propose(state).valid
+    assert valid is not None
+    assert valid.tolist() == [[True, True, True, False, False]]
+
+
 def test_a_request_goes_on_with_what_it_learned_when_its_drafter_forgets() -> None:
     class Forgotten(Recycled):
         def propose(self, state: State) -> Draft:
@@ -419,6 +440,20 @@ def test_a_request_goes_on_with_what_it_learned_when_its_drafter_forgets() -> No
     got = toys.answer(target, Forgetful(total=8, depth=2, width=3), toys.prompts(12, 9), 30)
     assert got.rows == want
     assert max(got.accepted) > 0
+
+
+def test_successors_are_words_and_to_find_them_copies_no_scores() -> None:
+    size, slots = 2 * MANY, (7, 40, 4001)
+    logits = torch.randn(2, 3, size, generator=torch.Generator().manual_seed(4))
+    logits[:, :2, slots] += 20  # the best of two nodes, and nowhere near it in the third
+    made = Made()
+    with made:
+        found = best_words(logits, 5, slots)
+    assert max(made.sizes) < logits.numel()
+    assert torch.equal(found, logits.index_fill(-1, torch.tensor(slots), -torch.inf).topk(5).indices)
+    assert torch.equal(best_words(logits, 5, ()), logits.topk(5).indices)
+    few = logits[..., :6].contiguous()  # hardly more than are looked for
+    assert best_words(few, 4, (0, 1)).sort().values.eq(torch.tensor([2, 3, 4, 5])).all()
 
 
 # Lookahead ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 import toys
 from torch import Tensor
 
+from mmspec import noise
 from mmspec.acceptance import ratio
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.match import Match
@@ -136,6 +137,48 @@ def test_the_check_finds_draft_noise_that_is_the_targets_own() -> None:
     for drafter, right in ((tables.TableDrafter(q, (1, 1)), True), (Drafter(q, (1, 1)), False)):
         rows = toys.answer(tables.TableTarget(p), drafter, PROMPTS, BUDGET, sampling, Ratio(), eos=[tables.END]).rows
         assert (tables.p_value(Counter(map(tuple, rows)), law) > FALSE_ALARM) == right
+
+
+UNIFORM = noise.uniform
+COINS: dict[str, tuple[list[float], list[float], Any]] = {
+    "one for all siblings": (
+        [0.05, 0.35, 0.25, 0.35],
+        [0.1, 0.7, 0.15, 0.05],
+        lambda seeds, positions, width: UNIFORM(seeds, noise.ACCEPT, positions, 1).expand(-1, -1, width),
+    ),
+    "the noise of the target's tokens": (
+        [0.3, 0.4, 0.2, 0.1],
+        [0.1, 0.1, 0.3, 0.5],
+        lambda seeds, positions, width: UNIFORM(seeds, noise.TARGET, positions, width),
+    ),
+}
+
+
+@pytest.mark.parametrize("branching", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("how", COINS)
+def test_the_check_finds_coins_that_are_not_independent(
+    how: str, branching: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under laws at which the right rule passes; most laws show neither."""
+    *laws, coins = COINS[how]
+    p, q = (torch.tensor(law).log().expand(VOCAB, VOCAB, VOCAB) for law in laws)
+    sampling, prompts = Sampling(temperature=1.0, seed=3), {"input_ids": PROMPTS["input_ids"][:20_000]}
+    law = tables.outcomes(p, sampling, BUDGET)
+
+    def passes() -> bool:
+        rows = toys.answer(
+            tables.TableTarget(p), tables.TableDrafter(q, branching), prompts, BUDGET, sampling, Ratio(), [tables.END]
+        ).rows
+        return tables.p_value(Counter(map(tuple, rows)), law) > FALSE_ALARM
+
+    def wrong(seeds: Tensor, stream: int, positions: Tensor, width: int) -> Tensor:
+        if stream == noise.ACCEPT:
+            return coins(seeds, positions, width)
+        return UNIFORM(seeds, stream, positions, width)
+
+    assert passes()
+    monkeypatch.setattr(noise, "uniform", wrong)
+    assert passes() == (how == "one for all siblings" and branching == (1, 1))  # an only child has one coin
 
 
 def law_of_one_step(p: Tensor, q: Tensor, count: int) -> Tensor:

@@ -20,9 +20,12 @@ from transformers import (
 )
 
 from mmspec import sampling
+from mmspec.acceptance.exact import choices
+from mmspec.best import MANY
+from mmspec.contract import Draft
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import InputError
-from mmspec.sampling import COLDEST, Sampler, Sampling, path_tokens, penalise, warp
+from mmspec.sampling import COLDEST, Sampler, Sampling, nucleus, path_tokens, penalise, warp
 from mmspec.targets import CausalTarget
 from mmspec.tree import chain
 
@@ -70,21 +73,26 @@ def test_warped_scores_equal_those_of_transformers(sampling: Sampling, seed: int
     assert torch.allclose(got.softmax(-1), want.softmax(-1), atol=1e-6)
 
 
-@pytest.mark.parametrize("flatness", [0.1, 4.0])
+@pytest.mark.parametrize("flatness", [[0.1], [4.0], [4.0, 0.1]])
 def test_a_part_of_a_large_vocabulary_in_order_is_enough_for_top_p(
-    monkeypatch: pytest.MonkeyPatch, flatness: float
+    monkeypatch: pytest.MonkeyPatch, flatness: list[float]
 ) -> None:
-    """And where it is not, as in flat laws, all of it is put in order."""
-    logits = flatness * torch.randn(6, 3 * sampling.FIRST, generator=torch.Generator().manual_seed(2))
+    """And where it is not, as in flat laws, or in some of several, all of it is put in order."""
+    spread = torch.tensor(flatness).repeat(6 // len(flatness))[:, None]
+    logits = spread * torch.randn(6, 3 * sampling.FIRST, generator=torch.Generator().manual_seed(2))
     settings = Sampling(temperature=1.0, top_p=0.9)
     sorts, sort = [], torch.Tensor.sort
     monkeypatch.setattr(torch.Tensor, "sort", lambda self, *how, **more: sorts.append(0) or sort(self, *how, **more))
     got = warp(logits, settings)
-    assert len(sorts) == (flatness < 1)
+    assert len(sorts) == (min(flatness) < 1)
     monkeypatch.setattr(sampling, "FIRST", logits.shape[-1])
     assert torch.equal(got, warp(logits, settings))
     assert got.isinf().any(-1).all()
-    assert len(sorts) == 1 + (flatness < 1)
+    assert len(sorts) == 1 + (min(flatness) < 1)
+
+
+def test_a_nucleus_that_has_its_share_takes_no_more() -> None:
+    assert nucleus(torch.tensor([0.5, 0.25, 0.25]), 0.5).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("top_k", [0, 20])
@@ -249,3 +257,58 @@ def test_noise_made_ahead_is_the_noise_of_each_place_and_is_made_once(monkeypatc
     assert torch.equal(sampler.noise_ahead(later, 5, 7), whole[:, 1:])
     assert torch.equal(sampler.noise_ahead(later, 2, 5), whole[:, 1:3, :5])  # of another vocabulary
     assert torch.equal(sampler.noise_ahead(emitted, 6, 7), whole)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("penalty", [1.0, 1.4])
+@pytest.mark.parametrize("more", [{}, {"top_p": 0.8}, {"min_p": 0.02}, {"top_p": 0.9, "min_p": 0.01}], ids=str)
+def test_noise_of_the_few_tokens_that_top_k_leaves_draws_the_same(
+    more: dict[str, float], penalty: float, tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a whole vocabulary, of which all scores were searched; tokens that tie with the last one stay in."""
+    vocab_size, made, plain = 2 * MANY + 5, [], Sampler.target_noise
+
+    def noted(sampler: Sampler, positions: Tensor, tokens: int | Tensor) -> Tensor:
+        made.append(isinstance(tokens, int))
+        return plain(sampler, positions, tokens)
+
+    def drawn(seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        logits = 3 * torch.randn(2, 4, vocab_size, generator=generator)
+        logits = logits.to(torch.bfloat16).float() if tied else logits
+        tokens = torch.randint(0, vocab_size, (2, 4), generator=generator)
+        draft = Draft(tokens, torch.tensor([[-1, 0, 0, 1]] * 2), torch.tensor([[0, 1, 1, 2]] * 2))
+        settings = Sampling(temperature=0.8, top_k=20, repetition_penalty=penalty, seed=seed, **more)
+        sampler, emitted = Sampler(settings, 2, CPU), torch.tensor([3, 70])
+        sampler.see(logits[:, 0].topk(9).indices.tolist(), prompt=True)
+        scores = sampler.warp(draft, logits)
+        return [scores, choices(draft, scores, sampler, emitted), sampler.draw(scores, emitted[:, None] + draft.depth)]
+
+    monkeypatch.setattr(Sampler, "target_noise", noted)
+    few = [drawn(seed) for seed in range(20)]
+    assert tied or not any(made)
+    assert any(made) or not tied or more  # more tokens were left than top-k says
+    monkeypatch.setattr(sampling, "in_parts", lambda size, k: False)
+    monkeypatch.setattr(sampling, "best_of_many", lambda scores, k: scores.topk(k))
+    made.clear()
+    for seed, found in enumerate(few):
+        for one, other in zip(found, drawn(seed), strict=True):
+            assert torch.equal(one, other)
+    assert all(made)
+
+
+def test_of_equal_sums_the_first_token_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `argmax` over the vocabulary takes it, wherever a search puts it."""
+    logits = torch.zeros(1, 1, MANY)
+    logits[..., [7, 4000, 8000]] = torch.tensor([5.0, 6.0, 7.0])
+    level = torch.tensor([2.0, 1.0, 0.0])
+
+    def noise(sampler: Sampler, positions: Tensor, tokens: int | Tensor) -> Tensor:
+        whole = torch.zeros(1, 1, MANY)
+        whole[..., [7, 4000, 8000]] = level
+        return whole if isinstance(tokens, int) else whole.gather(-1, tokens)
+
+    monkeypatch.setattr(Sampler, "target_noise", noise)
+    sampler = Sampler(Sampling(temperature=1.0, top_k=3), 1, CPU)
+    scores = sampler.warp(chain(torch.zeros(1, 1, dtype=torch.long)), logits)
+    assert sampler.draw(scores, torch.zeros(1, 1, dtype=torch.long)).item() == 7

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmspec.contract import State
@@ -45,6 +45,7 @@ runs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1,
 @given(
     runs, st.sets(st.integers(0, 2)), st.integers(1, 12), st.lists(st.text(LETTERS, min_size=1, max_size=3), max_size=2)
 )
+@example([[2], [0, 0]], set(), 12, ["b"])  # which the prompt has, and which is over
 def test_runs_end_where_single_tokens_would(
     chunks: list[list[int]], eos: set[int], budget: int, strings: list[str]
 ) -> None:
@@ -99,6 +100,9 @@ def test_a_stop_string_may_be_made_of_parts_of_characters() -> None:
     for string, length in (("あ", 4), ("あい", 7), ("い", 7), ("ab", 8)):
         stop = TextStop([], 99, [string], text_of)
         assert feed(stop, [data], [])[0] == data[:length]
+    long = "😀😁😂😃"  # four tokens each
+    stop = TextStop([], 99, [long], text_of)
+    assert feed(stop, [list(f"{long}x".encode())], [])[0] == list(long.encode())
 
 
 @pytest.mark.parametrize("budget", [0, -3, 1.5, None, True, "8"])
