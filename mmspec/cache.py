@@ -3,12 +3,15 @@
 Every forward appends its nodes after the longest row; a commit moves each row's accepted nodes to that row's own next
 slots and crops to the longest row, so there are no holes and nothing to compact. What lies between a row's end and the
 longest row is hidden by the mask and overwritten later. Rotary positions are already in the keys, so moving is safe.
-Sliding-window layers get full-width slots, the window being applied by position in the mask; hence `DynamicCache()`
-without a config. `crop` takes minus the number of slots to drop (transformers >= 5.15).
+Windows are applied by position in the mask, and layers with one let go only of what no row will see again; HF's own
+sliding layers would drop what the shortest row sees, hence `DynamicCache()` without a config. All layers end at the
+same slot, so what is moved is counted from there. `crop` takes minus the number of slots to drop (transformers >=
+5.15).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +43,8 @@ class RowCache:
     shift: [B, 1] int64, what is added to a slot to get the position of a later token: 0, or less where pictures take
         fewer positions than slots (M-RoPE). Windows and masks count slots.
     beside: what a family keeps for the whole request (what an encoder heard).
+    window, sliding: the sliding window of these layers, in slots; None where every layer keeps all that it has.
+    cut: how many of their first slots the sliding layers have let go of.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
@@ -48,11 +53,14 @@ class RowCache:
         self.device = device
         self.shift = torch.zeros(batch, 1, dtype=torch.long, device=device)
         self.beside: Any = None
+        self.window: int | None = None
+        self.sliding: Collection[int] = ()
+        self.cut = 0
 
     @property
     def width(self) -> int:
         """Number of slots, the longest row's length between rounds."""
-        return self.hf.get_seq_length()
+        return self.hf.get_seq_length() + (self.cut if 0 in self.sliding else 0)  # HF counts those of layer 0
 
     def even(self) -> bool:
         """See `Past`."""
@@ -69,11 +77,11 @@ class RowCache:
             ancestors: [B, N, M] bool; the last N columns are the new nodes, the M - N before them nodes that were
                 forwarded earlier in this round and not committed.
             depth: [B, M] (only read with a window). window: sliding window in positions, or None.
-        Returns: [B, 1, N, width + N], 0 or the lowest finite number. Float, because a bool mask is added, silently
-            wrong, under eager attention.
+        Returns: [B, 1, N, width + N], with a window without the slots that were cut; 0 or the lowest finite number.
+            Float, because a bool mask is added, silently wrong, under eager attention.
         """
         new, nodes = ancestors.shape[1:]
-        slots = torch.arange(self.width + new - nodes, device=self.device)
+        slots = torch.arange(0 if window is None else self.cut, self.width + new - nodes, device=self.device)
         return additive(torch.cat(visible(slots, self.positions(), ancestors, depth, window), -1), dtype)[:, None]
 
     def first(self, count: int) -> RowCache:
@@ -81,12 +89,25 @@ class RowCache:
         view = RowCache(len(self.lengths), self.device)
         view.hf.layers = self.hf.layers[:count]
         view.lengths, view.shift = self.lengths, self.shift
+        view.sliding, view.cut = self.sliding, self.cut  # and no window: a view lets go of nothing
         return view
 
     def fill(self, lengths: list[int]) -> None:
-        """Take over a prefill of right-padded rows with these lengths."""
+        """Take over a prefill of right-padded rows with these lengths, or take rows back to them (see `forget`)."""
         self.lengths = list(lengths)
         self._crop(max(lengths))
+        self.forget()
+
+    def forget(self) -> None:
+        """Let sliding layers go of what no later node of any row sees. No row may be taken back behind where it is now.
+
+        The slices are views: what is let go of is freed by the next forward, which copies what a layer holds anyway.
+        """
+        gone = 0 if self.window is None else min(self.lengths) + 1 - self.window - self.cut
+        if gone > 0:
+            self.cut += gone
+            for layer in (layer for index, layer in enumerate(self.hf.layers) if index in self.sliding):
+                layer.keys, layer.values = layer.keys[:, :, gone:], layer.values[:, :, gone:]
 
     def commit(self, nodes: int, paths: list[list[int]]) -> None:
         """Keep each row's path among the last `nodes` slots and drop the rest.
@@ -97,24 +118,22 @@ class RowCache:
         kept = max(map(len, paths))
         at_home = all(path == list(range(len(path))) for path in paths) and all(n == start for n in self.lengths)
         if kept and not at_home:
-            self._move(start, [path + [0] * (kept - len(path)) for path in paths])
+            self._move(nodes, [path + [0] * (kept - len(path)) for path in paths])
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
         self._crop(max(self.lengths))
 
-    def _move(self, start: int, paths: list[list[int]]) -> None:
-        """Copy slots start + path to the slots after each row's length, in every layer."""
-        source = start + torch.tensor(paths, device=self.device)
+    def _move(self, nodes: int, paths: list[list[int]]) -> None:
+        """Copy each row's path among the last `nodes` slots to the slots after the row's length, in every layer."""
+        path = torch.tensor(paths, device=self.device)
         if len(paths) == 1:
-            row, end = source[0], self.lengths[0] + source.shape[1]
-            for layer in self.hf.layers:
-                layer.keys[:, :, self.lengths[0] : end] = layer.keys.index_select(2, row)
-                layer.values[:, :, self.lengths[0] : end] = layer.values.index_select(2, row)
+            place = self.lengths[0] - self.width
+            for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
+                states.narrow(2, place, len(path[0])).copy_(states[:, :, -nodes:].index_select(2, path[0]))
             return
-        goal = self.positions() + torch.arange(source.shape[1], device=self.device)
+        source, goal = path - nodes, self.positions() - self.width + torch.arange(path.shape[1], device=self.device)
         rows = torch.arange(len(paths), device=self.device)[:, None]
-        for layer in self.hf.layers:
-            for states in (layer.keys, layer.values):
-                states[rows, :, goal] = states[rows, :, source]  # the gather copies, so overlap is safe
+        for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
+            states[rows, :, goal] = states[rows, :, source]  # the gather copies, so overlap is safe
 
     def _crop(self, keep: int) -> None:
         if self.width > keep:

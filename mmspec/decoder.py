@@ -143,6 +143,14 @@ class Decoder:
         """Whether a round is committed before the host has read it."""
         return self.engine is not None and self.engine.early
 
+    @property
+    def sliding(self) -> set[int]:
+        """The layers that see a window alone."""
+        if self.window is None:
+            return set()
+        kinds = self.config.layer_types if self.by_layer_type else ["sliding_attention"] * self.num_layers
+        return {layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"}
+
     def language(self) -> nn.Module:
         """The model without what sees or hears: the part that has the decoder's configuration."""
         parts = (part for part in self.model.modules() if getattr(part, "config", None) is self.config)
@@ -183,6 +191,7 @@ class Decoder:
                 "decoding here needs a model that does"
             )
         cache.fill(lengths)
+        cache.window, cache.sliding = self.window, self.sliding  # not before: `settle` may take over all slots
         logits = torch.stack([last[row] for row in range(len(lengths))])[:, None]
         states = {tap: torch.cat([part.taps[tap] for part in parts], 1) for tap in taps}
         return cache, Heard(logits, states)
@@ -190,12 +199,13 @@ class Decoder:
     def extend(
         self, cache: RowCache, tokens: Tensor, depth: Tensor, ancestors: Tensor, taps: tuple[int, ...] = ()
     ) -> Heard:
-        """Forward nodes after the committed tokens; follow with `cache.commit`.
+        """Forward nodes after the committed tokens, which stay from now on; follow with `cache.commit`.
 
         Args: tokens, depth: [B, N]. ancestors: [B, N, N] bool.
         """
         if self.engine is not None:
             return self.engine.extend(cache, tokens, depth, ancestors, taps)
+        cache.forget()
         return self.step(cache, tokens, depth, ancestors, taps)
 
     def step(

@@ -17,9 +17,12 @@ from mmspec.acceptance.match import Match
 from mmspec.acceptance.ratio import Ratio, without
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
 from mmspec.drafters.eagle import Eagle
+from mmspec.drafters.hybrid import Hybrid
 from mmspec.drafters.independent import Independent, Writing
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.drafters.recycling import Recycling
+from mmspec.drafters.suffix import Suffix
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
@@ -341,6 +344,42 @@ def test_drafts_are_no_deeper_than_may_be_useful(name: str) -> None:
     toys.answer(target, drafter, toys.prompts(12, 9), budget=9)
     assert all(depth <= max(room, 0) for depth, room in seen)
     assert any(depth > 0 for depth, _ in seen)
+
+
+def full_of_words(*lengths: int) -> dict[str, Tensor]:
+    """Left-padded prompts in which every word occurs, so that whatever is said can be copied."""
+    ids, mask = torch.zeros(2, len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        ids[row, -length:] = (torch.arange(length) + 7 * row) % toys.VOCAB
+        mask[row, -length:] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+COPIERS: dict[str, Callable[[], Drafter]] = {
+    "prompt-lookup": lambda: PromptLookup(length=20),
+    "suffix": lambda: Suffix(length=20, total=21, factor=20),
+    "hybrid": lambda: Hybrid(Recycling(), least=1, copier=Suffix(length=20, total=21, factor=20)),
+}
+
+
+@pytest.mark.parametrize("budget", [7, 9, 50])
+@pytest.mark.parametrize("name", COPIERS)
+def test_a_draft_reaches_as_far_as_the_row_with_the_most_left(name: str, budget: int) -> None:
+    """Rows with unequal rests of the context."""
+    lengths, seen = (117, 120), []
+
+    def look(state: State, draft: Draft) -> None:
+        left = [
+            min(budget, 128 - length) - (len(ids) - length)
+            for ids, length, done in zip(state.ids, lengths, state.done, strict=True)
+            if not done
+        ]
+        assert state.room == max(left) - 1
+        seen.append((int(draft.depth.max()), state.room))
+
+    toys.answer(CausalTarget(toys.llama()), Watched(COPIERS[name](), look), full_of_words(*lengths), budget)
+    assert all(depth <= room for depth, room in seen)
+    assert seen[0] == (min(budget, 11) - 2,) * 2
 
 
 @pytest.mark.parametrize("kind", ["point", "coupled", "sampled"])

@@ -48,6 +48,7 @@ from mmspec.drafters.vocabulary import NarrowHead
 from mmspec.errors import InputError, MismatchError, NumericalError, UnsupportedError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget, check_finite
+from mmspec.tree import chain
 
 
 @pytest.mark.parametrize("name", ["llama", "smolvlm"])
@@ -91,6 +92,14 @@ def test_ruled_out_tokens_are_no_damage() -> None:
     logits = torch.randn(2, 3, 5)
     logits[..., 2] = -torch.inf
     check_finite(logits, "here")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_node_at_which_nothing_is_left_to_say_is_damage(value: float) -> None:
+    logits = torch.randn(1, 2, 5)
+    logits[0, 1] = value
+    with pytest.raises(NumericalError, match="not finite at here"):
+        check_finite(logits, "here")
 
 
 @pytest.mark.parametrize("length", [24, 40])
@@ -261,6 +270,19 @@ def test_padding_may_stand_on_either_side() -> None:
         left["attention_mask"][1].roll(-4),
     )
     assert toys.answer(target, NoDrafter(), left).rows == toys.answer(target, NoDrafter(), right).rows
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma3"])
+def test_nodes_see_no_node_that_has_left_the_window(name: str) -> None:
+    """A draft may be deeper than a window is wide: in every place the plain model says the same."""
+    model, target = test_equality.make(name)
+    inputs = toys.prompts(17)
+    with torch.inference_mode():
+        state = target.prefill({**inputs, "max_new_tokens": 20}, Needs(), Sampler(Sampling(), 1, torch.device("cpu")))
+        draft = chain(torch.arange(40, 40 + 2 * toys.WINDOW)[None])
+        verified = target.verify(state, draft).logits
+        whole = model(torch.cat([inputs["input_ids"], draft.tokens], 1)).logits[:, 17:]
+    assert torch.allclose(verified, whole, atol=1e-6)
 
 
 SHAPED: dict[str, tuple[Any, dict[str, float]]] = {

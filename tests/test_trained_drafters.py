@@ -79,6 +79,35 @@ def test_drafting_with_a_cache_equals_a_full_forward(method: str, name: str) -> 
     assert any(len(set(drafted)) > 1 for drafted in counts)
 
 
+def test_first_layers_draft_at_the_positions_of_the_target() -> None:
+    """Pictures of Qwen2.5-VL take fewer positions than slots."""
+    pipe = test_families.plain("qwen2.5-vl")
+    target, net = pipe.target, taught.network("kangaroo", pipe.target)
+    prompts = test_families.PICTURES, test_families.TEXTS
+    singles = [pipe.prepare(*prompt) for prompt in zip(*prompts, strict=True)]
+    sampler = Sampler(test_drafters.SAMPLING, 3, torch.device("cpu"))
+    looked: list[int] = []
+
+    def look(state: State, draft: Draft) -> None:
+        for row, single in enumerate(singles):
+            if state.done[row] or draft.q is None:
+                continue
+            for node in test_drafters.parents_in(draft):
+                path = draft.tokens[row, draft.ancestors[row, node].nonzero()[1:, 0]].tolist()
+                text = test_families.texts_of(target, single, state.ids[row] + path)
+                with torch.no_grad():
+                    states = target.model(**text, output_hidden_states=True).hidden_states
+                    shallow = states[net.settings["exit_layer"]]
+                    logits = target.head(net(shallow, torch.arange(shallow.shape[1])[None], None)[0, -1])
+                q = test_drafters.law_of(sampler, target, logits)
+                assert (draft.q[row, node] - q).abs().max() < 1e-5
+                looked.append(row)
+
+    drafter = Watched(taught.drafter("kangaroo", net, depth=3, total=6), look)
+    toys.answer(target, drafter, pipe.prepare(*prompts), 4, test_drafters.SAMPLING, Ratio())
+    assert set(looked) == {0, 1, 2}
+
+
 @pytest.mark.dynamic("compiled steps read a prompt in widths of their own")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
