@@ -17,6 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mmspec.checkpoints import quiet
+
 NAME = "mmspec_grouped"
 FEW = 64
 """Most queries for which a mask is written down for every head of a group. A prompt has more."""
@@ -57,12 +59,15 @@ def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa on a CPU call `grouped_attention` instead, if its heads share keys."""
     text = model.config.get_text_config(decoder=True)
     heads, keys = (getattr(text, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
-    if model.device.type != "cpu" or text._attn_implementation != "sdpa" or keys in (None, heads):
-        return
-    if text is model.config:
-        model.set_attn_implementation({"": NAME})
-    elif text is getattr(model.config, "text_config", None):
-        model.set_attn_implementation({"text_config": NAME})
+    if model.device.type == "cpu" and text._attn_implementation == "sdpa" and keys not in (None, heads):
+        use_attention(model, NAME)
+
+
+def use_attention(model: PreTrainedModel, name: str) -> None:
+    """Let the decoder of a model call the attention of that name, unless its class has one of its own."""
+    alone = model.config.get_text_config(decoder=True) is model.config
+    with quiet():  # which of the two it is transformers would say
+        model.set_attn_implementation({"" if alone else "text_config": name})
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, grouped_attention)

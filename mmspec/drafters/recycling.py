@@ -103,7 +103,9 @@ class Recycled(Drafting):
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
         table = self.successors
-        best = best_words(verified.logits, table.shape[1], self.drafter.placeholders).flatten(0, 1)  # [B * N, width]
+        best = best_words(verified.logits, table.shape[1], tuple(self.drafter.placeholders)).flatten(
+            0, 1
+        )  # [B * N, width]
         unused = table.shape[0] - 1
         tokens = draft.tokens if draft.valid is None else torch.where(draft.valid, draft.tokens, unused)
         tokens = tokens.flatten()

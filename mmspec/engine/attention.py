@@ -21,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from mmspec.engine.slots import TreeSlots
 from mmspec.errors import UnsupportedError
 from mmspec.grouped import NAME as GROUPED
+from mmspec.grouped import use_attention
 
 if torch.cuda.is_available():  # Triton compiles for what it finds; elsewhere nothing needs it
     from mmspec.engine import kernel
@@ -142,9 +143,8 @@ def masked_attention(
 def use_tree_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa call `tree_attention` instead, where the device has the kernel."""
     text = model.config.get_text_config(decoder=True)
-    if model.device.type != "cuda" or text._attn_implementation != "sdpa":
-        return
-    model.set_attn_implementation(NAME if text is model.config else {"text_config": NAME})
+    if model.device.type == "cuda" and text._attn_implementation == "sdpa":
+        use_attention(model, NAME)
 
 
 def use_masked_attention(net: nn.Module) -> None:
