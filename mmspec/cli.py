@@ -113,7 +113,9 @@ def generate(
     ] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(help="Most tokens to emit. [default: 128 of a text, a whole picture, 30 seconds of speech]"),
+        typer.Option(
+            help="Most tokens to emit. [default: 128 of a text unless the checkpoint says, a whole picture, 30 seconds of speech]"
+        ),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0 takes the likeliest token each time. [default: the model's own]")

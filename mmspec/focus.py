@@ -28,6 +28,7 @@ Note = Callable[[int, Tensor], None]
 all of them are told, in their order, in portions of at most AT_ONCE."""
 AT_ONCE = 256
 NAME = "mmspec_watched_portions"
+EAGER = "eager_attention_forward"
 
 
 @contextmanager
@@ -83,7 +84,10 @@ def _in_portions(
     Args: query: [B, heads, N, D]. key, value: [B, kv heads, K, D]. attention_mask: [B or 1, heads or 1, N, K], bool or
         additive; None is causal.
     """
-    eager: Any = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    files = (vars(sys.modules[kind.__module__]) for kind in type(module).__mro__)
+    eager: Any = next((each[EAGER] for each in files if EAGER in each), None)
+    if eager is None:
+        raise UnsupportedError(f"{type(module).__name__} has no eager attention, so its weights cannot be looked at")
     size, found = query.shape[2], []
     for start in range(0, size, AT_ONCE):
         some = query[:, :, start : start + AT_ONCE]

@@ -1,9 +1,9 @@
 """Attention on a CPU in which several query heads share a key head: registered with transformers under the name
 "mmspec_grouped", so that unmodified models call it.
 
-Under a mask transformers' sdpa writes every key and value down once per query head, for all of the context and in every
-layer; without one torch reads them as often. Here the heads of a group are further queries of one head, and nothing is
-repeated. But for rounding the result is the same.
+Under a draft's mask transformers' sdpa writes every key and value down once per query head, for all of the context and
+in every layer; for a single query without one torch reads them as often. Here the heads of a group are further queries
+of one head, and nothing is repeated. But for rounding the result is the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def grouped_attention(
     """
     batch, heads, nodes, size = query.shape
     alone = attention_mask is None and nodes == 1
-    shared = attention_mask is not None and attention_mask.shape[1] == 1 and nodes <= FEW
+    shared = attention_mask is not None and attention_mask.shape[1:3] == (1, nodes) and nodes <= FEW
     if heads == key.shape[1] or not (alone or shared) or any(kwargs.get(name) is not None for name in BEYOND):
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return out, None

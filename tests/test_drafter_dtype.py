@@ -153,11 +153,12 @@ def test_the_product_is_scaled_and_not_the_matrix() -> None:
     assert made == ["aten::_to_copy"]
 
 
-def test_large_inputs_and_weights_fit_into_float16() -> None:
+@pytest.mark.parametrize("size", [1e-4, 30.0, 5000.0])
+def test_large_and_small_inputs_fit_into_float16(size: float) -> None:
     """Sums of whole numbers alone would not: 127 a thousand times is more than the largest one."""
     weight = torch.full((2, 1024), 0.01, dtype=torch.float16)
-    out = Int8Linear(weight, None)(torch.full((1, 1024), 30.0, dtype=torch.float16))
-    assert torch.allclose(out.float(), torch.tensor(30.0 * 0.01 * 1024), rtol=0.01)
+    out = Int8Linear(weight, None)(torch.full((1, 1024), size, dtype=torch.float16))
+    assert torch.allclose(out.float(), torch.tensor(size * 0.01 * 1024), rtol=0.01)
 
 
 @pytest.mark.parametrize("bias", [True, False])

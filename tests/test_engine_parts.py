@@ -163,15 +163,15 @@ def test_only_the_language_model_is_fused() -> None:
 def test_attention_is_chosen_where_the_device_has_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder's alone; nothing on a CPU, and nothing for a model that was loaded with another attention."""
     seeing, _ = tiny_families.smolvlm(0)
-    model, eager = toys.llama(), toys.llama()
+    model, eager, moved = toys.llama(), toys.llama(), toys.llama(GROUPED)
     eager.set_attn_implementation("eager")
     for each in (seeing, model, eager):
         use_tree_attention(each)
     assert model.config._attn_implementation == "sdpa"
     monkeypatch.setattr(PreTrainedModel, "device", property(lambda _: torch.device("cuda")))
-    for each in (seeing, model, eager):
+    for each in (seeing, model, eager, moved):
         use_tree_attention(each)
-    assert model.config._attn_implementation == NAME
+    assert model.config._attn_implementation == moved.config._attn_implementation == NAME
     assert eager.config._attn_implementation == "eager"
     assert seeing.config.text_config._attn_implementation == NAME
     assert seeing.config.vision_config._attn_implementation == "sdpa"

@@ -32,10 +32,12 @@ def mask_of(form: str, nodes: int) -> Tensor | None:
     seen[..., 0] = True
     if form == "bool":
         return seen
+    if form == "one for all":
+        seen = seen[:, :, :1]
     return None if form == "none" else torch.zeros(seen.shape).double().masked_fill_(~seen, torch.finfo(float).min)
 
 
-@pytest.mark.parametrize("form", ["additive", "bool", "one row", "by head", "none"])
+@pytest.mark.parametrize("form", ["additive", "bool", "one row", "one for all", "by head", "none"])
 @pytest.mark.parametrize("nodes", [1, 5, FEW + 1])
 def test_it_is_sdpa(nodes: int, form: str) -> None:
     """Also for prompts, which it leaves to sdpa."""

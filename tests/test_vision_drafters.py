@@ -19,6 +19,7 @@ import toys
 from sights import LENGTHS, METHODS
 from test_drafters import Watched
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
@@ -26,7 +27,7 @@ from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Needs, State
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.slots import Slots
-from mmspec.errors import InputError, MismatchError
+from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.focus import watching
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget, unpad
@@ -364,6 +365,21 @@ def test_attention_is_told_a_few_positions_at_a_time(family: str, monkeypatch: p
             few.append(next(parts))
         assert (torch.cat(few, 2) - piece).abs().max() < 1e-6
     assert next(parts, None) is None
+
+
+def test_attention_of_a_class_of_one_s_own_is_seen_by_the_rule_that_it_inherits() -> None:
+    model, ids = toys.llama(), torch.tensor([[5, 6, 7]])
+    found: list[Tensor] = []
+    with watching(model, [0], lambda layer, weights: found.append(weights)):
+        model(ids)
+        model.model.layers[0].self_attn.__class__ = type("Mine", (LlamaAttention,), {"__module__": __name__})
+        model(ids)
+        assert torch.equal(*found)
+        model.model.layers[0].self_attn.__class__ = type(
+            "Other", (torch.nn.Module,), {"forward": LlamaAttention.forward}
+        )
+        with pytest.raises(UnsupportedError, match="Other has no eager attention"):
+            model(ids)
 
 
 def test_attention_of_other_threads_is_not_seen() -> None:

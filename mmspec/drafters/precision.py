@@ -30,14 +30,13 @@ FORMATS = {
 Net = TypeVar("Net", bound=nn.Module)
 MOST = 127
 """The largest number of a row of int8 weights; -128 is not used."""
-SIZE = 128.0
-"""A power of two that inputs of int8 weights are divided by: products without scales would be too large for float16."""
 
 
 class Int8Linear(nn.Module):
     """A linear layer with weights q [O, I] of eight bits and a scale s per output row: s q is at most s / 2 off.
 
-    Products are computed in the dtype of the input. What is scaled is the product, which is small beside the matrix.
+    Products are computed in the dtype of the input. What is scaled is the product, which is small beside the matrix;
+    but for float16, whose range a product without its scale may leave.
     """
 
     weight: Tensor
@@ -52,8 +51,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[.., I] -> [.., O]."""
-        out = linear(x / SIZE, self.weight.to(x.dtype))
-        out = (out * (SIZE * self.scale[:, 0])).to(x.dtype)
+        if x.dtype == torch.float16:
+            return linear(x, (self.weight * self.scale).to(x.dtype), self.bias)
+        out = (linear(x, self.weight.to(x.dtype)) * self.scale[:, 0]).to(x.dtype)
         return out if self.bias is None else out + self.bias
 
 

@@ -143,7 +143,7 @@ def masked_attention(
 def use_tree_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa call `tree_attention` instead, where the device has the kernel."""
     text = model.config.get_text_config(decoder=True)
-    if model.device.type == "cuda" and text._attn_implementation == "sdpa":
+    if model.device.type == "cuda" and text._attn_implementation in ("sdpa", GROUPED):
         use_attention(model, NAME)
 
 
