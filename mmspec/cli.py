@@ -114,7 +114,8 @@ def generate(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Most tokens to emit. [default: 128 of a text unless the checkpoint says, a whole picture, 30 seconds of speech]"
+            help="Most tokens to emit. [default: 128 of a text, unless the checkpoint says; a whole picture; 30 "
+            "seconds of speech]"
         ),
     ] = None,
     temperature: Annotated[

@@ -64,9 +64,9 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
 def control_tokens(tokenizer: Any) -> list[str]:
     """The texts of a tokenizer's control tokens.
 
-    They are kept until another id is in use: a tokenizer makes its list of added tokens anew whenever it is asked, which
-    takes a tenth of a second where they are the codes of a speech model. An id that becomes a control token later is
-    not noticed.
+    They are kept until another id is in use: a tokenizer makes its list of added tokens anew whenever it is asked,
+    which takes a tenth of a second where they are the codes of a speech model. An id that becomes a control token later
+    is not noticed.
     """
     following, control = _CONTROL.get(tokenizer, (-1, []))
     if following < 0 or tokenizer.convert_ids_to_tokens(following) is not None:
