@@ -388,16 +388,22 @@ def _difference(trained_for: dict[str, Any], target: Any, fields: Iterable[str])
     return ""
 
 
+def other_target(folder: Path, target: Any, fields: Iterable[str]) -> str:
+    """How the target of the drafter in a folder, if it says one, is unlike this one in `fields` of its `fingerprint`;
+    else ""."""
+    held = _describe(folder) if (folder / DESCRIPTION).exists() else {}
+    return _difference(held.get("target", {}), target, fields)
+
+
 def check_successor(folder: Path, target: Any) -> None:
     """Raise MismatchError where a drafter for this target, saved to `folder`, would replace one of another target: in
     `folder` itself, or beside a model there."""
     for place in (folder, *drafters_of(folder).values()):
-        held = _describe(place) if (place / DESCRIPTION).exists() else {}
-        other = _difference(held.get("target", {}), target, fingerprint(target))
+        other = other_target(place, target, fingerprint(target))
         if other:
             raise MismatchError(
-                f"{folder} holds a drafter of the method {held['method']} for another target ({other}): choose another "
-                "folder, or remove it"
+                f"{folder} holds a drafter of the method {_describe(place)['method']} for another target ({other}): "
+                "choose another folder, or remove it"
             )
 
 

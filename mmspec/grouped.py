@@ -47,8 +47,7 @@ def grouped_attention(
     alone = attention_mask is None and nodes == 1
     shared = attention_mask is not None and attention_mask.shape[1:3] == (1, nodes) and nodes <= FEW
     if heads == key.shape[1] or not (alone or shared) or any(kwargs.get(name) is not None for name in BEYOND):
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-        return out, None
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     mask = None if attention_mask is None else attention_mask.repeat(1, 1, heads // key.shape[1], 1)
     rows = query.reshape(batch, key.shape[1], -1, size)  # heads of a group x nodes
     out = F.scaled_dot_product_attention(rows, key, value, mask, dropout, scale=scaling)

@@ -1,4 +1,4 @@
-"""Notes how large the tensors are that operators make, so that a test can see that nothing large is copied."""
+"""Notes what tensors operators make, so that a test can see that nothing large is copied."""
 
 from typing import Any
 
@@ -7,14 +7,19 @@ from torch.utils._pytree import tree_leaves
 
 
 class Made(TorchDispatchMode):
-    """sizes: elements of every new tensor; views are none."""
+    """made: of every new tensor what made it, and how many elements it has; views are none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes: list[int] = []
+        self.made: list[tuple[str, int]] = []
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of elements alone."""
+        return [size for _, size in self.made]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **kwargs or {})
         if not any(given.alias_info for given in func._schema.returns):
-            self.sizes += [tensor.numel() for tensor in tree_leaves(out)]
+            self.made += [(func.name(), tensor.numel()) for tensor in tree_leaves(out)]
         return out

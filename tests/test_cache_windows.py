@@ -1,5 +1,6 @@
 """Layers with a sliding window keep what may still be seen and no more, and nobody can tell by the numbers."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import test_commit
 import test_equality
 import torch
 import toys
-from test_commit import path_to, random_tree, take
+from test_commit import check_nodes, close_of, fresh_logits, path_to, random_tree, take
 from test_drafters import Watched
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -81,7 +82,6 @@ def test_commits_over_many_windows_equal_a_fresh_prefill(name: str, attention: s
     target.piece_size = 6
     inputs = toys.prompts(*LENGTHS)
     generator = torch.Generator().manual_seed(3)
-    close = test_commit.LOOSE if attention == "eager" else test_commit.TOLERANCE
     with torch.inference_mode():
         given = {**inputs, "max_new_tokens": 100}
         state = target.prefill(given, Needs(), Sampler(Sampling(), len(LENGTHS), CPU))
@@ -91,12 +91,7 @@ def test_commits_over_many_windows_equal_a_fresh_prefill(name: str, attention: s
             draft = random_tree(4, 7, generator) if step % 3 else chain(torch.zeros(4, 7, dtype=torch.long) + 31 + step)
             draft.tokens[:, 0] = state.pending
             verified = target.verify(state, draft)
-            for row in range(4):
-                for node in (0, 3, 6):
-                    above = draft.ancestors[row, node].nonzero()[:, 0]
-                    ids = state.ids[row][:-1] + draft.tokens[row, above].tolist()
-                    fresh = test_commit.fresh_logits(target, inputs, row, ids)
-                    assert (verified.logits[row, node] - fresh).abs().max() < close
+            check_nodes(draft, verified, state.ids, partial(fresh_logits, target, inputs), close_of(attention))
             last = torch.tensor([0, 6, 6, 3])[torch.randperm(4, generator=generator)]
             accepted = path_to(draft, last, torch.randint(30, 90, (4,), generator=generator))
             before = [list(ids) for ids in state.ids]

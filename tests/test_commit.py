@@ -1,5 +1,8 @@
 """Commit and roll-back: after any accepted path, the cache is what reading the text afresh would have left."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import test_equality
 import torch
@@ -7,7 +10,7 @@ import toys
 from torch import Tensor
 
 from mmspec.cache import RowCache
-from mmspec.contract import Accepted, Draft, Drafting, Kind, Needs, State
+from mmspec.contract import Accepted, Draft, Drafting, Kind, Needs, State, Verified
 from mmspec.decoder import Decoder
 from mmspec.drafters.none import NoDrafter
 from mmspec.grouped import NAME as GROUPED
@@ -29,11 +32,28 @@ def random_tree(batch: int, size: int, generator: torch.Generator) -> Draft:
     return Draft(torch.randint(30, 90, (batch, size), generator=generator), parents, depth)
 
 
+def close_of(attention: str) -> float:
+    """How near logits of two forwards are."""
+    return LOOSE if attention == "eager" else TOLERANCE
+
+
 def fresh_logits(target: CausalTarget, inputs: dict[str, Tensor], row: int, ids: list[int]) -> Tensor:
     """[V] logits after `ids`, the row's whole text, from one forward of the plain model."""
     single = toys.row_of(inputs, row)
     with torch.no_grad():
         return target.model(**{**single, "input_ids": torch.tensor([ids])}).logits[0, -1]
+
+
+def check_nodes(
+    draft: Draft, verified: Verified, texts: list[list[int]], fresh: Callable[[int, list[int]], Tensor], close: float
+) -> None:
+    """Logits of some nodes are those after the row's text down to them. texts: with the pending token. fresh(row, ids):
+    [V] from one forward of the plain model."""
+    for row, text in enumerate(texts):
+        for node in (0, 3, 6):
+            above = draft.ancestors[row, node].nonzero()[:, 0]
+            ids = text[:-1] + draft.tokens[row, above].tolist()
+            assert (verified.logits[row, node] - fresh(row, ids)).abs().max() < close
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", GROUPED])
@@ -52,14 +72,7 @@ def test_commit_then_continue_equals_a_fresh_prefill(name: str, attention: str) 
             draft = random_tree(4, 7, generator)
             draft.tokens[:, 0] = state.pending
             verified = target.verify(state, draft)
-            for row in range(4):
-                for node in (0, 3, 6):
-                    above = draft.ancestors[row, node].nonzero()[:, 0]
-                    ids = state.ids[row][:-1] + draft.tokens[row, above].tolist()
-                    expected = fresh_logits(target, inputs, row, ids)
-                    assert (verified.logits[row, node] - expected).abs().max() < (
-                        LOOSE if attention == "eager" else TOLERANCE
-                    )
+            check_nodes(draft, verified, state.ids, partial(fresh_logits, target, inputs), close_of(attention))
             assert torch.equal(verified.taps[0], target.embed(draft.tokens))
             assert torch.allclose(target.head(verified.taps[target.num_layers]), verified.logits, atol=1e-9) or (
                 name == "gemma3"  # caps or scales after the head

@@ -23,11 +23,11 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from made import Made
 from taught import METHODS
 from test_drafters import Watched
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmspec
 from mmspec import cli
@@ -139,18 +139,9 @@ def test_an_int8_layer_is_that_of_the_rounded_weights(dtype: torch.dtype, bias: 
 def test_the_product_is_scaled_and_not_the_matrix() -> None:
     """Of the matrix there is one copy, in the dtype of the input, and not a scaled one."""
     layer, x = Int8Linear(torch.randn(20, 48), nn.Parameter(torch.randn(20))), torch.randn(3, 48)
-    made: list[str] = []
-
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, op: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-            out = op(*given, **(named or {}))
-            if isinstance(out, Tensor) and out.numel() == 20 * 48 and not op.is_view:
-                made.append(op.name())
-            return out
-
-    with Watching():
+    with Made() as made:
         layer(x)
-    assert made == ["aten::_to_copy"]
+    assert [name for name, size in made.made if size == 20 * 48] == ["aten::_to_copy"]
 
 
 @pytest.mark.parametrize("size", [1e-4, 30.0, 5000.0])

@@ -213,6 +213,11 @@ def test_commit_then_continue_equals_a_fresh_prefill(family: str, attention: str
     singles = [pipe.prepare(*prompt) for prompt in zip(PICTURES, TEXTS, strict=True)]
     sampler = Sampler(Sampling(), 3, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
+
+    def fresh(row: int, ids: list[int]) -> Tensor:
+        logits: Tensor = target.model(**texts_of(target, singles[row], ids)).logits
+        return logits[0, -1]
+
     with torch.inference_mode():
         state = target.prefill({**pipe.prepare(PICTURES, TEXTS), "max_new_tokens": 100}, Needs(), sampler)
         for row, first in enumerate(state.pending.tolist()):
@@ -221,13 +226,7 @@ def test_commit_then_continue_equals_a_fresh_prefill(family: str, attention: str
             draft = test_commit.random_tree(3, 7, generator)
             draft.tokens[:, 0] = state.pending
             verified = target.verify(state, draft)
-            for row in range(3):
-                for node in (0, 3, 6):
-                    above = draft.ancestors[row, node].nonzero()[:, 0]
-                    ids = state.ids[row][:-1] + draft.tokens[row, above].tolist()
-                    fresh = target.model(**texts_of(target, singles[row], ids)).logits[0, -1]
-                    close = test_commit.LOOSE if attention == "eager" else test_commit.TOLERANCE
-                    assert (verified.logits[row, node] - fresh).abs().max() < close
+            test_commit.check_nodes(draft, verified, state.ids, fresh, test_commit.close_of(attention))
             last = torch.randint(0, 7, (3,), generator=generator)
             accepted = test_commit.path_to(draft, last, torch.randint(30, 90, (3,), generator=generator))
             test_commit.take(state.ids, draft, accepted)

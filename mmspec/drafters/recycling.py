@@ -9,6 +9,7 @@ Sequoia, arXiv 2402.12374). The host only looks whether anything is known, and n
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,7 @@ class Recycled(Drafting):
     def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
         """Keep the best successors of every verified token; of a token's several nodes the last one counts."""
         table = self.successors
-        best = best_words(verified.logits, table.shape[1], tuple(self.drafter.placeholders)).flatten(
-            0, 1
-        )  # [B * N, width]
+        best = best_words(verified.logits, table.shape[1], self.drafter.placeholders).flatten(0, 1)  # [B * N, width]
         unused = table.shape[0] - 1
         tokens = draft.tokens if draft.valid is None else torch.where(draft.valid, draft.tokens, unused)
         tokens = tokens.flatten()
@@ -114,14 +113,14 @@ class Recycled(Drafting):
         table[tokens] = best[last[tokens]].int()
 
 
-def best_words(logits: Tensor, k: int, placeholders: tuple[int, ...]) -> Tensor:
+def best_words(logits: Tensor, k: int, placeholders: Collection[int]) -> Tensor:
     """[.., k] the likeliest tokens under logits [.., V] that are no placeholders.
 
     As many more are looked for as there are of these, since to rule them out first copies all logits.
     """
     size = logits.shape[-1]
     found = best_of_many(logits, min(k + len(placeholders), size))[1]
-    barred = listed(placeholders, size, logits.device)
+    barred = listed(tuple(placeholders), size, logits.device)
     if barred is not None:
         found = found.gather(-1, barred[found].sort(dim=-1, stable=True).indices)
     return found[..., :k]

@@ -56,10 +56,9 @@ def tree_attention(
     Raises: UnsupportedError: the model adds something to its scores that is not known here.
     """
     if tree is None:
-        out, _ = sdpa_attention_forward(
+        return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, softcap=softcap, **kwargs
         )
-        return out, None
     for name in BEYOND:
         if kwargs.get(name) is not None:
             raise UnsupportedError(
@@ -129,8 +128,7 @@ def masked_attention(
     """
     batch, heads, nodes, size = query.shape
     if attention_mask is None or nodes > FEW:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-        return out, None
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     scaling = size**-0.5 if scaling is None else scaling
     query = query * scaling  # before the product, which half precision might not hold
     scores = query.reshape(batch, key.shape[1], -1, size) @ key.transpose(-1, -2)  # rows = heads of a group x nodes

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from mmspec.checkpoints import DESCRIPTION, load_drafter, locate, vocabulary_hash, weights_digest
+from mmspec.checkpoints import load_drafter, locate, other_target, weights_digest
 from mmspec.errors import MismatchError
-from mmspec.safe_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,8 @@ def begin(start: str, methods: Sequence[str], target: Any) -> dict[str, Any]:
     starts = {method: load_drafter(folder, target, own=False) for method, folder in folders.items()}
     for method, folder in folders.items():
         net = starts[method].net
-        if words_of(net) is not None and other_tokenizer(folder, target):
+        place = locate("drafter", folder, known=[])
+        if words_of(net) is not None and other_target(place, target, ["tokenizer"]):
             net.foreign = True
             logger.info("%s was made for another tokenizer: the words that it drafts are chosen anew", folder)
     return starts
@@ -41,14 +41,6 @@ def words_of(net: Any) -> Tensor | None:
     """[words] the ids of the words that a network drafts; None where these are all."""
     found: Tensor | None = getattr(net, "ids", getattr(net, "draft_ids", None))
     return found
-
-
-def other_tokenizer(folder: str, target: Any) -> bool:
-    """Whether a drafter says that it was made for another tokenizer than the target's."""
-    description = locate("drafter", folder, known=[]) / DESCRIPTION
-    there = read_json(description).get("target", {}).get("tokenizer") if description.exists() else None
-    here = vocabulary_hash(target.tokenizer)
-    return None not in (there, here) and there != here
 
 
 def shaped(recipe: Settings, net: nn.Module) -> Settings:
