@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from mmspec import noise
-from mmspec.acceptance.block import check_chain
-from mmspec.acceptance.ratio import residual
+from mmspec.acceptance.ratio import check_sampled, residual
 from mmspec.contract import Accepted, Draft, Kind, Rule
 from mmspec.errors import InputError, MismatchError
 from mmspec.sampling import Sampler
 from mmspec.speech.groups import Groups, by_size
-from mmspec.tree import follow, path_to
+from mmspec.tree import follow, is_chain, path_to
 
 TRIES = 128  # draws after a rejection; the law itself, of 65,536 codes, takes as long as hundreds of them
 KEPT = 4  # settings whose groups a target keeps: there they take minutes, and a tenth of a gigabyte or more
@@ -73,7 +72,12 @@ class PCG(Rule):
         """Walk down the chain while groups are accepted. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        check_chain(draft, "pcg")
+        check_sampled(draft, "pcg")
+        if not is_chain(draft):
+            raise MismatchError(
+                "the pcg rule needs chains, and this draft is a tree: ask for chains with shape=Shape(depth), take a "
+                "drafter that makes them, or use acceptance='ratio'"
+            )
         assert self.groups is not None
         p = scores.softmax(-1)
         rows = torch.arange(len(p), device=p.device)

@@ -125,7 +125,9 @@ def test_drafting_with_a_cache_equals_a_full_forward(method: str) -> None:
 def test_a_tree_of_a_small_vlm_is_a_chain_where_the_rule_takes_chains() -> None:
     _, target = test_equality.make("smolvlm")
     inputs = test_equality.inputs_for(target, 14)
-    got = toys.answer(target, SpecLlava(grafted(target), depth=3), inputs, 16, WARM, Block())
+    rule = Block()
+    rule.chains = True
+    got = toys.answer(target, SpecLlava(grafted(target), depth=3), inputs, 16, WARM, rule)
     assert [done.proposed for done in got.rounds[1:4]] == [3] * 3
 
 

@@ -32,11 +32,7 @@ class Ratio(Rule):
         """Walk from node 0, accepting children by p/q. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        if draft.size > 1 and (draft.kind != "sampled" or draft.q is None):
-            raise MismatchError(
-                f"the ratio rule needs children sampled from a known q, this draft is of kind {draft.kind!r}; "
-                "use acceptance='exact' or 'match'"
-            )
+        check_sampled(draft, "ratio")
         p = scores.softmax(-1)
         rows = torch.arange(p.shape[0], device=p.device)
         here, alive = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
@@ -124,3 +120,12 @@ def without(q: Tensor, token: Tensor) -> Tensor:
     """q [B, V] with token [B] taken out and the rest normalised (zeros if nothing is left)."""
     rest = q.scatter(-1, token[:, None], 0.0)
     return rest / rest.sum(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
+
+
+def check_sampled(draft: Draft, rule: str) -> None:
+    """Raise MismatchError for drafted tokens without the law that they were drawn from. rule: whose name it says."""
+    if draft.size > 1 and (draft.kind != "sampled" or draft.q is None):
+        raise MismatchError(
+            f"the {rule} rule needs children sampled from a known q, this draft is of kind {draft.kind!r}; "
+            "use acceptance='exact' or 'match'"
+        )
