@@ -31,7 +31,7 @@ from mmspec.control import read_shape
 from mmspec.decode import decode, within_memory
 from mmspec.errors import InputError
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.training.written import written_answer
 from mmspec.tree import follow
 
@@ -111,7 +111,7 @@ def told_counts(pipe: Pipeline, question: Question) -> Counts:
     rule, device = Told(ids), pipe.target.model.device
     inputs = {**pipe.prepare(question.image, question.prompt), "max_new_tokens": len(ids)}
     sampler: Any = First(ids[0], device)
-    stop = TextStop((), len(ids))
+    stop = Stop((), len(ids))
     rounds = decode(pipe.target, pipe.drafter, rule, inputs, sampler, stop, pipe.control)
     for _ in within_memory(rounds, pipe.target, inputs):
         pass

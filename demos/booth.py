@@ -101,7 +101,7 @@ class Booth(Studio):
 
     def say(self, line: Line) -> Iterator[SpokenRace]:
         """Say it one code at a time, then with drafts; yields the growing race, the last time finished."""
-        self.plain.target.check_decoder()
+        self.plain.target.check_codec()
         slow, fast = self.plain, self.drafting(line.drafter, line.shape, line.rule, line.looseness)
         race = SpokenRace(Trace("none"), Trace(line.drafter))
         race.invariant = bound(fast.rule, line.temperature == 0)

@@ -24,8 +24,8 @@ from mmspec.demos.trace import Trace, follow
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
-    from mmspec.answers import Piece
     from mmspec.api import Pipeline
+    from mmspec.results import Piece
 
 LOOSE: dict[str, Knob] = {
     "lantern": Knob("delta", 0.0, 0.4),
@@ -144,7 +144,7 @@ class Easel(Studio):
 
     def draw(self, wish: Wish) -> Iterator[PictureRace]:
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
-        self.plain.target.check_decoder()
+        self.plain.target.check_codec()
         slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
         race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
         race.columns = slow.target.layout.width

@@ -11,7 +11,7 @@ from mmspec.demos.recorder import Recorded
 from mmspec.text import TextStream
 
 if TYPE_CHECKING:
-    from mmspec.answers import Piece, Stream
+    from mmspec.results import Piece, Stream
 
 DRAFTED, CORRECTED, BONUS, PLAIN = "drafted", "corrected", "bonus", "plain"
 """How a token came about: an accepted draft; the target's own where the draft was wrong; the target's own after a draft

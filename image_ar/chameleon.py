@@ -139,7 +139,7 @@ class Lumina(Chameleon):
     prompts end with the start of an image and these sizes (`size_tokens`).
     """
 
-    pictures = ("image_sizes",)
+    extra_inputs = ("image_sizes",)
     any_size = True
     settings = ("guidance", "size")
 

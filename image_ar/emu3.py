@@ -36,7 +36,7 @@ class Emu3(ImageTarget):
 
     hf = ("Emu3ForConditionalGeneration", "Emu3Processor")
     usual_guidance = 3.0
-    pictures = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
+    extra_inputs = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
     any_size = True
     settings = ("guidance", "size")
 

@@ -111,7 +111,7 @@ class GlmImage(ImageTarget):
     hf = ("GlmImageForConditionalGeneration", "GlmImageProcessor")
     settings = ()
     applies = ()
-    pictures = ("image_grid_thw", "images_per_sample")
+    extra_inputs = ("image_grid_thw", "images_per_sample")
     any_size = True
     unit_codes = True
     codes_alone = True

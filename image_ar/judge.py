@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mmspec.checkpoints import bundled
 from mmspec.errors import InputError
-from mmspec.image_ar.pretrain.captions import Said
+from mmspec.image_ar.captions import Said
 from mmspec.image_ar.reader import Reader, held
 from mmspec.safe_files import read_lines
 
@@ -70,7 +70,7 @@ class Judge:
         Raises: InputError: the file cannot be read, or has too few lines.
         """
         if file is None:
-            from mmspec.image_ar.pretrain.world import scene
+            from mmspec.image_ar.world import scene
 
             scenes = [scene(SEED, index) for index in range(start, start + count)]
             pictures = [Image.fromarray(made.pixels.permute(1, 2, 0).numpy()) for made in scenes]

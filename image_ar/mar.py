@@ -27,7 +27,7 @@ from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget, check_served, unpad
 
 SCHEDULES = ("linear", "constant")
@@ -129,7 +129,7 @@ class MarTarget(CausalTarget):
                 "lies beside the model, or the folder of a smaller MAR"
             )
 
-    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> Stop:
         """The canvas ends a row."""
         return CanvasStop(budget)
 

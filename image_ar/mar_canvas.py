@@ -19,7 +19,7 @@ from mmspec.contract import Accepted, Draft, Kind, State
 from mmspec.errors import InputError
 from mmspec.image_ar.continuous import Proposal, Revealed, Walk
 from mmspec.sampling import Sampler
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 
 NOTHING = -1
 """The id of a slot without a condition."""
@@ -179,7 +179,7 @@ class Canvas(State):
         self.room = len(self.stages) - 2 - min(steps, default=0)
 
 
-class CanvasStop(TextStop):
+class CanvasStop(Stop):
     """Ends a row when its canvas is full, or holds as many tokens as were asked for. What is emitted are places."""
 
     def __init__(self, budget: int) -> None:

@@ -1,7 +1,7 @@
 """A small reader that judges drawn pictures: what stands in each cell of the 3 x 3 grid, and on which ground.
 
 A residual network of timm, trained from nothing (no pretrained weights), whose features are averaged over each cell.
-It has learnt the pictures of the synthetic world (`mmspec.image_ar.pretrain.world`) and nothing else; how often it is
+It has learnt the pictures of the synthetic world (`mmspec.image_ar.world`) and nothing else; how often it is
 wrong on held-out ones is kept with it and stands beside every figure that it gives.
 """
 
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from mmspec.errors import CheckpointError, one_line, require
+from mmspec.image_ar.captions import CELLS, GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.image_ar.pictures import to_pixels
-from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS, INKS, Cell, Kind, Said, kept
 from mmspec.miniworld.facts import SHAPES
 from mmspec.safe_files import read_json
 

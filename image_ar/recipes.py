@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from mmspec.contract import Needs
+from mmspec.image_ar.captions import draw_groups, tell
 from mmspec.image_ar.eagle import GuidedEagle, GuidedEagle1
 from mmspec.image_ar.eagle_window import EagleSharing
-from mmspec.image_ar.pretrain.captions import draw_groups, tell
 from mmspec.image_ar.target import guide
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training.answers import Answered

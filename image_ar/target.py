@@ -168,7 +168,7 @@ class ImageTarget(CausalTarget):
 
     def read_by(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """What `prefill` reads of what a processor makes."""
-        return {name: value for name, value in inputs.items() if name in (*PROMPT, *self.pictures)}
+        return {name: value for name, value in inputs.items() if name in (*PROMPT, *self.extra_inputs)}
 
     def vectors(self, unit: bool) -> Tensor:
         """[codes, d] the picture tokenizer's vectors, at unit length or as they are stored."""
@@ -223,7 +223,7 @@ class ImageTarget(CausalTarget):
         """
         inputs = dict(inputs)
         refusal = f"{type(self.model).__name__} draws from a text here: leave {{}} out"
-        check_served(inputs, ("guidance", *self.pictures), refusal)
+        check_served(inputs, ("guidance", *self.extra_inputs), refusal)
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
         scale = self.guidance(inputs.pop("guidance", None))

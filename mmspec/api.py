@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mmspec.answers import Stream
 from mmspec.checkpoints import FILES, JUDGED, find_model
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, asked_shape, control_for
@@ -40,6 +39,7 @@ from mmspec.options import (
 )
 from mmspec.prompts import read_prompts
 from mmspec.registry import name_of
+from mmspec.results import Stream
 from mmspec.targets import PER_TOKEN, CausalTarget
 from mmspec.text import decode_text
 
@@ -317,7 +317,7 @@ class Pipeline:
 
     def _check_inputs(self, inputs: dict[str, Any]) -> None:
         known = inspect.signature(self.target.model.forward).parameters.keys()
-        takes = (known | {"input_ids", *self.target.pictures}) - _OWN_INPUTS
+        takes = (known | {"input_ids", *self.target.extra_inputs}) - _OWN_INPUTS
         for name in inputs:
             if name not in takes:
                 raise unknown_name("input", name, takes | Options.__annotations__.keys(), _ELSEWHERE.get(name, ""))

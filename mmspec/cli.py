@@ -23,10 +23,10 @@ from mmspec.errors import Error, InputError, UnsupportedError
 from mmspec.registry import names, resolve
 
 if TYPE_CHECKING:
-    from mmspec.answers import Generation, Stream
     from mmspec.api import Pipeline
     from mmspec.compare import Comparison
     from mmspec.options import Options
+    from mmspec.results import Generation, Stream
 
 HELP = ["-h", "--help"]
 """What asks for help, of every command."""
@@ -246,7 +246,7 @@ def generate(
         drafter_dtype=drafter_dtype,
     )
     if out is not None:
-        _check_decoder(pipe.target)
+        _check_codec(pipe.target)
     if compare:
         from mmspec.compare import compare as run
 
@@ -310,10 +310,10 @@ def _check_out(out: Path, product: str) -> None:
     (check_picture if product == "picture" else check_sound)(out)
 
 
-def _check_decoder(target: Any) -> None:
-    """See `CausalTarget.check_decoder`: who wants a file would wait in vain."""
+def _check_codec(target: Any) -> None:
+    """See `CausalTarget.check_codec`: who wants a file would wait in vain."""
     try:
-        target.check_decoder()
+        target.check_codec()
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}. For the codes themselves put --json in the place of --out") from error
 

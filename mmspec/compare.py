@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from mmspec.answers import Generation
 from mmspec.api import Pipeline
 from mmspec.contract import bound
 from mmspec.options import Options, given
+from mmspec.results import Generation
 from mmspec.stats import Stats
 
 REPEATS = 3

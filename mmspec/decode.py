@@ -15,30 +15,33 @@ import time
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Kind, PlayingTarget, Round, Rule, State, Target, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Kind, PlayingTarget, Round, Rule, Target, Verified
 from mmspec.control import NO_DRAFT, OWN, Control, Fixed, Plan
 from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
-from mmspec.reading import Reading
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
+from mmspec.stopping import Stop
 
 
-class Stop(Protocol):
-    """Decides where each row ends; fills the host side of `accepted`, from one copy from the device."""
+class Reading:
+    """The values of a tensor, on their way to the host while it goes on; on CUDA into pinned memory, behind all work
+    queued before."""
 
-    def start(self, state: State) -> list[list[int]]:
-        """Take over the first tokens; returns what each row has emitted so far."""
+    def __init__(self, tensor: Tensor) -> None:
+        self.host = tensor.to("cpu", non_blocking=tensor.is_cuda)
+        self.arrived: Any = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
-    def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
-        """What `cut` must know, [B, ..] int64 on the device."""
-
-    def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[Any]) -> None:
-        """Truncate what a row emits at its first stop, mark rows that are done. known: the values of `ask`."""
+    def values(self) -> list[Any]:
+        """The values as lists; waits until they are there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        found: list[Any] = self.host.tolist()
+        return found
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.sampling import Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def check_options(options: Mapping[str, Any], target: Any) -> None:
     strings = stop_strings(options)
     if strings and target.makes != "text":
         raise InputError(f"this model makes a {target.makes}, and no text to stop at: leave stop out")
-    TextStop((), options.get("max_new_tokens", MAX_NEW_TOKENS), strings)
+    Stop((), options.get("max_new_tokens", MAX_NEW_TOKENS), strings)
 
 
 def _called(target: Any) -> str:

@@ -18,8 +18,8 @@ from mmspec.errors import InputError, shorten
 from mmspec.finite import not_finite
 
 
-class TextStop:
-    """Stops causal rows. See `mmspec.decode.Stop`.
+class Stop:
+    """Decides where each row ends, and fills the host side of `Accepted` from one copy from the device.
 
     Args:
         eos: ids that end a row. budget: most tokens a row may emit; `State.limits` may allow fewer.

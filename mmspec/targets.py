@@ -29,7 +29,7 @@ from mmspec.head import head_of
 from mmspec.options import MAX_NEW_TOKENS, end_tokens, sampling_for
 from mmspec.pieces import spans
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 
 PROMPT = ("input_ids", "attention_mask")
 """Inputs that every target reads, beside its own and `max_new_tokens`."""
@@ -58,8 +58,8 @@ class CausalTarget:
     least = 0
     """Tokens that an answer needs at least to be a whole one."""
     placeholders: tuple[int, ...] = ()
-    pictures: tuple[str, ...] = ()
-    """Names of the model inputs that hold pictures."""
+    extra_inputs: tuple[str, ...] = ()
+    """Names of the model inputs beside ids and mask: what holds pictures or sound, their sizes."""
     piece_size = 4096
     """Most prompt tokens per forward of prefill."""
     usual_drafter = "prompt-lookup"
@@ -67,7 +67,7 @@ class CausalTarget:
     trained_first = True
     """Whether it takes a trained drafter beside the model before that."""
     settings: tuple[str, ...] = ()
-    """Options that only some models take, of `mmspec.options.Options`; they are handed to `prefill`."""
+    """Options that only some models take, of `mmspec.options.Options`."""
     applies: tuple[str, ...] = ()
     """Settings of a generation config that the target itself applies."""
     answers: Mapping[str, Any] = {}
@@ -111,7 +111,7 @@ class CausalTarget:
         missing, or belongs to another library."""
         return False
 
-    def check_decoder(self) -> None:
+    def check_codec(self) -> None:
         """Raise UnsupportedError for a model whose answers are codes alone."""
         if self.codes_alone:
             raise UnsupportedError(
@@ -158,8 +158,7 @@ class CausalTarget:
         Args: backend: of `torch.compile`.
         Raises: UnsupportedError: this target works in another way, or its decoder in one that cannot be compiled.
         """
-        from mmspec.engine.engine import Engine
-        from mmspec.engine.fits import misfit
+        from mmspec.engine.engine import Engine, misfit
 
         why = misfit(self.decoder.config) if self.compiles else "its rounds are not one forward over a tree"
         if why:
@@ -188,16 +187,16 @@ class CausalTarget:
         """The ids that end an answer."""
         return end_tokens(self.model.generation_config)
 
-    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> Stop:
         """What ends the rows of a request."""
-        return TextStop(self.ends(), budget, strings, text_of)
+        return Stop(self.ends(), budget, strings, text_of)
 
     def sounding(self, inputs: dict[str, Any], row: int) -> Any:
         """What makes sound of a row while it is emitted (`add(ids, last)`), or None for targets that do not speak."""
         return None
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """What the emitted ids of a row make beside text: further fields of `mmspec.answers.Generation`.
+        """What the emitted ids of a row make beside text: further fields of `mmspec.results.Generation`.
 
         Args: inputs: what `prefill` was given.
         """
@@ -275,7 +274,7 @@ class CausalTarget:
             if name in PER_TOKEN:
                 types = unpad(inputs, name)
                 arranged[name] = torch.tensor([row + [0] * (width - len(row)) for row in types])
-            elif name in self.pictures:
+            elif name in self.extra_inputs:
                 arranged[name] = value
             elif name not in ("input_ids", "attention_mask"):
                 raise InputError(f"{type(self.model).__name__} is served without {name}: leave it out")

@@ -28,7 +28,7 @@ from mmspec.errors import MismatchError
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.refusals import check_no_history
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +206,8 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
     return values[torch.arange(len(index), device=index.device), index]
 
 
-class ColumnStop(TextStop):
-    """Emits columns, as tuples of K codes, until the budget ends a row. See `TextStop`."""
+class ColumnStop(Stop):
+    """Emits columns, as tuples of K codes, until the budget ends a row. See `Stop`."""
 
     def start(self, state: State) -> list[list[int]]:
         """Take over each row's first column."""

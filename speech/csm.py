@@ -29,7 +29,7 @@ from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.refusals import check_no_history, check_texts_alone
 from mmspec.speech.speaking import ANSWER_S
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget, check_served, unpad
 from mmspec.tree import is_chain
 
@@ -109,7 +109,7 @@ class Csm(CausalTarget):
         may keep it by tolerance."""
         return [self.model.config.codebook_eos_token_id]
 
-    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> TextStop:
+    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> Stop:
         """Stops after a frame that says so."""
         return FrameStop(self.codebooks, self.model.config.codebook_eos_token_id, budget)
 
@@ -248,8 +248,8 @@ class Csm(CausalTarget):
         return {"audio": Audio(samples, codec.config.sampling_rate)}
 
 
-class FrameStop(TextStop):
-    """Ends a row after a frame whose codes, all but the last, are `end`. See `TextStop`."""
+class FrameStop(Stop):
+    """Ends a row after a frame whose codes, all but the last, are `end`. See `Stop`."""
 
     def __init__(self, codebooks: int, end: int, budget: int) -> None:
         super().__init__([], budget)

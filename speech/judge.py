@@ -19,8 +19,8 @@ from mmspec.errors import InputError, shorten
 from mmspec.safe_files import read_lines
 from mmspec.speech.audio import Audio, resampled
 from mmspec.speech.listener import Listener, energies
-from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.text import spoken
+from mmspec.speech.texts import sentences
 from mmspec.speech.wer import audible, pairs, word_errors
 
 BESIDE = "listener"

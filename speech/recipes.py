@@ -11,8 +11,8 @@ from transformers import LlamaForCausalLM
 from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError, MismatchError
-from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.ssd import SSD, shortened, upper_layers
+from mmspec.speech.texts import sentences
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.training.answers import Answered

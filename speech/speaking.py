@@ -68,7 +68,7 @@ class Speaking(CausalTarget):
 
     def sounding(self, inputs: dict[str, Any], row: int) -> Chunks | None:
         """See `CausalTarget.sounding`."""
-        if self.codes_alone or any(name not in inputs for name in self.pictures):
+        if self.codes_alone or any(name not in inputs for name in self.extra_inputs):
             return None
         return Chunks(self.codes, partial(self.complete, *_asked(inputs, row)), self.processor.audio)
 
@@ -93,7 +93,7 @@ class Speaking(CausalTarget):
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
         """The sound of a row, if there is a codec to make it; None if it emitted no code."""
-        if self.codes_alone or any(name not in inputs for name in self.pictures):
+        if self.codes_alone or any(name not in inputs for name in self.extra_inputs):
             return {}
         first = self.codes(ids)
         return {"audio": self.processor.audio(self.complete(*_asked(inputs, row), first)) if first else None}

@@ -25,7 +25,7 @@ from mmspec.speech.valle import Valle, ValleConfig
 class ValleTarget(Speaking):
     """A checkpoint of `mmspec.speech.valle`. See `CausalTarget`."""
 
-    pictures = ("voice_codes",)
+    extra_inputs = ("voice_codes",)
     """[B, K, P] codes of the voices; the prompt holds their first codebook, the refiner reads all."""
 
     @staticmethod

@@ -64,7 +64,7 @@ class Whisper(CausalTarget):
 
     hf = ("WhisperForConditionalGeneration", "WhisperProcessor")
     modality = "speech"
-    pictures = ("input_features",)
+    extra_inputs = ("input_features",)
     """[B, mels, frames] of the speech."""
     usual_drafter = "none"
     compiles = False

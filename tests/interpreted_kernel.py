@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mmspec.ancestry import ancestors
-from mmspec.engine.attention import attend
-from mmspec.engine.slots import TreeSlots
+from mmspec.engine.attention import TreeSlots, attend
 
 
 class Case(NamedTuple):

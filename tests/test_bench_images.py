@@ -46,14 +46,14 @@ from mmspec.benchmarks.figures import score
 from mmspec.benchmarks.records import Run, Sample, conditions_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import bundled
+from mmspec.image_ar.captions import Kind
 from mmspec.image_ar.clusters import Grouped
 from mmspec.image_ar.jacobi import SJD, MaximalCoupling
 from mmspec.image_ar.judge import Asked, Judge
 from mmspec.image_ar.lantern import Lantern
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
-from mmspec.image_ar.pretrain.captions import Kind
-from mmspec.image_ar.pretrain.world import scene
 from mmspec.image_ar.reader import Reader, Seen
+from mmspec.image_ar.world import scene
 
 LENGTH = tiny_images.SIDE**2
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 import mmspec
 from mmspec import checkpoints, cli, registry
-from mmspec.answers import Generation
 from mmspec.checkpoints import save_drafter
 from mmspec.compare import Comparison
 from mmspec.drafters.independent import Independent
+from mmspec.results import Generation
 from mmspec.stats import Stats
 
 Run = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,6 @@ from tiny import png_header, tiny_llama, tiny_smolvlm, tokenizer
 from typer.testing import CliRunner
 
 import mmspec
-from mmspec.answers import Piece
 from mmspec.demos import app, drawings, markup
 from mmspec.demos.app import studio_of
 from mmspec.demos.cli import app as command
@@ -26,6 +25,7 @@ from mmspec.demos.recorder import Recorded
 from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
 from mmspec.errors import Error, InputError, MismatchError, MissingExtraError, UnknownNameError, UnsupportedError
+from mmspec.results import Piece
 
 pytest.importorskip("gradio")
 from mmspec.demos import picture_chat, wiring  # they import gradio

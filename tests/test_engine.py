@@ -42,8 +42,7 @@ from mmspec.drafters.kangaroo import Adapter, Kangaroo
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.whole import MOST_KEPT
 from mmspec.engine import attention
-from mmspec.engine.engine import Engine
-from mmspec.engine.fits import misfit
+from mmspec.engine.engine import Engine, misfit
 from mmspec.engine.graphs import Graph, Place
 from mmspec.engine.steps import WIDTHS
 from mmspec.errors import InputError, UnsupportedError
@@ -51,7 +50,7 @@ from mmspec.image_ar.jacobi import GumbelSharing
 from mmspec.image_ar.janus import Janus
 from mmspec.loading import compile_target
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 
 pytestmark = pytest.mark.dynamic("compares both paths")
@@ -523,7 +522,7 @@ def test_sizes_that_a_request_expects_are_made_ready_and_others_when_they_come(
     drafter = Eagle(toys.copying_head(model, 0.1), depth=3, width=2, top_k=3, total=16) if drafts else NoDrafter()
     drafter.bind(target)
     asked, sampler = {**inputs, "max_new_tokens": 20}, Sampler(Sampling(), 1, CPU)
-    rounds = decode(target, drafter, Exact(), asked, sampler, TextStop([], 20), control)
+    rounds = decode(target, drafter, Exact(), asked, sampler, Stop([], 20), control)
     tokens = list(next(rounds).tokens[0])
     assert made == expected
     tokens += [token for each in rounds for token in each.tokens[0]]

@@ -34,8 +34,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.ancestry import ancestors
 from mmspec.decoder import Decoder
-from mmspec.engine.attention import NAME, attend, tree_attention
-from mmspec.engine.slots import TreeSlots, ancestor_words
+from mmspec.engine.attention import NAME, TreeSlots, ancestor_words, attend, tree_attention
 from mmspec.errors import UnsupportedError
 
 VOCABULARY, WINDOW, FRONT, SLOTS = 97, 8, 16, 64

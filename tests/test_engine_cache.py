@@ -24,7 +24,7 @@ from mmspec.errors import UnsupportedError
 from mmspec.image_ar.jacobi import GumbelSharing
 from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 
 pytestmark = pytest.mark.dynamic("is about the caches themselves")
@@ -173,7 +173,7 @@ def test_requests_share_buffers_one_after_the_other_and_never_at_once() -> None:
 
     def running() -> Any:
         asked = {**inputs, "max_new_tokens": 20}
-        return decode(target, NoDrafter(), Exact(), asked, Sampler(Sampling(), 1, CPU), TextStop([], 20))
+        return decode(target, NoDrafter(), Exact(), asked, Sampler(Sampling(), 1, CPU), Stop([], 20))
 
     first, second = running(), running()
     got: list[list[int]] = [[], []]

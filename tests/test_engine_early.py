@@ -38,7 +38,7 @@ from mmspec.engine.judging import judge
 from mmspec.image_ar.janus import Janus
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.viterbi import PairedHeads, Viterbi
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 from mmspec.tree import chain, path_to
 
@@ -127,7 +127,7 @@ def watched(
 ) -> tuple[list[int], list[Round]]:
     """How many rounds were under way, committed and not read, when the host read each; and the rounds."""
     noting.bind(target)
-    stop = TextStop((), budget)
+    stop = Stop((), budget)
     cut = stop.cut
     found: list[int] = []
 
@@ -378,7 +378,7 @@ def test_a_round_that_cannot_start_loses_nothing_of_what_was_verified(at: str) -
         asked = {**inputs, "max_new_tokens": budget}
         found: list[int] = []
         try:
-            for one in decode(target, failing, Exact(), asked, sampler, TextStop((), budget), OWN):
+            for one in decode(target, failing, Exact(), asked, sampler, Stop((), budget), OWN):
                 found += one.tokens[0]
         except RuntimeError:
             return found, True
@@ -412,7 +412,7 @@ def test_the_host_knows_the_lengths_once_it_has_read_them(monkeypatch: pytest.Mo
         drafter.bind(target)
         sampler = Sampler(Sampling(), 3, torch.device("cpu"))
         noting = Noting(drafter)
-        stop = TextStop((), 30)
+        stop = Stop((), 30)
         sizes = set()
         for _ in decode(target, noting, Exact(), {**inputs, "max_new_tokens": 30}, sampler, stop):
             cache = noting.state.cache

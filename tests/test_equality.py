@@ -234,12 +234,12 @@ def test_stopping_a_stream_early_leaves_the_target_usable() -> None:
     inputs = inputs_for(target, 12)
     from mmspec.decode import decode
     from mmspec.sampling import Sampler
-    from mmspec.stopping import TextStop
+    from mmspec.stopping import Stop
 
     drafter = toys.DRAFTERS["eagle-copying"](model)
     drafter.bind(target)
     sampler = Sampler(Sampling(), 1, torch.device("cpu"))
-    rounds = decode(target, drafter, Exact(), {**inputs, "max_new_tokens": 20}, sampler, TextStop([], 20))
+    rounds = decode(target, drafter, Exact(), {**inputs, "max_new_tokens": 20}, sampler, Stop([], 20))
     next(rounds)
     next(rounds)
     rounds.close()

@@ -345,7 +345,7 @@ def test_slots_without_pictures_are_refused(family: str) -> None:
     """The model would read the embedding of the slot token, and say something."""
     pipe = plain(family)
     inputs = pipe.prepare(RED, "why")
-    for name in pipe.target.pictures:
+    for name in pipe.target.extra_inputs:
         inputs.pop(name, None)
     with pytest.raises(InputError, match=r"has \d+ image slots and comes without pixel_values"):
         pipe.generate(**inputs)

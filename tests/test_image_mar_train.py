@@ -13,17 +13,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import mmspec
+from mmspec.image_ar.captions import GROUND, GROUNDS, INKS, NOBODY, Caption
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.mar_head import Diffusion
 from mmspec.image_ar.pretrain import mar_learn, mar_train
 from mmspec.image_ar.pretrain.architecture import PIXELS, build_tokenizer
-from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, INKS, NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
-from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words, scene
 from mmspec.image_ar.reader import Reader
+from mmspec.image_ar.world import Scenes, collate, learnt_words, scene
 from mmspec.miniworld.facts import SHAPES
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize, one_hot
 
 import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError
+from mmspec.image_ar.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pretrain import read, train
 from mmspec.image_ar.pretrain.architecture import (
@@ -23,15 +24,14 @@ from mmspec.image_ar.pretrain.architecture import (
     build_tokenizer,
     janus_config,
 )
-from mmspec.image_ar.pretrain.captions import WORD, Cell, Group, Kind, Said, kept, tell
 from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.contents import ANSWERS, UNTOLD, cells_of, content_loss, contents
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
-from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.training.pixels import normalized
-from mmspec.training.places import place_loss
+from mmspec.image_ar.world import Scenes, collate, scene
+from mmspec.pretrain.pixels import normalized
+from mmspec.pretrain.places import place_loss
 
 
 def painter() -> Painter:

@@ -14,10 +14,10 @@ from mmspec.errors import InputError
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Sign, Table
 from mmspec.miniworld.words import CATEGORY_SETS
-from mmspec.training import growth
-from mmspec.training.growth import deepened, regrown
+from mmspec.pretrain import growth
+from mmspec.pretrain.growth import deepened, regrown
+from mmspec.pretrain.pointing import Watch, pointing_loss
 from mmspec.training.muon import build_optimizer, orthogonalized
-from mmspec.training.pointing import Watch, pointing_loss
 from mmspec.vlm.pretrain.attention import packed_attention
 from mmspec.vlm.pretrain.drills import drill
 from mmspec.vlm.pretrain.language import PackedPictures

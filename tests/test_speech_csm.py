@@ -34,7 +34,7 @@ from mmspec.speech.depth import Depth
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.recipes import SsdRecipe
 from mmspec.speech.relaxed import MaxRatio, Tolerance, TopK
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.training.eagle import EagleRecipe
 from mmspec.tree import chain
 
@@ -336,7 +336,7 @@ def test_a_frame_of_end_codes_ends_the_utterance() -> None:
     stop.start(other)
     assert stop._emit(other, 0, [0, 0, 0, 0]) == [0, 0, 0, 0]  # zeros across two frames
     assert stop.finish == [""]
-    assert isinstance(stop, TextStop)
+    assert isinstance(stop, Stop)
 
 
 def test_whole_frames_become_sound() -> None:

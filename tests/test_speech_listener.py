@@ -21,8 +21,8 @@ from mmspec.speech.pretrain import listener_training
 from mmspec.speech.pretrain.corpus import Say, Utterance, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, usual
 from mmspec.speech.pretrain.listener_training import ListenerLoss, errors, hidden
-from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.text import spoken
+from mmspec.speech.texts import sentences
 from mmspec.speech.wer import audible, pairs, word_errors
 from mmspec.training.muon import build_optimizer
 

@@ -14,21 +14,21 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExtraError
+from mmspec.speech import texts as texts_module
 from mmspec.speech.audio import Audio, read_audio
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain import corpus as corpus_module
 from mmspec.speech.pretrain import espeak, train
-from mmspec.speech.pretrain import texts as texts_module
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
 from mmspec.speech.pretrain.corpus import ByLength, Coded, Utterance, coded, record
 from mmspec.speech.pretrain.espeak import VOICES, Speaker, anyone, usual
 from mmspec.speech.pretrain.export import export
 from mmspec.speech.pretrain.living import REST_S, drifting, without_rest
 from mmspec.speech.pretrain.start import parents, read_start, take_over_sound, with_codes
-from mmspec.speech.pretrain.texts import LONGEST, sentences
 from mmspec.speech.pretrain.valle_training import WARPERS, Size, ValleLoss, gauge, new_model
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.text import make_tokenizer, spoken
+from mmspec.speech.texts import LONGEST, sentences
 from mmspec.training.muon import build_optimizer
 
 RATE = 4000

@@ -30,9 +30,9 @@ from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import InputError, MismatchError
 from mmspec.speech.joint import JointRecipe
 from mmspec.speech.musicgen import Musicgen
-from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.recipes import Sentences, ViterbiRecipe
 from mmspec.speech.ssd import SSD, shortened
+from mmspec.speech.texts import sentences
 from mmspec.speech.vadusa import Vadusa
 from mmspec.speech.viterbi import Viterbi
 from mmspec.training import chunks

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmspec.contract import State
 from mmspec.errors import InputError
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.tree import chain, path_to
 
 LETTERS = "abc"
@@ -19,7 +19,7 @@ def spell(ids: list[int]) -> str:
     return "".join(LETTERS[i] for i in ids)
 
 
-def feed(stop: TextStop, runs: list[list[int]], prompt: list[int], limit: int = 99) -> tuple[list[int], list[int]]:
+def feed(stop: Stop, runs: list[list[int]], prompt: list[int], limit: int = 99) -> tuple[list[int], list[int]]:
     """Give a row its first token and then runs of accepted tokens; returns what was emitted, and the drafted counts."""
     pending = torch.tensor([runs[0][0]])
     state = State([list(prompt)], [False], torch.zeros(1), torch.tensor([1]), [limit], pending)
@@ -51,8 +51,8 @@ def test_runs_end_where_single_tokens_would(
 ) -> None:
     flat = [token for run in chunks for token in run]
 
-    def stop() -> TextStop:
-        return TextStop(list(eos), budget, strings, spell)
+    def stop() -> Stop:
+        return Stop(list(eos), budget, strings, spell)
 
     whole, single = stop(), stop()
     prompt = [0, 1]
@@ -69,23 +69,23 @@ def test_runs_end_where_single_tokens_would(
 
 
 def test_tokens_after_the_end_count_as_neither_emitted_nor_drafted() -> None:
-    emitted, drafted = feed(TextStop([2], 99), [[0], [1, 2, 1, 1], [1, 1]], [0])
+    emitted, drafted = feed(Stop([2], 99), [[0], [1, 2, 1, 1], [1, 1]], [0])
     assert emitted == [0, 1, 2]
     assert drafted == [2, 0]
-    emitted, drafted = feed(TextStop([], 3), [[0], [1, 1, 1, 1]], [0])
+    emitted, drafted = feed(Stop([], 3), [[0], [1, 1, 1, 1]], [0])
     assert emitted == [0, 1, 1]
     assert drafted == [2]
 
 
 @pytest.mark.parametrize(("eos", "want"), [([0], "stop"), ([], "length")])
 def test_the_first_token_can_be_the_last(eos: list[int], want: str) -> None:
-    stop = TextStop(eos, 1)
+    stop = Stop(eos, 1)
     assert feed(stop, [[0]], [1])[0] == [0]
     assert stop.finish == [want]
 
 
 def test_the_context_ends_an_answer_before_its_budget() -> None:
-    stop = TextStop([], 10)
+    stop = Stop([], 10)
     assert feed(stop, [[0], [1, 1, 1, 1]], [1], limit=3)[0] == [0, 1, 1]
     assert stop.finish == ["length"]
 
@@ -98,20 +98,20 @@ def test_a_stop_string_may_be_made_of_parts_of_characters() -> None:
         return bytes(ids).decode(errors="replace")
 
     for string, length in (("あ", 4), ("あい", 7), ("い", 7), ("ab", 8)):
-        stop = TextStop([], 99, [string], text_of)
+        stop = Stop([], 99, [string], text_of)
         assert feed(stop, [data], [])[0] == data[:length]
     long = "😀😁😂😃"  # four tokens each
-    stop = TextStop([], 99, [long], text_of)
+    stop = Stop([], 99, [long], text_of)
     assert feed(stop, [list(f"{long}x".encode())], [])[0] == list(long.encode())
 
 
 @pytest.mark.parametrize("budget", [0, -3, 1.5, None, True, "8"])
 def test_a_budget_that_is_no_positive_whole_number_is_refused(budget: Any) -> None:
     with pytest.raises(InputError, match="max_new_tokens=.* is not valid: it must be a whole number, 1 or more"):
-        TextStop([], budget)
+        Stop([], budget)
 
 
 @pytest.mark.parametrize("strings", [[""], ["a", 3]])
 def test_a_stop_string_without_text_is_refused(strings: Any) -> None:
     with pytest.raises(InputError, match="stop=.* is not valid"):
-        TextStop([], 5, strings, spell)
+        Stop([], 5, strings, spell)

@@ -18,7 +18,7 @@ from mmspec.decode import decode
 from mmspec.decoder import Decoder
 from mmspec.drafters.none import NoDrafter
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 from mmspec.tree import chain
 
@@ -276,7 +276,7 @@ class Densities(Rule):
         return (low * mean.sign()).float()
 
 
-class Filled:
+class Filled(Stop):
     """Ends a row when every place is known."""
 
     def start(self, state: State) -> list[list[int]]:
@@ -314,7 +314,7 @@ def paint(count: int, rule: Densities, rows: int = 15_000) -> tuple[Tensor, list
             return kept[0]
 
     sampler = Unwarped(Sampling(temperature=1.0, seed=9), rows, CPU)
-    rounds = list(decode(Keeping(), painter, rule, {"rows": rows}, sampler, Filled()))
+    rounds = list(decode(Keeping(), painter, rule, {"rows": rows}, sampler, Filled((), PLACES)))
     for row in range(50):
         assert [place for r in rounds for place in r.tokens[row]] == kept[0].order[row].tolist()
     return kept[0].values.gather(1, kept[0].order), rounds
@@ -370,7 +370,7 @@ class Frames(tables.TableTarget):
         index = state.emitted[:, None] + draft.depth  # a frame's noise depends on its row and place, not on the draft
         sampler.seeds = (torch.arange(len(last))[:, None] * 1000 + index).flatten()
         inputs = {"input_ids": torch.stack([before, last], -1).flatten(0, 1), "max_new_tokens": DEPTHS}
-        stop = TextStop([], DEPTHS)
+        stop = Stop([], DEPTHS)
         for _ in decode(self.inner, self.drafter, Exact(), inputs, sampler, stop):
             pass
         self.heard = torch.tensor(stop.outputs).view(*last.shape, DEPTHS)

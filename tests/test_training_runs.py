@@ -32,13 +32,13 @@ from transformers import TrainingArguments
 import mmspec
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, InputError, MissingExtraError, UnknownNameError
+from mmspec.pretrain.command import parsed, target_parser
 from mmspec.registry import modalities, names, resolve
 from mmspec.targets import CausalTarget
 from mmspec.training import drafter as training
 from mmspec.training import hub, processes, shares, updates
 from mmspec.training.answers import AnswerOptions, collect
 from mmspec.training.card import Trained, model_card
-from mmspec.training.command import parsed, target_parser
 from mmspec.training.data import Lines, Miniworld, open_data, warm_up_data, written_data
 from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer

@@ -33,7 +33,7 @@ from mmspec.drafters.layer import block_config
 from mmspec.drafters.none import NoDrafter
 from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 
 VOCAB = 97
@@ -145,7 +145,7 @@ def answer(
     """Run the loop to its end."""
     drafter.bind(target)
     sampler = Sampler(sampling or Sampling(), len(inputs["input_ids"]), torch.device("cpu"))
-    stop = TextStop(eos, budget, strings, text_of)
+    stop = Stop(eos, budget, strings, text_of)
     inputs = {**inputs, "max_new_tokens": budget}
     rounds = list(decode(target, drafter, rule or Exact(), inputs, sampler, stop, control))
     rows = [[token for r in rounds for token in r.tokens[row]] for row in range(len(inputs["input_ids"]))]

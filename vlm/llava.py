@@ -40,7 +40,7 @@ class Pixtral(Llava):
     """
 
     hf = ("LlavaForConditionalGeneration", "PixtralProcessor")
-    pictures = ("pixel_values", "image_sizes")
+    extra_inputs = ("pixel_values", "image_sizes")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
@@ -61,7 +61,7 @@ class LlavaNext(VisionTarget):
     """
 
     hf = ("LlavaNextForConditionalGeneration", "LlavaNextProcessor")
-    pictures = ("pixel_values", "image_sizes")
+    extra_inputs = ("pixel_values", "image_sizes")
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:

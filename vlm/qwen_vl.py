@@ -25,7 +25,7 @@ class Qwen25VL(VisionTarget):
     """
 
     hf = ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLProcessor")
-    pictures = ("pixel_values", "image_grid_thw")
+    extra_inputs = ("pixel_values", "image_grid_thw")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)

@@ -25,7 +25,7 @@ class SmolVLM(VisionTarget):
     Pictures: `pixel_values` [B, tiles, 3, H, W] and `pixel_attention_mask` [B, tiles, H, W], padded with empty tiles.
     """
 
-    pictures = ("pixel_values", "pixel_attention_mask")
+    extra_inputs = ("pixel_values", "pixel_attention_mask")
     optional = ("pixel_attention_mask",)
 
     @staticmethod

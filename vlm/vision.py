@@ -27,7 +27,7 @@ class VisionTarget(CausalTarget):
     """Base of the families. They add which checkpoints they serve, and what is special about their prompts."""
 
     modality = "vlm"
-    pictures: tuple[str, ...] = ("pixel_values",)
+    extra_inputs: tuple[str, ...] = ("pixel_values",)
     """The model inputs that `get_image_features` takes."""
     optional: tuple[str, ...] = ()
     """Those of them that a caller may leave out."""
@@ -54,16 +54,16 @@ class VisionTarget(CausalTarget):
 
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
         """Model inputs, the pictures replaced by their features: `features`, what `get_image_features` returns."""
-        for name in self.pictures:
+        for name in self.extra_inputs:
             if name in inputs and not isinstance(inputs[name], Tensor):
                 raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
         arranged = super().arrange({name: value for name, value in inputs.items() if name != "features"}, rows)
-        pictures = {name: arranged.pop(name) for name in self.pictures if name in arranged}
+        pictures = {name: arranged.pop(name) for name in self.extra_inputs if name in arranged}
         slots = int((arranged["input_ids"] == self.slot).sum())
         if "features" in inputs:  # a drafter may come with those of its target
             arranged["features"] = inputs["features"]
         elif pictures or slots:
-            missing = [name for name in self.pictures if name not in pictures and name not in self.optional]
+            missing = [name for name in self.extra_inputs if name not in pictures and name not in self.optional]
             if missing:
                 whose = "pictures came" if pictures else f"the prompt has {slots} image slots and comes"
                 raise InputError(f"{whose} without {missing[0]}: pass on all that the processor returns")

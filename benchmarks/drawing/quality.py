@@ -34,7 +34,7 @@ class Quality:
 
     fidelity: share of captions of which everything holds. change: that minus the fidelity of autoregressive decoding on
     the same captions, with its 95 % interval. manners: fidelity to those captions that tell in one manner where things
-    are (`mmspec.image_ar.pretrain.captions.KINDS`). facts: mean share of stated facts that hold. shuffled: fidelity to
+    are (`mmspec.image_ar.captions.KINDS`). facts: mean share of stated facts that hold. shuffled: fidelity to
     other captions. frechet: distance to real pictures in the features of `eyes`. marginal, divergence: of the codes
     from those of autoregressive decoding, see `mmspec.benchmarks.drawing.measures`. surprise: mean nats per code under
     the target's guided law. clip: mean CLIP score.

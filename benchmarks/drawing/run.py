@@ -19,7 +19,6 @@ from typing import Any, cast
 import torch
 
 from mmspec import Pipeline
-from mmspec.answers import Generation
 from mmspec.benchmarks.figures import HF, OURS
 from mmspec.benchmarks.methods import Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store
@@ -30,6 +29,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
 from mmspec.progress import progress
 from mmspec.registry import resolve
+from mmspec.results import Generation
 from mmspec.safe_files import read_lines
 
 AGAIN = "none, other seeds"
@@ -221,7 +221,7 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     for text in settings.speed.drafters:
         row(pipe, text)
     pipe.target.guidance(settings.guidance)
-    pipe.target.check_decoder()  # nothing can be judged without pictures
+    pipe.target.check_codec()  # nothing can be judged without pictures
     return settings.whole(pipe.target.layout.length)
 
 

@@ -22,8 +22,7 @@ from mmspec.ancestry import ancestors
 from mmspec.benchmarks.gpu.bench import Bench
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.clock import lasts, seconds, settle
-from mmspec.engine.attention import attend
-from mmspec.engine.slots import TreeSlots
+from mmspec.engine.attention import TreeSlots, attend
 from mmspec.errors import one_line
 
 INTRO = (

@@ -16,7 +16,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 
 from mmspec.image_ar.patches import Patches, nearest
 from mmspec.image_ar.pretrain.architecture import CODE_SIZE, PATCH
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 
 COMMITMENT = 0.25
 TONES, SALIENT = 2.0, 8.0

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from mmspec.image_ar.captions import CELLS, GRID, INKS, MOST_THINGS, Cell, Kind
 from mmspec.image_ar.pretrain.architecture import SIDE
-from mmspec.image_ar.pretrain.captions import CELLS, GRID, INKS, MOST_THINGS, Cell, Kind
 from mmspec.miniworld.facts import SHAPES
-from mmspec.training.places import sharpened
+from mmspec.pretrain.places import sharpened
 
 UNTOLD = -100
 """A label that is not asked for: `cross_entropy` leaves it out."""

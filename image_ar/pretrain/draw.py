@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import JanusForConditionalGeneration, PreTrainedTokenizerFast
 
+from mmspec.image_ar.captions import NOBODY, Caption
 from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.architecture import IMAGE_START
-from mmspec.image_ar.pretrain.captions import NOBODY, Caption
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss
+from mmspec.pretrain.pixels import normalized
+from mmspec.pretrain.places import place_loss
+from mmspec.pretrain.pointing import NAME as WATCHED
+from mmspec.pretrain.pointing import Watch, pointing_loss, reading_layers
 from mmspec.prompts import padded
-from mmspec.training.pixels import normalized
-from mmspec.training.places import place_loss
-from mmspec.training.pointing import NAME as WATCHED
-from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 READ_WEIGHT = 0.2

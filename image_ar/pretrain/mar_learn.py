@@ -1,7 +1,7 @@
 """What `mar-mini` learns: a VAE for pictures, then to reveal their tokens; its drafter learns what the target says.
 
 The target is also taught where in the caption to look, words and tokens are asked for the thing that they speak of or
-show, and tokens for their ground (`mmspec.training.pointing`, `mmspec.image_ar.pretrain.contents`). A MAR that had
+show, and tokens for their ground (`mmspec.pretrain.pointing`, `mmspec.image_ar.pretrain.contents`). A MAR that had
 learnt from 35,000 pictures without drew the ground of a caption and nothing else of it; with tokens asked for things
 alone, its colours in any place; with tokens not asked for the ground, things on a mean of all grounds.
 """
@@ -17,18 +17,18 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.image_ar.captions import GROUNDS, NOBODY, Caption
 from mmspec.image_ar.mar_canvas import NOTHING, plan
 from mmspec.image_ar.mar_model import Mar
 from mmspec.image_ar.pretrain.architecture import SIDE
-from mmspec.image_ar.pretrain.captions import GROUNDS, NOBODY, Caption
 from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.contents import ANSWERS as OF_CODES
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
 from mmspec.image_ar.pretrain.sharpen import LOOKS, Critic
-from mmspec.image_ar.pretrain.world import Scenes, collate
 from mmspec.image_ar.reader import Reader
-from mmspec.training.pixels import normalized
-from mmspec.training.pointing import pointing_loss
+from mmspec.image_ar.world import Scenes, collate
+from mmspec.pretrain.pixels import normalized
+from mmspec.pretrain.pointing import pointing_loss
 
 LATENT_WEIGHT = 0.01  # of the divergence of a latent from noise: sets how much noise latents carry
 ANSWERS = (*OF_CODES[:2], len(GROUNDS))

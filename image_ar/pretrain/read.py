@@ -18,15 +18,15 @@ from torch.nn.functional import avg_pool2d, interpolate
 from torch.utils.data import Dataset
 
 from mmspec.checkpoints import replaceable, writing
-from mmspec.image_ar.pretrain.captions import CELLS, GROUNDS
+from mmspec.image_ar.captions import CELLS, GROUNDS
 from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
-from mmspec.image_ar.pretrain.world import Scene, scene
 from mmspec.image_ar.reader import Reader, held
+from mmspec.image_ar.world import Scene, scene
+from mmspec.pretrain.command import check_counts, parsed, target_parser
+from mmspec.pretrain.pixels import normalized
 from mmspec.training.card import figure_list, millions
-from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
 from mmspec.training.loop import InOrderTrainer, last_checkpoint, training_arguments
-from mmspec.training.pixels import normalized
 
 BLURRED = 0.5
 NOISE, TINT, CONTRAST = 0.12, 0.08, 0.2

@@ -17,7 +17,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 from mmspec.image_ar.patches import Patches
 from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.reader import Reader
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 
 LOOKS = 1.0
 """Weight of how the critic tells two pictures apart."""

@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from mmspec.cache import RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Rule
 from mmspec.decoder import Decoder, Heard
 from mmspec.engine.attention import NAME as TREE_ATTENTION
-from mmspec.engine.attention import use_masked_attention, use_tree_attention
+from mmspec.engine.attention import TreeSlots, use_masked_attention, use_tree_attention
 from mmspec.engine.cache import FRONT, KEPT, OVER, Slab, Slabs, StaticRows
 from mmspec.engine.compiled import Compiled
 from mmspec.engine.fusing import fuse
@@ -29,7 +30,6 @@ from mmspec.engine.graphs import Graph, make_room, renewed
 from mmspec.engine.judging import judge_round
 from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
-from mmspec.engine.slots import TreeSlots
 from mmspec.engine.steps import WIDTHS, Steps
 from mmspec.sampling import Sampler
 
@@ -184,3 +184,20 @@ class Engine:
             inputs = slab, lane.tokens, lane.depth, lane.ancestors, taps
             lane.graphs[taps] = self.compiled.graph(slab.form.device, *inputs)
         return lane.graphs[taps]
+
+
+def misfit(config: PreTrainedConfig) -> str:
+    """Why a decoder of this configuration cannot be compiled; "" if nothing speaks against it.
+
+    The static cache is one tensor for all layers, keys and values, and what is compiled asks the device for nothing,
+    as frequencies do that follow the length of the text.
+    """
+    latent = getattr(config, "kv_lora_rank", None)  # keys are longer than values, as in DeepSeek-V2
+    wide, usual = (getattr(config, name, None) for name in ("global_head_dim", "head_dim"))  # Gemma 4
+    if latent or (wide is not None and wide != usual):
+        return "its layers keep keys and values of different shapes"
+    rope = getattr(config, "rope_parameters", None) or {}
+    sets = [one for one in rope.values() if isinstance(one, dict)] or [rope]
+    if any(one.get("rope_type") == "dynamic" and not one.get("alpha") for one in sets):
+        return "its rotary frequencies follow the length of the text (dynamic scaling)"
+    return ""

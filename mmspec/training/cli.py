@@ -370,7 +370,7 @@ def drafter(
     folders = [home / f"{recipe.method}-drafter" if out is None else out / recipe.method for recipe in recipes]
     if out is not None and len(recipes) == 1:
         folders = [out]
-    torch.set_flush_denormal(True)  # see `mmspec.training.command.parsed`
+    torch.set_flush_denormal(True)  # see `mmspec.pretrain.command.parsed`
     if group().is_main_process:
         logging.basicConfig(format="%(message)s")
         logging.getLogger("mmspec").setLevel(logging.INFO)

@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.checkpoints import replaceable, weights_digest, writing
 from mmspec.errors import CheckpointError, MismatchError
+from mmspec.pretrain.command import check_counts, parsed, target_parser
 from mmspec.progress import progress
 from mmspec.safe_files import read_json
 from mmspec.speech.audio import Audio
@@ -28,10 +29,9 @@ from mmspec.speech.listener import Listener, ListenerConfig, symbols
 from mmspec.speech.pretrain.corpus import Say, Utterance, marks_in, read_shard, record, sound_digest, write_shard
 from mmspec.speech.pretrain.espeak import VOICES, say
 from mmspec.speech.pretrain.fitting import fit
-from mmspec.speech.pretrain.texts import sentences
+from mmspec.speech.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.card import figure_list, millions, shown_place
-from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import check_claim, claim
 from mmspec.training.loop import Epochs, training_arguments
 

@@ -18,6 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from mmspec.checkpoints import replaceable, weights_digest, writing
 from mmspec.errors import InputError
+from mmspec.pretrain.command import check_counts, parsed, target_parser
+from mmspec.pretrain.growth import deepened
 from mmspec.safe_files import whole, write_whole
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.pretrain.codec_training import CodecLearner, mel_distance, scale
@@ -26,14 +28,12 @@ from mmspec.speech.pretrain.espeak import VOICES, require_espeak, say, usual
 from mmspec.speech.pretrain.export import export
 from mmspec.speech.pretrain.fitting import fit
 from mmspec.speech.pretrain.start import Start, parents, read_start, take_over_sound, with_codes
-from mmspec.speech.pretrain.texts import sentences
 from mmspec.speech.pretrain.valle_training import Size, ValleLoss, gauge, new_model
 from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
+from mmspec.speech.texts import sentences
 from mmspec.speech.valle import Valle
-from mmspec.training.command import check_counts, parsed, target_parser
 from mmspec.training.folders import claim
-from mmspec.training.growth import deepened
 from mmspec.training.loop import Epochs, stage_arguments, training_arguments
 
 STACK = "speaker.model.layers"

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from mmspec.pretrain.growth import quiet
+from mmspec.pretrain.pointing import NAME as WATCHED
+from mmspec.pretrain.pointing import Watch, pointing_loss, reading_layers
 from mmspec.sampling import Sampling, warp
 from mmspec.speech.pretrain.corpus import Coded
 from mmspec.speech.text import END, PADDING, SPEAK, START, VOICE
 from mmspec.speech.valle import Valle, ValleConfig
-from mmspec.training.growth import quiet
-from mmspec.training.pointing import NAME as WATCHED
-from mmspec.training.pointing import Watch, pointing_loss, reading_layers
 
 IGNORED = -100
 WARPERS: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.94}

@@ -98,7 +98,7 @@ class OwnEyes(Eyes):
     def fit(self, target: Any, method: str) -> None:
         """See `Eyes`."""
         family, slot = type(self.family), getattr(self.family, "slot", None)
-        if slot is None or family is not type(target) or slot != target.slot or "image_grid_thw" in target.pictures:
+        if slot is None or family is not type(target) or slot != target.slot or "image_grid_thw" in target.extra_inputs:
             raise MismatchError(
                 f"{method} needs a small VLM of the target's family with the same image token, and positions on one "
                 f"axis; the drafter is a {family.__name__}, the target a {type(target).__name__}"

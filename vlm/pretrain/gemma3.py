@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.attention import bin_mask
 from mmspec.vlm.pretrain.family import Family

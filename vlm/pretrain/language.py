@@ -15,8 +15,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA, Facts, Shapes
-from mmspec.training.places import place_loss
-from mmspec.training.pointing import Watch
+from mmspec.pretrain.places import place_loss
+from mmspec.pretrain.pointing import Watch
 from mmspec.vlm.pretrain.architecture import SIDE
 from mmspec.vlm.pretrain.attention import NAME as PACKED
 from mmspec.vlm.pretrain.drills import drill

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.architecture import CANVAS, IMAGE_SIZE, SIDE, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.pixels import shrunk

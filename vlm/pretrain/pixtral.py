@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, SIDE, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.stages import JOINED

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from mmspec.training.pointing import pointing_loss, reading_layers
+from mmspec.pretrain.pointing import pointing_loss, reading_layers
 
 FADING = 0.9  # per token: how fast what was said is forgotten when asking what is meant
 

@@ -15,7 +15,7 @@ from transformers import (
     SmolVLMVideoProcessor,
 )
 
-from mmspec.training.pixels import normalized
+from mmspec.pretrain.pixels import normalized
 from mmspec.vlm.pretrain.architecture import IMAGE_SIZE, IMAGE_TOKENS, TokenIds, decoder_shape, tower_shape
 from mmspec.vlm.pretrain.family import Family
 from mmspec.vlm.pretrain.tokenizer import CHAT_TEMPLATE, FAKE, GLOBAL, IMAGE, START, TOKENS

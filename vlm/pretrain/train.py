@@ -17,11 +17,11 @@ from transformers import PreTrainedModel, ProcessorMixin, set_seed
 from mmspec.checkpoints import find_model, replaceable, writing
 from mmspec.errors import InputError
 from mmspec.miniworld import sample
+from mmspec.pretrain.command import parsed, target_parser
+from mmspec.pretrain.growth import deepened, quiet, regrown
 from mmspec.safe_files import whole
 from mmspec.training.card import shown_place
-from mmspec.training.command import parsed, target_parser
 from mmspec.training.folders import claim, made_once
-from mmspec.training.growth import deepened, quiet, regrown
 from mmspec.training.loop import last_checkpoint, stage_arguments
 from mmspec.vlm.pretrain.architecture import TokenIds
 from mmspec.vlm.pretrain.distilled import FollowingTrainer, TwiceSeen, begin_as

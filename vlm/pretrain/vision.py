@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import COLORS, SHAPES, SIZES, TEXTURES, Mark
-from mmspec.training.places import place_loss
+from mmspec.pretrain.places import place_loss
 from mmspec.vlm.pretrain.architecture import CANVAS, SIDE
 from mmspec.vlm.pretrain.family import Family
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmspec.contract import Round, Rule
 from mmspec.stats import Stats
-from mmspec.stopping import TextStop
+from mmspec.stopping import Stop
 from mmspec.text import TextStream, decode_text
 
 
@@ -138,7 +138,7 @@ class Stream:
     def __init__(
         self,
         rounds: Generator[Round],
-        stop: TextStop,
+        stop: Stop,
         target: Any,
         rule: Rule,
         inputs: dict[str, Any],

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.image_ar.captions import GROUND, GROUNDS, NOBODY, Caption, Cell, Kind, Said, draw_groups, tell
 from mmspec.image_ar.pretrain.architecture import PIXELS, SIDE, build_tokenizer
-from mmspec.image_ar.pretrain.captions import GROUND, GROUNDS, NOBODY, Caption, Cell, Kind, Said, draw_groups, tell
 from mmspec.image_ar.pretrain.contents import questions
 from mmspec.miniworld.facts import Mark, Shapes, Thing
 from mmspec.miniworld.render import render

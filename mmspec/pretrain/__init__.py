@@ -1,0 +1,1 @@
+"""What trainings of the bundled models share; drafters are trained in `mmspec.training`."""
