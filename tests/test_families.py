@@ -432,3 +432,29 @@ def test_positions_do_not_depend_on_the_last_request(family: str) -> None:
     pieces.piece_size = 7
     again = mmspec.Pipeline(pieces, pipe.processor, NoDrafter(), pipe.rule)(None, TEXTS[2], max_new_tokens=BUDGET)
     assert again.token_ids == want
+
+
+@pytest.mark.parametrize("pieces", [4096, 7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tap_of_the_prompt_is_what_enters_its_layer(family: str, pieces: int) -> None:
+    """Also where the model adds features of the pictures between two layers."""
+    pipe = plain(family)
+    target = copy.copy(pipe.target)
+    target.piece_size = pieces
+    layers = target.decoder.language().layers
+    entered: dict[int, list[Tensor]] = {tap: [] for tap in range(len(layers))}
+
+    def note(tap: int) -> Callable[..., None]:
+        return lambda layer, given, named: entered[tap].append((given or (named["hidden_states"],))[0])
+
+    hooks = [layer.register_forward_pre_hook(note(tap), with_kwargs=True) for tap, layer in enumerate(layers)]
+    try:
+        inputs = pipe.prepare(PICTURES[0], "why")
+        with torch.inference_mode():
+            taps = target.read(inputs, inputs["input_ids"].tolist(), tuple(entered))[1].taps
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert len(layers) > 1
+    for tap, states in entered.items():
+        assert torch.equal(taps[tap], torch.cat(states, 1)), tap

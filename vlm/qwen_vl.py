@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.cache import Past
+from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
-from mmspec.vlm.vision import VisionTarget
+from mmspec.vlm.vision import VisionTarget, flat
 
 
 class Qwen25VL(VisionTarget):
@@ -54,10 +56,31 @@ class Qwen25VL(VisionTarget):
         return arranged
 
 
+class DeepStacked(Decoder):
+    """A decoder whose taps are what enters a layer: transformers notes what the layer before gives, and adds to it what
+    DeepStack has for the image slots only then."""
+
+    def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
+        heard = super()._forward(inputs, cache, taps, **extra)
+        if "mm_encoder_outputs" in inputs:
+            slots = inputs["input_ids"] == self.model.config.image_token_id
+            levels = inputs["mm_encoder_outputs"]["image"].deepstack_features
+            for level, features in enumerate(levels[: self.num_layers - 1], 1):  # the last layer's are added already
+                if level in heard.taps:
+                    states = heard.taps[level].clone()
+                    states[slots] += flat(features).to(states)
+                    heard.taps[level] = states
+        return heard
+
+
 class Qwen3VL(Qwen25VL):
     """A Qwen3-VL checkpoint (the dense ones), with the same inputs."""
 
     hf = ("Qwen3VLForConditionalGeneration", "Qwen3VLProcessor")
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        self.decoder = DeepStacked(model)
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:
