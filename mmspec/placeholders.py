@@ -39,6 +39,7 @@ def before(run: list[int], placeholders: Collection[int]) -> list[int]:
     return next((run[:place] for place, token in enumerate(run) if token in placeholders), run)
 
 
-def words(ids: list[int], placeholders: Collection[int]) -> list[int]:
-    """A prompt without its image slots."""
-    return [token for token in ids if token not in placeholders]
+def words(ids: list[int], placeholders: Collection[int], known: int | None = None) -> list[int]:
+    """A prompt without its image slots, and for a reader of `known` ids without the others: a language model that
+    drafts for its VLM has none for the marks around pictures."""
+    return [token for token in ids if (known is None or token < known) and token not in placeholders]

@@ -436,3 +436,12 @@ def test_weights_serve_the_methods_that_differ_in_the_tree_alone(tmp_path: Path)
 def test_a_hub_that_cannot_be_reached_is_one_error(target: CausalTarget) -> None:
     with pytest.raises(CheckpointError, match="'nobody/nothing' is no folder here, and the hub cannot be reached"):
         load_drafter("nobody/nothing", target)
+
+
+def test_a_language_model_leaves_out_of_a_prompt_what_it_has_no_words_for(target: CausalTarget) -> None:
+    """As the marks around pictures, which a VLM adds to the ids of its language model."""
+    model = tiny.llama_model()
+    model.resize_token_embeddings(290)
+    drafter = Independent(model)
+    drafter.placeholders = (7,)
+    assert drafter.heard([5, 289, 290, 7, 6, 299]) == [5, 289, 6]

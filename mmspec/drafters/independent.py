@@ -5,8 +5,8 @@ node are one token each (a chain), drawn as the rule asks: coupled with the targ
 own, or the argmax. Pictures reach it only through the words that were already emitted.
 
 Vocabularies may differ behind what they have in common, as where a VLM adds ids to those of its language model: what
-the target does not know is cut from the drafter's law, what the drafter does not know has no chance there, and is read
-as another id.
+the target does not know is cut from the drafter's law, what the drafter does not know has no chance there, is left
+out of a prompt, and is read as another id once it was emitted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mmspec.tree import chain
 
 TOKENIZER = "tokenizer_config.json"
 UNKNOWN = 0
-"""What is read for an id that the drafter does not know; in most vocabularies it is a control token."""
+"""What is read for an emitted id that the drafter does not know; in most vocabularies it is a control token."""
 
 
 class Independent(TrainedDrafter):
@@ -106,7 +106,7 @@ class Independent(TrainedDrafter):
 
     def heard(self, ids: list[int]) -> list[int]:
         """What it reads of a prompt."""
-        return words(ids, self.placeholders)
+        return words(ids, self.placeholders, self.vocab_size)
 
     def check_room(self, width: int, counted: str = "tokens") -> None:
         """Raise InputError unless something can follow a prompt of that many tokens, which messages call `counted`."""

@@ -132,12 +132,13 @@ class SpdLoss:
 
     def __call__(self, position: Tensor, rows: list[Answered]) -> Tensor:
         """A scalar. position: [B] of the samples in the training run; nothing here is random, so it is not read."""
-        prompts = [spoken_prompt(row.prompt, self.target.placeholders) for row in rows]
+        known = len(self.head.weight)
+        prompts = [words(row.prompt, self.target.placeholders, known) or row.prompt[-1:] for row in rows]
         texts = [
             torch.tensor(prompt + row.answer, device=position.device) for prompt, row in zip(prompts, rows, strict=True)
         ]
-        known = pad_sequence([text.where(text < len(self.head.weight), UNKNOWN) for text in texts], batch_first=True)
-        hidden = self.model.base_model(input_ids=known[:, :-1], use_cache=False).last_hidden_state
+        read = pad_sequence([text.where(text < known, UNKNOWN) for text in texts], batch_first=True)
+        hidden = self.model.base_model(input_ids=read[:, :-1], use_cache=False).last_hidden_state
         starts = [len(prompt) for prompt in prompts]
         told = [row[start - 1 : len(text) - 1] for row, start, text in zip(hidden, starts, texts, strict=True)]
         answers = [text[start:] for text, start in zip(texts, starts, strict=True)]
@@ -161,8 +162,3 @@ class SpdLoss:
     def _heard(features: Tensor, rows: list[Answered]) -> Tensor:
         """[M, H] the target's features, [B, T, H], of the answers' tokens."""
         return torch.cat([row[one.start - 1 : len(one.ids) - 1] for row, one in zip(features, rows, strict=True)])
-
-
-def spoken_prompt(prompt: list[int], placeholders: tuple[int, ...]) -> list[int]:
-    """The prompt without its image slots; its last id if nothing else is left."""
-    return words(prompt, placeholders) or prompt[-1:]
