@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mmspec.compare import Comparison
     from mmspec.options import Options
     from mmspec.results import Generation, Stream
+    from mmspec.stats import Stats
 
 HELP = ["-h", "--help"]
 """What asks for help, of every command."""
@@ -360,6 +361,12 @@ def _summary(answer: Generation, pipe: Pipeline) -> str:
     )
 
 
+def _told_of_drafts(stats: Stats) -> str:
+    kept, rate = sum(stats.accept_lengths), stats.acceptance_rate
+    share = "" if math.isnan(rate) else f"; {kept} of {stats.drafted_tokens} drafted tokens ({rate:.0%})"
+    return f"accepted per round: {' '.join(map(str, stats.accept_lengths))}{share}"
+
+
 def _show_comparison(result: Comparison, as_json: bool) -> None:
     if as_json:
         _print_json(result.as_dict())
@@ -378,7 +385,7 @@ def _show_comparison(result: Comparison, as_json: bool) -> None:
             )
             if result.speculative.stats.new_tokens < TELLING:
                 typer.echo(f"(S of an answer this short is mostly noise: ask for {TELLING} tokens or more)")
-            typer.echo(f"accepted per round: {' '.join(map(str, result.speculative.stats.accept_lengths))}")
+            typer.echo(_told_of_drafts(result.speculative.stats))
     if result.must_agree and not result.agree:
         raise typer.Exit(1)
 

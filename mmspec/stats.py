@@ -15,6 +15,7 @@ class Stats:
 
     new_tokens: tokens emitted, stop token included.
     accept_lengths: drafted tokens accepted in each round, without the bonus token.
+    drafted_tokens: all that were drafted and verified; of a batch, whose rows are padded to one size, as many as that.
     lossless: whether the acceptance rule keeps the target's law. verifies: whether it looks at that law at all.
     prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
     verify_seconds: target forwards. other_seconds: everything else in a round. On CUDA, where the host runs ahead,
@@ -31,12 +32,19 @@ class Stats:
     other_seconds: float = 0.0
     verifies: bool = True
     first: int = 1
+    drafted_tokens: int = 0
 
     @property
     def tau(self) -> float:
         """Tokens emitted per verification, bonus included, prefill excluded; NaN where nothing was verified."""
         rounds = len(self.accept_lengths) if self.verifies else 0
         return (self.new_tokens - self.first) / rounds if rounds else math.nan
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the drafted tokens that was accepted; NaN where nothing was drafted. In a tree one of several
+        siblings can be, so that it tells chains apart, and trees of one shape."""
+        return sum(self.accept_lengths) / self.drafted_tokens if self.drafted_tokens else math.nan
 
     @property
     def target_calls(self) -> int:
@@ -67,14 +75,17 @@ class Stats:
             self.draft_seconds += done.other_s
         else:
             self.accept_lengths.append(done.drafted[row])
+            self.drafted_tokens += done.proposed
             self.draft_seconds += done.draft_s
             self.verify_seconds += done.verify_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON: an undefined tau is None."""
+        """Everything, for JSON: an undefined number is None."""
         return {
             "tau": None if math.isnan(self.tau) else self.tau,
+            "acceptance_rate": None if math.isnan(self.acceptance_rate) else self.acceptance_rate,
             "accept_lengths": self.accept_lengths,
+            "drafted_tokens": self.drafted_tokens,
             "new_tokens": self.new_tokens,
             "target_calls": self.target_calls,
             "seconds": self.seconds,
