@@ -20,8 +20,8 @@ from mmspec.cache import RowCache
 from mmspec.contract import Accepted, Draft, Kind, State, Verified
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.growing import Above, Expand, Guess
+from mmspec.drafters.on_slots import OnSlots
 from mmspec.drafters.slots import Slots
-from mmspec.drafters.whole import OnSlots
 from mmspec.errors import MismatchError
 from mmspec.image_ar.target import GuidedState, GuidedVerified, ImageTarget
 from mmspec.sampling import Sampler
@@ -78,9 +78,9 @@ class GuidedSlots(OnSlots):
     drafter: GuidedEagle
     request: GuidedState = field(kw_only=True)
 
-    def unrolled(self, pending: Tensor) -> Expand:
+    def expansion(self, pending: Tensor) -> Expand:
         """The guided mix of what both rows say."""
-        pairs, expand = self.request.pairs, super().unrolled(pending)
+        pairs, expand = self.request.pairs, super().expansion(pending)
         assert not isinstance(expand, Guess)
 
         def mixed(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:

@@ -31,8 +31,8 @@ from mmspec.cache import Past
 from mmspec.contract import Shape
 from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadNet, Sizes
+from mmspec.drafters.on_slots import SlotDrafter
 from mmspec.drafters.slots import Forward, Slots, beyond
-from mmspec.drafters.whole import Unrolled
 from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
 
@@ -90,7 +90,7 @@ class BlockNet(HeadNet):
         return self.norm(inputs)
 
 
-class BlockDrafter(Unrolled):
+class BlockDrafter(SlotDrafter):
     """What drafters have in common that guess the slots of a block: context and block, compiled as the target is.
 
     Arguments as for `HeadDrafter`, from the third on by name; by default trees are as deep as the block.
@@ -159,7 +159,7 @@ class BlockDrafter(Unrolled):
         assert self.steps is not None
         self.steps[1].settle(slots.cache, self.net.mask.expand(len(slots.cache.lengths), 1, -1), 0)
 
-    def unroll(
+    def expansion(
         self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
     ) -> Expand | Guess:
         """Read the context, then the block."""

@@ -22,9 +22,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from mmspec.cache import Past
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet, Sizes
+from mmspec.drafters.on_slots import SlotDrafter
 from mmspec.drafters.slots import Forward, below
 from mmspec.drafters.static import best_tree
-from mmspec.drafters.whole import Unrolled
 
 
 class OneLayer(HeadNet):
@@ -78,7 +78,7 @@ class EagleHead(OneLayer):
         return self.estimate(self.fc(torch.cat([embeddings, features], -1)), positions, mask, cache)
 
 
-class Eagle(Unrolled):
+class Eagle(SlotDrafter):
     """Drafts a dynamic tree with an `EagleHead`."""
 
     method = "eagle2"
@@ -125,7 +125,7 @@ class Eagle(Unrolled):
             above += width
         return most
 
-    def unroll(self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor) -> Expand:
+    def expansion(self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor) -> Expand:
         """Estimates upon estimates."""
         (forward,), states = forwards, torch.empty(0)
 

@@ -1,38 +1,36 @@
-"""A whole draft as one function of tensors: the last round's slots are read, then the tree is made level by level.
+"""A whole draft in one launch: the last round's slots are read and the tree is made by one function of tensors.
 
-Where steps are compiled, the function is recorded for every size of tree, on CUDA in a graph: a draft costs the host
-one launch instead of hundreds. It reads what the last round left, as it comes from the rule; which slots are true is
+Where steps are compiled, that function, `grown`, is recorded for every size of tree, on CUDA in a graph: a draft costs
+the host one launch instead of hundreds. `Whole` makes and plays the recordings on one request of a drafter on slots
+(`mmspec.drafters.on_slots`). They read what the last round left, as it comes from the rule; which slots are true is
 decided on the device. Drafts are those of the plain calls, which serve whenever more than one round waits to be read.
 The first draft is made in this way, too: the prompt's last slot waits as if a round without a draft had left it.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mmspec.cache import Past
-from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, State
 from mmspec.drafters.children import Choice
 from mmspec.drafters.filling import Plan
-from mmspec.drafters.growing import Expand, Guess
-from mmspec.drafters.heads import HeadDrafter, Sizes, level_by_level
+from mmspec.drafters.heads import Sizes, level_by_level
 from mmspec.drafters.slots import Forward, Slots, causal, following
 from mmspec.engine.cache import FRONT
 from mmspec.engine.graphs import Recorded, make_room, renewed
 from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
-from mmspec.sampling import Sampler
 
 if TYPE_CHECKING:
+    from mmspec.drafters.on_slots import SlotDrafter
     from mmspec.engine.cache import Slab, StaticRows
     from mmspec.engine.steps import Steps
 
@@ -47,53 +45,6 @@ MOST_KEPT = 32
 """Recordings of different sizes and laws on the same addresses: `auto` has a dozen sizes, for every temperature."""
 
 
-class Unrolled(HeadDrafter):
-    """A drafter that reads slots and then makes a tree, by steps that may be compiled. `bind` gives the steps."""
-
-    forwards: tuple[Forward, ...]
-    """Its steps; the first one reads the slots."""
-    steps: tuple[Steps, ...] | None = None
-    """The same, where they are compiled as the target is."""
-    masked: ClassVar[bool] = True
-    """Whether the first one looks at the slots before those that it reads (`mmspec.drafters.slots.causal`)."""
-
-    @property
-    def most_read(self) -> int:
-        """Most tokens that a round may have emitted, but for rounds of deeper drafts than usual."""
-        return MOST_READ
-
-    @abstractmethod
-    def forwarded(self, sizes: Sizes) -> int:
-        """How many slots in front of a static cache drafting takes at most."""
-
-    @abstractmethod
-    def unroll(
-        self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
-    ) -> Expand | Guess:
-        """What follows the nodes of a tree.
-
-        Args: forwards: its steps. past: the cache of the slots. read: reads those that wait, and returns the first
-            step's output at each row's last one, [B, H]; asked once, before anything else is forwarded. pending: [B].
-        """
-
-    def settle(self, slots: Slots, budget: int) -> None:
-        """Read the prompt at once, and go on with the cache that compiled steps take. budget: tokens that follow, at
-        most."""
-        assert self.steps is not None
-        slots.settle(self.steps[0], budget)
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
-        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
-        choice = self.choice(sampler, kind)
-        if self.steps is None:
-            return OnSlots(self, choice, slots)
-        self.settle(slots, max(state.limits))
-        whole = Whole(self, self.steps, choice, slots)
-        whole.take_over(state)
-        return OnSlots(self, choice, slots, whole=whole)
-
-
 @dataclass
 class Whole:
     """On one request.
@@ -103,7 +54,7 @@ class Whole:
     fronts: what drafts of sizes that came take of the slots in front.
     """
 
-    drafter: Unrolled
+    drafter: SlotDrafter
     steps: tuple[Steps, ...]
     choice: Choice
     slots: Slots
@@ -201,54 +152,8 @@ class Whole:
         return slab.recorded[key]
 
 
-@dataclass
-class OnSlots(Drafting):
-    """A drafter that reads slots and then makes a tree, on one request. whole: drafts in one launch, where it can."""
-
-    drafter: Unrolled
-    choice: Choice
-    slots: Slots
-    whole: Whole | None = field(default=None, kw_only=True)
-
-    @property
-    def early(self) -> bool:
-        """Plain calls ask what was accepted."""
-        return self.whole is not None
-
-    def ahead(self, state: State) -> bool:
-        """See `Drafting`."""
-        return self.whole is not None and self.whole.serves(state)
-
-    @property
-    def forwards(self) -> tuple[Forward, ...]:
-        """The drafter's steps, as this request calls them."""
-        return self.drafter.forwards
-
-    def unrolled(self, pending: Tensor) -> Expand | Guess:
-        """What follows the nodes of a tree, by plain calls. pending: [B]."""
-        forwards = self.forwards
-        return self.drafter.unroll(forwards, self.slots.cache, lambda: self.slots.read(forwards[0]), pending)
-
-    def propose(self, state: State) -> Draft:
-        """In one launch, or by plain calls, after which the slots of the draft are dropped."""
-        draft = None if self.whole is None else self.whole.propose(state)
-        if draft is None:
-            assert state.pending is not None
-            draft = self.drafter.tree(state, self.choice, self.unrolled(state.pending))
-            self.slots.forget()
-        return draft
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Queue what was heard at the accepted nodes, whoever drafted them."""
-        heard = self.drafter.heard(verified.taps)
-        if self.whole is None:
-            self.slots.observe(draft, heard, accepted)
-        else:
-            self.whole.observe(draft, heard, accepted)
-
-
 def grown(
-    drafter: Unrolled,
+    drafter: SlotDrafter,
     forwards: Sequence[Forward],
     choice: Choice,
     sizes: Sizes,
@@ -273,7 +178,7 @@ def grown(
     read = following(tokens, path, count, pending)
     out = causal(forwards[0], slab, read, drafter.net.fuse(heard[rows[:, None], path]), drafter.masked)
     slab.keep(place.expand(path.shape), count)
-    expand = drafter.unroll(forwards, slab, lambda: out[rows, count - 1], pending)
+    expand = drafter.expansion(forwards, slab, lambda: out[rows, count - 1], pending)
     choice.sampler.restart(seeds)
     draft = level_by_level(pending, emitted, choice, expand, sizes, plan)
     choice.sampler.restart(seeds)  # its noise would stay as long as what was recorded

@@ -22,8 +22,8 @@ from mmspec.drafters.children import Judged
 from mmspec.drafters.eagle import Eagle, OneLayer
 from mmspec.drafters.growing import Above, Expand, Guess
 from mmspec.drafters.heads import HeadNet
+from mmspec.drafters.on_slots import OnSlots
 from mmspec.drafters.slots import Forward, Slots, at_once, portions
-from mmspec.drafters.whole import OnSlots
 from mmspec.errors import MismatchError
 from mmspec.sampling import Sampler
 
@@ -145,9 +145,9 @@ class Looking(OnSlots):
 
         return (forward,)
 
-    def unrolled(self, pending: Tensor) -> Expand:
+    def expansion(self, pending: Tensor) -> Expand:
         """Notes the level at hand."""
-        expand = super().unrolled(pending)
+        expand = super().expansion(pending)
         assert not isinstance(expand, Guess)
 
         def at(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor | Judged:
