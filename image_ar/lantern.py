@@ -3,6 +3,9 @@
 The neighbours n_1, n_2, ... of x lend to it as long as they lend no more than a bound in all: delta (LANTERN), or
 (lambda - 1) p(x) (LANTERN++), so that a token that the target rules out stays ruled out. The bound holds for every x by
 itself, not for what is emitted. At temperature 0 a code is kept if, with what it borrows, it is the best.
+
+As published the drafts are EAGLE-2's trees of likeliest children, whose q is 1: little of them is kept, and little is
+gained by what they borrow. Drawn children and windows of Jacobi decoding are kept far more often, with the same bounds.
 """
 
 from __future__ import annotations
@@ -24,36 +27,36 @@ from mmspec.tree import deepest, path_to
 class Lantern(Relaxed):
     """Args: delta: what neighbours lend at most, in [0, 1], 0 is the ratio rule. k: how many may lend, 0 likewise.
 
-    neighbours: the codebook's table; None computes it. residual: see `Relaxed`. unit: whether code vectors are compared
-    at unit length, or as they are stored (the released LANTERN); None as the picture tokenizer takes them.
+    residual: see `Relaxed`.
+    plain: whether drafters that make both are asked for the likeliest children, as published, not for drawn ones. Where
+        nothing else can be had they are taken in any case.
+    unit: whether code vectors are compared at unit length, or as they are stored (the released LANTERN); None as the
+        picture tokenizer takes them.
     """
 
     def __init__(
         self,
         delta: float = 0.1,
         k: int = 1000,
-        neighbours: Neighbours | None = None,
         residual: str = "plain",
+        plain: bool = False,
         unit: bool | None = None,
     ) -> None:
         super().__init__(residual)
         if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
             raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
-        self.k, self.delta, self.given, self.neighbours, self.unit = k, delta, neighbours, neighbours, unit
+        self.k, self.delta, self.unit = k, delta, unit
+        self.takes = ("point", "sampled") if plain else ("sampled", "point")
+        self.neighbours: Neighbours | None = None
         self.lossless = self.invariant_greedy = k == 0 or delta == 0
 
     def bind(self, target: Any) -> None:
-        """Take the table of the target's codebook, to where the target is."""
+        """Take the table of the target's codebook."""
         if not hasattr(target, "codebook"):
             raise MismatchError(
                 f"{name_of('rules', self)!r} needs a codebook of images, {type(target).__name__} has none"
             )
-        table = self.given
-        if table is not None:
-            table.fit(target.codebook if self.unit is None else target.vectors(self.unit))
-        elif self.k:
-            table = target.neighbours(self.k, self.unit)
-        self.neighbours = None if table is None else table.on(target.model.device)
+        self.neighbours = target.neighbours(self.k, self.unit) if self.k else None
 
     def bound(self, own: Tensor) -> Tensor:
         """What neighbours may lend to tokens with probabilities `own` [B, K]."""
@@ -110,11 +113,11 @@ class LanternPlus(Lantern):
         self,
         bound: float = 2.0,
         k: int = 1000,
-        neighbours: Neighbours | None = None,
         residual: str = "plain",
+        plain: bool = False,
         unit: bool | None = None,
     ) -> None:
-        super().__init__(0.0, k, neighbours, residual, unit)
+        super().__init__(0.0, k, residual, plain, unit)
         if not bound >= 1:
             raise InputError(f"LANTERN++ needs a bound of 1 or more, got {bound!r}")
         self.times = bound

@@ -23,7 +23,7 @@ from transformers import (
 import mmspec
 from mmspec.acceptance.ratio import Ratio
 from mmspec.drafters.none import NoDrafter
-from mmspec.errors import CheckpointError, InputError, MismatchError, UnsupportedError
+from mmspec.errors import CheckpointError, InputError, UnsupportedError
 from mmspec.image_ar.chameleon import END, LINE, LUMINA_SETTING, START, TURN, UNITS, Chameleon, Lumina
 from mmspec.image_ar.chameleon_pictures import PictureDecoder, read_decoder, save_decoder
 from mmspec.image_ar.eagle import GuidedEagle
@@ -424,10 +424,11 @@ def test_a_codebook_of_another_size_is_refused() -> None:
         Chameleon(chameleon(named=CODES - 1))
 
 
-def test_a_table_of_another_codebook_is_refused() -> None:
-    table = Neighbours.of(torch.randn(CODES, 8), 3)
-    with pytest.raises(MismatchError, match="belongs to another codebook"):
-        table.fit(target().codebook)
+def test_codes_are_compared_as_their_vectors_are_stored() -> None:
+    made = target()
+    stored = made.vqmodel.quantize.embedding.weight.detach()
+    assert torch.equal(made.neighbours(3).nearest, Neighbours.of(stored, 3).nearest)
+    assert not torch.equal(made.neighbours(3).nearest, Neighbours.of(made.vectors(unit=True), 3).nearest)
 
 
 @pytest.mark.parametrize(

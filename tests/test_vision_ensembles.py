@@ -234,7 +234,7 @@ def test_the_search_finds_the_weights_of_a_history() -> None:
     points = grid(3)
     assert len(points) == 66
     assert torch.allclose(points.sum(1), torch.ones(66))
-    search = Search(points, 2, most=11)
+    search = Search(points, 2)
     before = torch.full((2, 3), 1 / 3)
     assert torch.equal(search.best(before), before)
     hits, apart = torch.zeros(2, 66), torch.zeros(2, 66)

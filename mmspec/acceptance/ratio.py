@@ -20,7 +20,8 @@ from mmspec.tree import children, follow, path_to
 class Ratio(Rule):
     """Law: the target's, if the children of each node were drawn from `Draft.q` with independent noise.
 
-    Deterministic, pruned or re-ranked drafts have no such q and are refused. At temperature 0 every exact rule is the
+    Pruned or re-ranked drafts have no such q and are refused; so are deterministic ones, for which `match` decides the
+    same, but by rules of this base that take them: then q is a point mass. At temperature 0 every exact rule is the
     greedy comparison.
     """
 
@@ -32,12 +33,14 @@ class Ratio(Rule):
         """Walk from node 0, accepting children by p/q. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        check_sampled(draft, "ratio")
+        plain = draft.kind == "point" and "point" in self.takes
+        if not plain:
+            check_sampled(draft, "ratio")
         p = scores.softmax(-1)
         rows = torch.arange(p.shape[0], device=p.device)
         here, alive = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
         law = p[:, 0].clone()
-        if draft.q is not None:
+        if draft.size > 1:
             offspring = children(draft)
             levels, width = draft.levels, offspring.shape[-1]
             positions = emitted[:, None] + torch.arange(levels, device=p.device)
@@ -46,7 +49,7 @@ class Ratio(Rule):
                 if not alive.any():  # most rounds end far above the deepest node
                     break
                 options = offspring[rows, here]
-                q = draft.q[rows, here]
+                q = None if draft.q is None or plain else draft.q[rows, here]
                 reached, law = try_children(draft, here, options, p, law, q, coins[:, level], alive, self)
                 alive, here = reached != here, reached
         end = emitted + draft.depth[rows, here]
@@ -73,7 +76,7 @@ def try_children(
     options: Tensor,
     p: Tensor,
     law: Tensor,
-    q: Tensor,
+    q: Tensor | None,
     coins: Tensor,
     alive: Tensor,
     rule: Ratio,
@@ -82,7 +85,8 @@ def try_children(
 
     Args:
         here: [B] current node. options: [B, K] its children, -1 padded. p: [B, N, V] target law at every node.
-        law: [B, V] target law at `here`. q: [B, V] law of its children. coins: [B, K] uniforms.
+        law: [B, V] target law at `here`. q: [B, V] law of its children; None where each one was chosen without any
+            draw, so that its own q is a point mass. coins: [B, K] uniforms.
         alive: [B] rows that are still walking. rule: what it grants a token, and what follows a rejection.
 
     Returns: [B] the node reached (`here` if no child was accepted) and [B, V] the law to go on with: p at the accepted
@@ -96,13 +100,14 @@ def try_children(
             break
         node = child.clamp(min=0)
         token = draft.tokens[rows, node]
-        tried = trying & (q[rows, token] > 0)  # fewer tokens than children had a chance at all
-        granted, taken = rule.grant(law, q, token, depth)
+        own = torch.zeros_like(law).scatter(1, token[:, None], 1.0) if q is None else q
+        tried = trying & (own[rows, token] > 0)  # fewer tokens than children had a chance at all
+        granted, taken = rule.grant(law, own, token, depth)
         accept = tried & (coin * taken < granted)
         reject = tried & ~accept
         if reject.any():  # most tokens are kept, and a residual costs a pass over the vocabulary
-            law = torch.where(reject[:, None], rule.rest(law, q, depth), law)
-            q = torch.where(reject[:, None], without(q, token), q)
+            law = torch.where(reject[:, None], rule.rest(law, own, depth), law)
+            q = None if q is None else torch.where(reject[:, None], without(q, token), q)
         law = torch.where(accept[:, None], p[rows, node], law)
         reached = torch.where(accept, child, reached)
         trying = trying & ~accept

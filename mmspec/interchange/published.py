@@ -165,7 +165,7 @@ def layer_config(
     heads = config["num_attention_heads"]
     rows = published.tensors[query].shape[0] if query in published.tensors else target.hidden_size
     biased = bool(config.get("qkv_bias") or config.get("attention_bias"))
-    made = kind(
+    return kind(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
         intermediate_size=config["intermediate_size"],
@@ -178,8 +178,6 @@ def layer_config(
         attention_bias=biased,
         **_rope(published, config),
     )
-    made._attn_implementation = "sdpa"
-    return made
 
 
 def stated_rope(config: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ from mmspec.vlm.drafters.grafted import Massv
 MEMBERS = ("multimodal", "pooled", "text", "caption")
 REQUEST, WORDS = "Describe this picture in one sentence.", 24
 """What the drafter is asked for a caption, and how many tokens it may take."""
+MOST = 64
+"""Tokens of a law that a search for weights looks at."""
 
 
 class Ibed(Massv):
@@ -215,20 +217,20 @@ class Search:
     to it.
 
     Sums over all verified positions, so nothing has to be remembered: for every point of a grid of weights, how
-    often its likeliest token was the target's, and KL(p || mixture). Both look at the `most` likeliest tokens of
-    every law alone.
+    often its likeliest token was the target's, and KL(p || mixture). Both look at the MOST likeliest tokens of every
+    law alone.
 
     Args: points: [G, J]. batch: rows, each with sums of its own.
     """
 
-    def __init__(self, points: Tensor, batch: int, most: int = 64) -> None:
-        self.points, self.most = points, most
+    def __init__(self, points: Tensor, batch: int) -> None:
+        self.points = points
         self.hits, self.distance = points.new_zeros(2, batch, len(points))
 
     def see(self, p: Tensor, laws: Tensor, reached: Tensor) -> None:
         """Take note of a round. p: [B, n, V] of the target. laws: [J, B, n, V] of the members. reached: [B, n]
         bool."""
-        most = min(self.most, p.shape[-1])
+        most = min(MOST, p.shape[-1])
         shown = torch.cat([p.topk(most, -1).indices, *laws.topk(most, -1).indices], -1)  # [B, n, C]; p's come first
         members = torch.stack([law.gather(-1, shown) for law in laws], 2)  # [B, n, J, C]
         mixed = torch.einsum("gj,bnjc->bngc", self.points, members)

@@ -83,8 +83,9 @@ class Grafted(Eyes):
 
 
 class OwnEyes(Eyes):
-    """With its own: a small VLM of the target's family.
+    """With its own: a small VLM of the target's family, as the published Spec-LLaVA, IbED and TABED are.
 
+    Nothing here trains one: `mmspec.load(target, drafter=SpecLlava(OwnEyes(small)))` drafts with a model that is there.
     Pictures are ordinary positions of its prompt here, so families that give them others, or let them see each other,
     are read a little otherwise than on their own; those with positions on three axes are refused.
     """
