@@ -23,7 +23,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, folder_of, read_decoder
 from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import ImageLogits, ImageWords, check_known, check_no_pictures
+from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
 from mmspec.prompts import check_plain, padded
 from mmspec.targets import unpad
 
@@ -93,7 +93,6 @@ class Chameleon(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
-        check_no_pictures(images, type(self).__name__)
         return self.opened(processor, texts, self.layout)
 
     def opened(self, processor: Any, texts: list[str], layout: Layout) -> dict[str, Any]:
@@ -181,7 +180,6 @@ class Lumina(Chameleon):
         """See `Chameleon.encode`. size: of the pictures; None is the usual one."""
         if size is None:
             return super().encode(processor, texts, images)
-        check_no_pictures(images, type(self).__name__)
         layout = self._layout(*grid_of(size, self.side, self.decoder.max_length, CODES_PER_UNIT))
         sizes = torch.tensor([[layout.rows, layout.columns]] * len(texts))
         return {**self.opened(processor, texts, layout), "image_sizes": sizes}

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import ImageLogits, ImageWords, check_no_pictures
+from mmspec.image_ar.words import ImageLogits, ImageWords
 from mmspec.prompts import asking, check_plain
 from mmspec.targets import unpad
 
@@ -75,7 +75,6 @@ class Emu3(ImageTarget):
         self, processor: Any, texts: list[str], images: list[list[Image.Image]], size: Any = None
     ) -> dict[str, Any]:
         """Model inputs of a batch of captions and of the negative prompt, padded on the left. size: of the pictures."""
-        check_no_pictures(images, "Emu3")
         check_plain(texts, processor.tokenizer)
         how = {"return_for_image_generation": True, "return_tensors": "pt", "padding_side": "left"}
         if size is not None:

@@ -22,7 +22,7 @@ from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.image_ar.layout import UNKNOWN, Layout, as_lists, check_fits, counts
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
-from mmspec.image_ar.words import ImageLogits, check_known, check_no_pictures
+from mmspec.image_ar.words import ImageLogits, check_known
 from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler
 
@@ -175,7 +175,6 @@ class GlmImage(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the sizes and the start of an image, padded on the left."""
-        check_no_pictures(images, "GLM-Image")
         check_plain(texts, processor.tokenizer)
         how: dict[str, Any] = {"padding": len(texts) > 1, "return_tensors": "pt"}
         with asking(processor):

@@ -20,7 +20,7 @@ from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.target import ImageTarget
-from mmspec.image_ar.words import check_known, check_no_pictures
+from mmspec.image_ar.words import check_known
 from mmspec.prompts import asking, check_plain
 
 
@@ -58,7 +58,6 @@ class Janus(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""
-        check_no_pictures(images, "Janus")
         check_plain(texts, processor.tokenizer)
         if processor.chat_template:
             chats = [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]

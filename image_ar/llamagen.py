@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import CheckpointError, InputError, UnsupportedError
+from mmspec.errors import CheckpointError, UnsupportedError
 from mmspec.image_ar.classes import EXAMPLES, Classes, class_numbers
 from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.target import ImageTarget
@@ -66,8 +66,6 @@ class LlamaGenTarget(ImageTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` [B, 1]: classes, by number or name."""
-        if any(images):
-            raise InputError("LlamaGen draws a class here: leave image out")
         return {"input_ids": torch.tensor([[n] for n in class_numbers(processor, texts, self.model.config.classes)])}
 
     def unguided(self, rows: list[list[int]], inputs: dict[str, Any]) -> list[list[int]]:

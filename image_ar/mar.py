@@ -21,7 +21,7 @@ from mmspec.image_ar.classes import EXAMPLES, Classes, class_numbers
 from mmspec.image_ar.continuous import Proposal, Walk, normal
 from mmspec.image_ar.mar_canvas import NOTHING, Canvas, CanvasStop, plan
 from mmspec.image_ar.pictures import to_picture, to_pixels
-from mmspec.image_ar.words import check_known, check_no_pictures
+from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain, padded
@@ -135,7 +135,6 @@ class MarTarget(CausalTarget):
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` [B, T], words padded on the left with their `attention_mask`, or [B, 1] of classes."""
-        check_no_pictures(images, "MAR")
         config = self.model.config
         if not config.captions:
             return {"input_ids": torch.tensor([[number] for number in class_numbers(processor, texts, config.classes)])}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from mmspec.errors import InputError, shorten
@@ -52,12 +51,6 @@ class ImageLogits(nn.Module):
             with torch.inference_mode(False):  # else no drafter could learn through a head that was used before
                 self.rows = weight[torch.tensor(self.words, device=weight.device)].detach()
         return nn.functional.linear(states, self.rows)
-
-
-def check_no_pictures(images: list[list[Image.Image]], name: str) -> None:
-    """Raise InputError for pictures in the prompts of the model `name`, which reads none."""
-    if any(images):
-        raise InputError(f"{name} draws from a text here: leave image out")
 
 
 def check_known(text: str, ids: Sequence[int], tokenizer: Any) -> None:

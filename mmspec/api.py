@@ -31,6 +31,7 @@ from mmspec.options import (
     Options,
     answer_count,
     check_options,
+    check_pictures,
     end_tokens,
     given,
     special_options,
@@ -252,6 +253,7 @@ class Pipeline:
         if told:
             check_options(told, self.target)
         texts, pictures = read_prompts(prompt, image)
+        check_pictures(pictures, self.target)
         if several and len(voice) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")
         with READING:
@@ -347,8 +349,7 @@ def check_request(family: type[CausalTarget], image: Any, prompt: str | Sequence
     """
     check_options(options, family)
     _, pictures = read_prompts(prompt, image)
-    if any(pictures) and family.modality != "vlm":
-        raise InputError("this model does not see: leave image out, or take one that does")
+    check_pictures(pictures, family)
     return pictures[0] if isinstance(prompt, str) else pictures
 
 

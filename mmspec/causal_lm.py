@@ -7,7 +7,6 @@ from typing import Any
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.errors import InputError
 from mmspec.prompts import asking, check_plain, padded
 from mmspec.targets import CausalTarget
 
@@ -48,8 +47,6 @@ class CausalLM(CausalTarget):
         Without a chat template the text is taken as it is, control tokens included. Of a processor that prepares more
         than texts the tokenizer is taken, with the processor's template where it has none.
         """
-        if any(images):
-            raise InputError(f"{type(self.model).__name__} reads text only: leave image out, or load a model that sees")
         tokenizer = getattr(processor, "tokenizer", processor)
         own, other = tokenizer.chat_template, processor.chat_template
         if own or other:

@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     guidance: image models; how strongly the prompt steers (classifier-free guidance), above 0, 1 is off.
     steps: MAR; in how many steps a picture is revealed: fewer are faster, and worse.
     size: Emu3 and Lumina-mGPT; width and height of the picture in pixels, (768, 512) or "768x512".
-    voice: speech models; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
+    voice: VALL-E type; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
         Whisper: the speech that is to be written down, up to 30 seconds of it; the prompt is "transcribe en", say.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
 
 
 SPECIAL = ("guidance", "steps")
-"""Options that only some models take, of those that `prefill` is told; `size` is part of the prompt."""
+"""Options that only some models take, of those that `prefill` is told; `size` and `voice` are part of the prompt."""
 
 
 def check_options(options: Mapping[str, Any], target: Any) -> None:
@@ -98,18 +98,25 @@ def check_options(options: Mapping[str, Any], target: Any) -> None:
     """
     answer_count(options)
     Sampling(**{name: options[name] for name in (*WARPERS, "seed") if name in options})
-    for name in (*SPECIAL, "size"):
+    for name in (*SPECIAL, "size", "voice"):
         if name in options and name not in target.settings:
             raise InputError(f"{name} is not an option of {_called(target)}: leave it out")
     guidance_scale(options.get("guidance"), None)
     if "size" in options:
         picture_size(options["size"])
-    if "voice" in options and target.modality != "speech":
-        raise InputError(f"{_called(target)} does not speak: leave voice out")
     strings = stop_strings(options)
     if strings and target.makes != "text":
         raise InputError(f"this model makes a {target.makes}, and no text to stop at: leave stop out")
     Stop((), options.get("max_new_tokens", MAX_NEW_TOKENS), strings)
+
+
+def check_pictures(pictures: Sequence[Sequence[Any]], target: Any) -> None:
+    """Raise InputError for pictures in prompts of a model that sees none.
+
+    Args: pictures: of every prompt. target: what is asked, or its class.
+    """
+    if any(pictures) and target.modality != "vlm":
+        raise InputError(f"{_called(target)} does not see here: leave image out, or take a model that does")
 
 
 def _called(target: Any) -> str:

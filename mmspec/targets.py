@@ -67,7 +67,8 @@ class CausalTarget:
     trained_first = True
     """Whether it takes a trained drafter beside the model before that."""
     settings: tuple[str, ...] = ()
-    """Options that only some models take, of `mmspec.options.Options`."""
+    """Options that only some models take, of `mmspec.options.Options`: those that it does not name are refused before
+    its weights are read. `encode` is told `size` and `voice`, where they are given."""
     applies: tuple[str, ...] = ()
     """Settings of a generation config that the target itself applies."""
     answers: Mapping[str, Any] = {}
@@ -130,7 +131,10 @@ class CausalTarget:
         return head_of(self.model)
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
-        """Model inputs of a batch of prompts with their pictures, padded on the left."""
+        """Model inputs of a batch of prompts with their pictures, padded on the left.
+
+        Pictures come to a target of the modality "vlm" alone, see `mmspec.options.check_pictures`.
+        """
         raise NotImplementedError
 
     @property

@@ -27,7 +27,7 @@ from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
-from mmspec.speech.refusals import check_no_history, check_texts_alone
+from mmspec.speech.refusals import check_no_history
 from mmspec.speech.speaking import ANSWER_S
 from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget, check_served, unpad
@@ -118,11 +118,8 @@ class Csm(CausalTarget):
         weight = self.model.depth_decoder.codebooks_head.weight[code - 1]  # a view, which the module would copy
         return linear(hidden, weight.T)
 
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch, said by the model's speaker 0: `input_ids` and `attention_mask` [B, T]."""
-        check_texts_alone("CSM", images, voice)
         tokenizer = getattr(processor, "tokenizer", processor)
         check_plain(texts, tokenizer)
         rows = [tokenizer(f"[0]{text}")["input_ids"] for text in texts]

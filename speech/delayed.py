@@ -25,7 +25,6 @@ from mmspec.prompts import asking, check_plain
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop
-from mmspec.speech.refusals import check_texts_alone
 from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
 from mmspec.tree import chain
 
@@ -114,11 +113,8 @@ class Delayed(CausalTarget):
         """The budget ends a row."""
         return ColumnStop([], budget)
 
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """`input_ids` and `attention_mask` [B, T] of texts."""
-        check_texts_alone(self.noun, images, voice)
         tokenizer = getattr(processor, "tokenizer", processor)
         check_plain(texts, tokenizer, tokenizer.all_special_tokens)
         with asking(processor):

@@ -23,7 +23,6 @@ from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.chunks import single_codebook
 from mmspec.speech.placing import place_codec
-from mmspec.speech.refusals import check_no_pictures
 from mmspec.speech.speaking import ANSWER_S, Speaking
 from mmspec.speech.text import code_token
 
@@ -79,19 +78,19 @@ class Llasa(Speaking):
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
-        self.count = getattr(model.config, "speech_codes", None) or 65_536
+        self.code_count = getattr(model.config, "speech_codes", None) or 65_536
         if tokenizer is None:
             raise InputError(
                 "only Llasa's tokenizer knows which ids are codes and what ends speech: pass "
                 "processor=LlasaProcessor(tokenizer, codec) to load"
             )
-        names = [code_token(0), code_token(self.count - 1), SPEECH_END]
+        names = [code_token(0), code_token(self.code_count - 1), SPEECH_END]
         self.first_code, last, self.end = found = tokenizer.convert_tokens_to_ids(names)
         strange = {None, tokenizer.unk_token_id} & {*found}
-        if strange or last - self.first_code != self.count - 1:
+        if strange or last - self.first_code != self.code_count - 1:
             raise UnsupportedError(
-                f"the tokenizer is not Llasa's: it needs {code_token(0)} to {code_token(self.count - 1)} in a row, "
-                f"and {SPEECH_END}"
+                f"the tokenizer is not Llasa's: it needs {code_token(0)} to {code_token(self.code_count - 1)} in a "
+                f"row, and {SPEECH_END}"
             )
 
     @staticmethod
@@ -134,14 +133,6 @@ class Llasa(Speaking):
         """The model itself."""
         return self.model
 
-    def code_ids(self) -> list[int]:
-        """All codes."""
-        return list(range(self.first_code, self.first_code + self.count))
-
-    def codes(self, ids: list[int]) -> list[int]:
-        """Those among emitted ids."""
-        return [i - self.first_code for i in ids if 0 <= i - self.first_code < self.count]
-
     def complete(self, prompt: list[int], voice: Any, first: list[int], known: Tensor | None = None) -> Tensor:
         """One codebook is all there is."""
         return single_codebook(first, known)
@@ -152,16 +143,12 @@ class Llasa(Speaking):
             raise InputError(f"the text {shorten(text)} has nothing to pronounce: write a word or a number")
         return " ".join(text.split())
 
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
+    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
-        Raises: InputError: pictures; a voice; a text that cannot be used; a tokenizer without a chat template.
+        Voices are not served: Llasa needs what they say in writing. Raises: InputError: a text that cannot be used; a
+        tokenizer without a chat template.
         """
-        check_no_pictures(self, images)
-        if voice is not None:
-            raise InputError("voices are not served for Llasa, which needs what they say in writing: leave voice out")
         tokenizer = self.tokenizer
         check_plain(texts, tokenizer, MARK.findall("\n".join(texts)))
         if not tokenizer.chat_template:

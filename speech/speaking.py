@@ -9,16 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-from PIL import Image
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from mmspec.errors import InputError
 from mmspec.options import MAX_NEW_TOKENS
-from mmspec.prompts import padded
 from mmspec.speech.chunks import Chunks
-from mmspec.speech.refusals import check_no_pictures
 from mmspec.speech.text import spoken
 from mmspec.targets import CausalTarget
 
@@ -27,13 +22,18 @@ ANSWER_S = 30.0
 
 
 class Speaking(CausalTarget):
-    """Base of the families that speak with a Llama. They add how a prompt is written, and how codes become sound."""
+    """Base of the families that speak with a Llama. They add how a prompt is written, where the codes lie among the
+    ids, and how codes become sound."""
 
     modality = "speech"
     makes = "sound"
     answers = {"sampled": 1.0, "max_new_tokens": 256}  # noqa: RUF012  greedy speech repeats itself
     unsaid: tuple[int, ...] = ()
     """Ids that the model reads and never emits."""
+    first_code: int
+    """The id of code 0 of the first codebook; the ids of the others follow in a row."""
+    code_count: int
+    """How many codes the first codebook has."""
 
     @property
     def budget(self) -> int:
@@ -54,13 +54,13 @@ class Speaking(CausalTarget):
         """The text as the model reads it. Raises InputError for what cannot be pronounced."""
         return spoken(text)
 
-    def prompt(self, text: str, voice: Tensor) -> list[int]:
-        """The ids of a prompt, from a text that is `written` and codes [K, P]."""
-        raise NotImplementedError
+    def code_ids(self) -> list[int]:
+        """The ids of all codes of the first codebook."""
+        return list(range(self.first_code, self.first_code + self.code_count))
 
     def codes(self, ids: list[int]) -> list[int]:
         """The codes of the first codebook among emitted ids."""
-        raise NotImplementedError
+        return [i - self.first_code for i in ids if 0 <= i - self.first_code < self.code_count]
 
     def complete(self, prompt: list[int], voice: Tensor, first: list[int], known: Tensor | None = None) -> Tensor:
         """[K, F] all codebooks, from the first one. known: [K, G] frames that are settled already and stay."""
@@ -71,25 +71,6 @@ class Speaking(CausalTarget):
         if self.codes_alone or any(name not in inputs for name in self.extra_inputs):
             return None
         return Chunks(self.codes, partial(self.complete, *_asked(inputs, row)), self.processor.audio)
-
-    def encode(
-        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
-    ) -> dict[str, Any]:
-        """Model inputs of a batch: `input_ids`, `attention_mask` [B, T], padded on the left, `voice_codes` [B, K, P].
-
-        Args: voice: for `SpeechProcessor.voice`; a list has one for each text.
-        Raises: InputError: pictures; a text or a voice that cannot be used.
-        """
-        check_no_pictures(self, images)
-        voices = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
-        if len(voices) != len(texts):
-            raise InputError(f"{len(texts)} prompts came with {len(voices)} voices: give one, or one for each")
-        codes = [processor.voice(one) for one in voices]
-        rows = [self.prompt(self.written(text), heard) for text, heard in zip(texts, codes, strict=True)]
-        return {
-            **padded(rows, self.tokenizer.pad_token_id or 0),
-            "voice_codes": torch.stack([one.cpu() for one in codes]),
-        }
 
     def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
         """The sound of a row, if there is a codec to make it; None if it emitted no code."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import InputError, described
+from mmspec.prompts import padded
 from mmspec.sampling import Sampler
 from mmspec.speech.placing import place_codec
 from mmspec.speech.processing import SpeechProcessor
@@ -25,6 +27,7 @@ from mmspec.speech.valle import Valle, ValleConfig
 class ValleTarget(Speaking):
     """A checkpoint of `mmspec.speech.valle`. See `CausalTarget`."""
 
+    settings = ("voice",)
     extra_inputs = ("voice_codes",)
     """[B, K, P] codes of the voices; the prompt holds their first codebook, the refiner reads all."""
 
@@ -46,6 +49,7 @@ class ValleTarget(Speaking):
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.unsaid = tuple(range(model.config.first_code - 1))
+        self.first_code, self.code_count = model.config.first_code, model.config.codebook_size
 
     def adopt(self, processor: Any) -> None:
         """Take the processor, whose codec must speak the model's codes."""
@@ -80,23 +84,31 @@ class ValleTarget(Speaking):
         if not (ids == config.voice_token_id).any(-1).all():
             raise InputError("voice_codes came with input_ids that hold no voice: pass what the processor makes, whole")
 
+    def encode(
+        self, processor: Any, texts: list[str], images: list[list[Image.Image]], voice: Any = None
+    ) -> dict[str, Any]:
+        """Model inputs of a batch: `input_ids`, `attention_mask` [B, T], padded on the left, `voice_codes` [B, K, P].
+
+        Args: voice: for `SpeechProcessor.voice`; a list has one for each text.
+        Raises: InputError: a text or a voice that cannot be used.
+        """
+        voices = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
+        if len(voices) != len(texts):
+            raise InputError(f"{len(texts)} prompts came with {len(voices)} voices: give one, or one for each")
+        codes = [processor.voice(one) for one in voices]
+        rows = [self.prompt(self.written(text), heard) for text, heard in zip(texts, codes, strict=True)]
+        return {
+            **padded(rows, self.tokenizer.pad_token_id or 0),
+            "voice_codes": torch.stack([one.cpu() for one in codes]),
+        }
+
     def prompt(self, text: str, voice: Tensor) -> list[int]:
-        """START text VOICE codes SPEAK."""
+        """START text VOICE codes SPEAK, of a text that is `written` and codes [K, P]."""
         config = self.model.config
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        codes = [config.first_code + code for code in voice[0].tolist()]
+        codes = [self.first_code + code for code in voice[0].tolist()]
         start = self.tokenizer.convert_tokens_to_ids(START)
         return [start, *ids, config.voice_token_id, *codes, config.speak_token_id]
-
-    def code_ids(self) -> list[int]:
-        """Those of the first codebook; what follows them is padding of the embeddings."""
-        config = self.model.config
-        return list(range(config.first_code, config.first_code + config.codebook_size))
-
-    def codes(self, ids: list[int]) -> list[int]:
-        """The codes of the first codebook among emitted ids."""
-        config = self.model.config
-        return [i - config.first_code for i in ids if 0 <= i - config.first_code < config.codebook_size]
 
     def complete(self, prompt: list[int], voice: Tensor, first: list[int], known: Tensor | None = None) -> Tensor:
         """The other codebooks by the refiner, all frames together. See `Speaking.complete`."""

@@ -68,6 +68,7 @@ class Whisper(CausalTarget):
     """[B, mels, frames] of the speech."""
     usual_drafter = "none"
     compiles = False
+    settings = ("voice",)
     applies = ("suppress_tokens", "begin_suppress_tokens")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -100,8 +101,6 @@ class Whisper(CausalTarget):
         Args: texts: the task, "transcribe" or "translate", and the language where one is told ("transcribe en").
         voice: the speech as the path or bytes of a WAV file, or an `Audio`; a list has one for each text.
         """
-        if any(images):
-            raise InputError("Whisper hears and does not see: leave image out")
         spoken = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
         if voice is None or len(spoken) != len(texts):
             raise InputError("speech is missing: pass voice=, a WAV file for each prompt")

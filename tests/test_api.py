@@ -560,7 +560,7 @@ def test_text_models_answer_text(language_model: Path) -> None:
     texts = ["the red bar is", "why"]
     alone = [pipe(prompt=text, max_new_tokens=12).token_ids for text in texts]
     assert [answer.token_ids for answer in pipe(prompt=texts, max_new_tokens=12)] == alone
-    with pytest.raises(InputError, match="reads text only"):
+    with pytest.raises(InputError, match="LlamaForCausalLM does not see here: leave image out"):
         pipe(RED, "why")
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import cli
+from mmspec.api import check_request
 from mmspec.checkpoints import bundled, fingerprint, save_drafter
 from mmspec.drafters.independent import Independent
 from mmspec.errors import (
@@ -30,6 +31,7 @@ from mmspec.errors import (
     UnsupportedError,
 )
 from mmspec.options import guidance_scale
+from mmspec.registry import BUILTIN, resolve
 
 RED = Image.new("RGB", (50, 40), "red")
 
@@ -273,8 +275,8 @@ EARLY: dict[str, tuple[str, list[str], dict[str, Any], str]] = {
     "budget": ("no-weights", ["@red.png", "why"], {"max_new_tokens": 0}, "max_new_tokens=0 is not valid"),
     "answers": ("no-weights", ["@red.png", "why"], {"n": 0}, "n=0 is not valid"),
     "guidance": ("no-weights", ["@red.png", "why"], {"guidance": 2.0}, "guidance is not an option of SmolVLM"),
-    "voice": ("no-weights", ["@red.png", "why"], {"voice": "low"}, "SmolVLM does not speak: leave voice out"),
-    "picture of a text model": ("no-weights-text", ["@red.png", "why"], {}, "does not see: leave image out"),
+    "voice": ("no-weights", ["@red.png", "why"], {"voice": "low"}, "voice is not an option of SmolVLM: leave it out"),
+    "picture of a text model": ("no-weights-text", ["@red.png", "why"], {}, "does not see here: leave image out"),
 }
 
 
@@ -296,6 +298,23 @@ def test_a_wrong_request_is_told_before_the_weights_are_looked_for(
     with pytest.raises(SystemExit):
         cli.main()
     assert re.search(message, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("key", BUILTIN["targets"])
+def test_pictures_and_voices_are_refused_by_the_class_alone_where_none_are_taken(key: str) -> None:
+    """So a request is wrong before weights are fetched, and no family has to say so itself."""
+    modality, _, name = key.partition("/")
+    family: Any = resolve("targets", name, modality)
+    if modality == "vlm":
+        assert check_request(family, RED, "why", {}) == [RED]
+    else:
+        with pytest.raises(InputError, match=f"{family.__name__} does not see here: leave image out"):
+            check_request(family, RED, "why", {})
+    if key in ("speech/valle", "speech/whisper"):
+        check_request(family, None, "why", {"voice": "low"})
+    else:
+        with pytest.raises(InputError, match=f"voice is not an option of {family.__name__}: leave it out"):
+            check_request(family, None, "why", {"voice": "low"})
 
 
 @pytest.mark.parametrize("place", [(), ("text_config",)])

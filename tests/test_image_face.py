@@ -163,7 +163,7 @@ def test_pictures_go_with_json_and_with_a_comparison(folder: Path, tmp_path: Pat
         (("--out", "picture.xyz"), "picture.xyz has the ending '.xyz'"),
         (("--out", "no/such/folder/picture.png"), "cannot be written"),
         (("--out", "p.png", "--guidance", "0"), "guidance=0.0 is not valid"),
-        (("--out", "p.png", "--voice", "high"), "does not speak"),
+        (("--out", "p.png", "--voice", "high"), "voice is not an option of Janus"),
         (("--out", "p.png", "--size", "8x8"), "size is not an option of Janus"),
         (("--out", "p.png", "--stop", "x"), "this model makes a picture, and no text to stop at: leave stop out"),
         (("--out", "p.png", "--drafter", "eagle2"), "pass its folder, or use 'scd-gs'"),

@@ -494,7 +494,7 @@ def test_classes_are_drawn_by_number_and_name(tmp_path: Path) -> None:
         ({"prompt": "a", "steps": 17}, "steps=17 is not valid for 16 tokens: a whole number from 1 to 16"),
         ({"prompt": "a", "steps": 2.0}, "steps=2.0 is not valid"),
         ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens=0 is not valid"),
-        ({"prompt": "a", "image": "vlm/samples/chart.png"}, "MAR draws from a text here: leave image out"),
+        ({"prompt": "a", "image": "vlm/samples/chart.png"}, "Mar does not see here: leave image out"),
     ],
 )
 def test_bad_requests_are_refused(folder: Path, request_: dict[str, Any], message: str) -> None:

@@ -211,7 +211,7 @@ def test_mistakes_are_told(model: Any, processor: Processor) -> None:
         pipe(prompt="two " * 20, max_new_tokens=9)
     with pytest.raises(InputError, match="makes a sound, and no text to stop at: leave stop out"):
         pipe(prompt="two", max_new_tokens=9, stop=["a"])
-    with pytest.raises(InputError, match="leave image and voice out"):
+    with pytest.raises(InputError, match="voice is not an option of DiaForConditionalGeneration: leave it out"):
         pipe(prompt="two", voice="low", max_new_tokens=9)
     with pytest.raises(InputError, match="guidance=0"):
         pipe(prompt="two", guidance=0, max_new_tokens=9)

@@ -201,7 +201,7 @@ def test_without_a_codec_an_utterance_is_cut_after_as_many_seconds_as_with_one(p
         ({"prompt": f"a {SPEECH} b"}, "control token"),
         ({"prompt": "two <|s_5|> circles"}, r"control token '<\|s_5\|>'"),
         ({"prompt": ["one", "a <|SPEECH_UNDERSTANDING_START|> b"]}, "control token '<.SPEECH_UNDERSTANDING_START.>'"),
-        ({"prompt": "a", "voice": "low"}, "leave voice out"),
+        ({"prompt": "a", "voice": "low"}, "voice is not an option of LlamaForCausalLM: leave it out"),
         ({"prompt": "a", "image": np.zeros((8, 8, 3), np.uint8)}, "does not see"),
     ],
 )
