@@ -5,7 +5,6 @@ What is not given stays as the recipe has it; an option that the recipe does not
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +21,11 @@ app = typer.Typer(
 
 NOT_OF_RECIPES = (
     "target", "method", "data", "out", "run", "questions", "answers", "sampled", "max_new_tokens", "answer_batch",
-    "start", "held_out", "validate_every", "save_every", "patience", "accumulate", "bf16", "memory", "disk", "seed",
-    "device", "ray", "workers",
+    "start", "held_out", "validate_every", "save_every", "patience", "accumulate", "bf16", "memory", "disk", "device",
+    "ray", "workers", "more",
 )  # fmt: skip
-"""Options of `mmspec train drafter` that say what to learn from, how often to look, and where; every other one is a
-setting of recipes."""
+"""Options of `mmspec train drafter` that say what to learn from, how often to look, and where, and `--set`; every other
+one is a setting of recipes."""
 EAGLES = "eagle, eagle2, hass, msd, vispec, hivis, dream, specvlm, sjd-eagle"
 LLAMAS = "spd, massv, spec-llava, ibed, tabed"
 HEADS = "medusa, hydra, hydra++, vadusa, vadusa-joint, mtp-viterbi"
@@ -150,6 +149,14 @@ def drafter(
         float | None, typer.Option(help="Peak learning rate of matrices. [default: 0.02; ssd 0.005]")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, data, noise and answers.")] = 0,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the method's recipe that has no option here, as those from other packages; repeatable.",
+        ),
+    ] = None,
     # what some methods have
     decay: Annotated[
         float | None,
@@ -211,7 +218,7 @@ def drafter(
         int | None,
         typer.Option(
             help=f"{LLAMAS}, ssd, dflash, dspark: layers of the drafter; {HEADS}: layers of each head. [default: "
-            f"{LLAMAS} 2; ssd 1; dflash, dspark one in eight of the target's, 1 to 5; hydra, hydra++ 2, other heads 1]"
+            f"{LLAMAS} 2; ssd 1; dflash, dspark one in eight of the target's, 1 to 5; hydra, hydra++ 2; other heads 1]"
         ),
     ] = None,
     exit_layer: Annotated[
@@ -320,11 +327,13 @@ def drafter(
     import mmspec
     from mmspec.checkpoints import quiet, shown_name
     from mmspec.errors import InputError
+    from mmspec.loading import modality_of
     from mmspec.spread import read_where, spread_over
     from mmspec.training.answers import AnswerOptions, served
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import check_device, group
+    from mmspec.training.settings import fitting
 
     check_device(device)
     where = read_where(ray, workers)
@@ -332,18 +341,18 @@ def drafter(
         raise InputError("--ray and several training processes both share out the answers: take one of them")
     methods = [name.strip() for name in method.split(",")]
     for name in methods:
-        find_recipe(name)  # a wrong name is found before anything large is read
+        find_recipe(name)  # a wrong name is found before anything is fetched
+    modality = modality_of(target)
+    chosen = [find_recipe(name, modality) for name in methods]
+    given = {name: value for name, value in context.params.items() if name not in NOT_OF_RECIPES}
+    if start is not None and warm_steps is None:
+        given["warm_steps"] = 0  # a start has learnt words before
+    settings = fitting(chosen, given, more or [])
+    recipes = [recipe.asking(**own) for recipe, own in zip(chosen, settings, strict=True)]
     if group().num_processes > 1:
         device = device or (str(group().device) if torch.cuda.is_available() else "cpu")  # each process has its own
     load = partial(mmspec.load, target, drafter="none", device=device, compile=False)
     pipe = load()
-    chosen = [find_recipe(name, pipe.target.modality) for name in methods]
-    given = {name: value for name, value in context.params.items() if name not in NOT_OF_RECIPES}
-    if start is not None and warm_steps is None:
-        given["warm_steps"] = 0  # a start has learnt words before
-    recipes = [
-        recipe.asking(seed=seed, **options) for recipe, options in zip(chosen, _fitting(chosen, given), strict=True)
-    ]
     told: dict[str, Any] = {"sampled": sampled, "max_new_tokens": max_new_tokens}
     told = {
         **pipe.target.answers,
@@ -407,17 +416,3 @@ def target(context: typer.Context, name: Annotated[str, typer.Argument(help="Bun
     require_training()
     trainer: Any = resolve("trainers", name, known[name][0])
     trainer(context.args)
-
-
-def _fitting(recipes: list[Any], given: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each recipe the given options that it has; those that none of them has are refused."""
-    from mmspec.errors import InputError
-
-    chosen = {name: value for name, value in given.items() if value is not None}
-    known = [{field.name for field in fields(recipe)} for recipe in recipes]
-    wrong = sorted(set(chosen) - set().union(*known))
-    if wrong:
-        names = ", ".join("--" + name.replace("_", "-") for name in wrong)
-        methods = " or ".join(recipe.method for recipe in recipes)
-        raise InputError(f"{names}: not an option of the method {methods}")
-    return [{name: value for name, value in chosen.items() if name in own} for own in known]
