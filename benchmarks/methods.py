@@ -60,16 +60,7 @@ class Ours:
             **inputs, max_new_tokens=max_new_tokens, temperature=temperature, min_p=0.0, seed=seed, **PLAIN
         )
         seconds = time.perf_counter() - start
-        stats = reply.stats
-        return Run.of(
-            stats,
-            tokens=list(reply.token_ids),
-            seconds=seconds,
-            verifications=len(stats.accept_lengths),
-            verified_tokens=len(reply.token_ids) - 1,
-            accept_lengths=list(stats.accept_lengths),
-            exact=exact(self.pipe, temperature),
-        )
+        return Run.of(reply.stats, tokens=list(reply.token_ids), seconds=seconds, exact=exact(self.pipe, temperature))
 
 
 @dataclass

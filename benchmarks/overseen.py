@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.contract import Accepted, Draft, Rule
+from mmspec.drafters.watched import hand_on
 from mmspec.sampling import Sampler
 
 
@@ -16,14 +17,19 @@ class Overseen(Rule):
     """Base of such rules. Its looks are on the host, so no round is recorded."""
 
     def __init__(self, rule: Rule) -> None:
-        self.rule, self.takes = rule, rule.takes
-        self.lossless, self.invariant, self.invariant_greedy = rule.lossless, rule.invariant, rule.invariant_greedy
-        self.looks_ahead, self.chains, self.verifies = rule.looks_ahead, rule.chains, rule.verifies
+        self.rule = rule
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what the rule says, but for what the looks forbid."""
+        hand_on(Rule, self.rule, self)
+        self.on_device = False
 
     def bind(self, target: Any) -> None:
         """See `mmspec.contract.Rule`."""
         self.rule = copy(self.rule)  # another pipeline may have it, too
         self.rule.bind(target)
+        self._tell()
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """See `mmspec.contract.Rule`."""

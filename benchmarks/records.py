@@ -58,10 +58,20 @@ class Run:
     more: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stats: Stats, **told: Any) -> Run:
-        """The run of a reply of ours. told: what the reply's account does not say, or says otherwise."""
+    def of(cls, *rows: Stats, **told: Any) -> Run:
+        """The run of replies of ours that were decoded together: rounds count one by one, of rules that verify nothing
+        none as a verification; the seconds, which the rows share, are those of the row that ended last.
+
+        told: what the replies' accounts do not say, or say otherwise.
+        """
+        last = max(rows, key=lambda stats: stats.seconds)  # it was there in every round
         same = ("seconds", "prefill_seconds", "draft_seconds", "verify_seconds", "other_seconds", "lossless")
-        return cls(**{name: getattr(stats, name) for name in same} | told)
+        found: dict[str, Any] = {name: getattr(last, name) for name in same}
+        judged = [stats for stats in rows if stats.verifies]
+        found["verifications"] = sum(len(stats.accept_lengths) for stats in judged)
+        found["verified_tokens"] = sum(stats.new_tokens - stats.first for stats in judged)
+        found["accept_lengths"] = [length for stats in rows for length in stats.accept_lengths]
+        return cls(**found | told)
 
 
 @dataclass

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter, Kind, State
+from mmspec.drafters.watched import Watched, WatchedDrafting
 from mmspec.sampling import Sampler
 
 
@@ -28,44 +28,20 @@ class Recorded:
         return tokens, parents, depth, set(self.path)
 
 
-class Recorder(Drafter):
+class Recorder(Watched):
     """Wraps a drafter. rounds: the drafts of the last request, which grow while it runs."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-        self.kinds, self.needs = drafter.kinds, drafter.needs
-        self.shapes, self.reuses = drafter.shapes, drafter.reuses
-        self.drafts_columns = drafter.drafts_columns
-        self.drafts_chains = drafter.drafts_chains
+        super().__init__(drafter)
         self.rounds: list[Recorded] = []
 
-    def bind(self, target: Any) -> None:
-        """See `Drafter`."""
-        self.drafter.bind(target)
-
-    def forget(self) -> None:
-        """See `Drafter`."""
-        self.drafter.forget()
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Recording:
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> WatchedDrafting:
         """See `Drafter`."""
         self.rounds.clear()
-        return Recording(self.drafter.begin(state, sampler, kind), self.rounds)
+        return super().begin(state, sampler, kind)
 
-
-class Recording(Drafting):
-    """The other drafter's work on a request, watched."""
-
-    def __init__(self, drafting: Drafting, rounds: list[Recorded]) -> None:
-        self.drafting, self.rounds = drafting, rounds
-
-    def propose(self, state: State) -> Draft:
-        """See `Drafting`."""
-        return self.drafting.propose(state)
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """See `Drafting`; copies without waiting for the device."""
+    def look(self, draft: Draft, accepted: Accepted) -> None:
+        """See `Watched`; copies without waiting for the device."""
         tokens, parents, depth = (part[0].clone() for part in (draft.tokens, draft.parents, draft.depth))
         valid = None if draft.valid is None else draft.valid[0].clone()
         self.rounds.append(Recorded(tokens, parents, depth, valid, accepted.paths[0]))
-        self.drafting.observe(state, draft, verified, accepted)

@@ -23,9 +23,7 @@ from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import CHAINS
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.medusa import Guessing, Medusa, MedusaHeads
-from mmspec.drafters.slots import Last
 from mmspec.errors import InputError
-from mmspec.sampling import Sampler
 from mmspec.tree import chain
 
 SMOOTHING = 0.1
@@ -97,38 +95,6 @@ def places_in_rows(rows: Tensor, count: int) -> Tensor:
     return torch.arange(len(rows), device=rows.device) - (sizes.cumsum(0) - sizes)[rows]
 
 
-class Viterbi(Medusa):
-    """Drafts one chain. Args: net: `PairedHeads`. depth: most tokens of it. candidates: K. pull: mu, 0 or more."""
-
-    kinds: frozenset[Kind] = frozenset({"point", "coupled"})
-    trust = 1.0  # the unverified rule keeps what is drafted
-    method = "mtp-viterbi"
-    source = "multi-token prediction with Viterbi selection, arXiv 2410.13839"
-    noun = "multi-token"
-    static = False
-    net_class: ClassVar[type[HeadNet]] = PairedHeads
-
-    def __init__(self, net: Any, depth: int = 4, candidates: int = 8, pull: float = 0.3) -> None:
-        if candidates < 1 or not pull >= 0:
-            raise InputError(f"a Viterbi search needs candidates >= 1 and pull >= 0, got {candidates} and {pull}")
-        super().__init__(net, depth=depth, total=depth + 1)
-        self.candidates, self.pull = candidates, pull
-
-    def offered(self) -> tuple[Shape, ...]:
-        """Chains, as long as there are heads."""
-        return tuple(shape for shape in CHAINS if shape.depth <= self.most)
-
-    def save(self, folder: Any) -> dict[str, Any]:
-        """See `HeadDrafter.save`."""
-        options = {"depth": self.depth, "candidates": self.candidates, "pull": self.pull}
-        return {**super().save(folder), "options": options}
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Searching:
-        """Take the prompt's last feature."""
-        features = self.heard(state.prompt_taps)
-        return Searching(self, self.choice(sampler, kind), Last.of_prompt(state, features))
-
-
 @dataclass
 class Searching(Guessing):
     """The search on one request."""
@@ -159,6 +125,34 @@ class Searching(Guessing):
             confidence.append(law.gather(1, token[:, 0]))
         path = best_path(state.pending, tokens, confidence, own.net, own.pull)
         return chain(torch.cat([state.pending[:, None], path], 1), choice.kind)
+
+
+class Viterbi(Medusa):
+    """Drafts one chain. Args: net: `PairedHeads`. depth: most tokens of it. candidates: K. pull: mu, 0 or more."""
+
+    kinds: frozenset[Kind] = frozenset({"point", "coupled"})
+    trust = 1.0  # the unverified rule keeps what is drafted
+    method = "mtp-viterbi"
+    source = "multi-token prediction with Viterbi selection, arXiv 2410.13839"
+    noun = "multi-token"
+    static = False
+    net_class: ClassVar[type[HeadNet]] = PairedHeads
+    drafting = Searching
+
+    def __init__(self, net: Any, depth: int = 4, candidates: int = 8, pull: float = 0.3) -> None:
+        if candidates < 1 or not pull >= 0:
+            raise InputError(f"a Viterbi search needs candidates >= 1 and pull >= 0, got {candidates} and {pull}")
+        super().__init__(net, depth=depth, total=depth + 1)
+        self.candidates, self.pull = candidates, pull
+
+    def offered(self) -> tuple[Shape, ...]:
+        """Chains, as long as there are heads."""
+        return tuple(shape for shape in CHAINS if shape.depth <= self.most)
+
+    def save(self, folder: Any) -> dict[str, Any]:
+        """See `HeadDrafter.save`."""
+        options = {"depth": self.depth, "candidates": self.candidates, "pull": self.pull}
+        return {**super().save(folder), "options": options}
 
 
 def best_path(

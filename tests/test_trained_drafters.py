@@ -36,12 +36,14 @@ from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle3 import usual_taps
 from mmspec.drafters.independent import Independent, Writing
 from mmspec.drafters.none import NoDrafter
+from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
 from mmspec.drafters.slots import Slots
 from mmspec.drafters.static import TYPICAL, Node, best_tree, checked
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training.kangaroo import KangarooRecipe
+from mmspec.tree import chain
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=5)
 LENGTHS = (17, 9, 14)
@@ -119,6 +121,49 @@ def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytes
 
     monkeypatch.setattr(Slots, "read", shortly)
     test_drafting_with_a_cache_equals_a_full_forward(method, "simple")
+
+
+class Blurting(OnFeatures):
+    """Guesses one token."""
+
+    def propose(self, state: State) -> Draft:
+        assert state.pending is not None
+        told = torch.cat([self.read(), self.drafter.target.embed(state.pending)], -1)
+        token = self.drafter.head(self.drafter.net.heads[0](told)).argmax(-1)
+        return chain(torch.stack([state.pending, token], 1))
+
+
+class Blurt(FeatureDrafter):
+    """One head of another method's network."""
+
+    noun = "blurting"
+    drafting = Blurting
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        return (target.num_layers,)
+
+
+class BlurtAll(Blurt):
+    """The same, told the whole text."""
+
+    text = Slots
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Blurt, "hydra"), (BlurtAll, "hydra++")])
+def test_a_new_head_says_how_it_drafts_and_hears_the_text_without_more(kind: type[Blurt], method: str) -> None:
+    target, inputs = CausalTarget(toys.llama()), toys.prompts(*LENGTHS)
+    net, looked = taught.network(method, target), set()
+
+    def look(state: State, draft: Draft) -> None:
+        for row, ids in enumerate(state.ids):
+            if not state.done[row]:
+                logits = taught.expected(method, net, target, toys.row_of(inputs, row), ids, [])
+                assert draft.tokens[row].tolist() == [ids[-1], int(logits.argmax())]
+                looked.add((row, len(ids)))
+
+    want = toys.answer(target, NoDrafter(), inputs, 16).rows
+    assert toys.answer(target, Watched(kind(net), look), inputs, 16).rows == want
+    assert len(looked) > 24
 
 
 def masks_of(target: CausalTarget, made: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Tensor]]:

@@ -117,18 +117,14 @@ class Drawing:
     def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See `Method`; `inputs` is a list of captions."""
         replies = self.draw(inputs, max_new_tokens, temperature, seed)
-        last = max((reply.stats for reply in replies), key=lambda stats: stats.seconds)  # it was there in every round
-        lengths = [length for reply in replies for length in reply.stats.accept_lengths]
-        tokens = [token for reply in replies for token in reply.token_ids]
+        rows = [reply.stats for reply in replies]
+        forwards = max(stats.target_calls for stats in rows)  # of the row that was there in every round
         return Run.of(
-            last,
-            tokens=tokens,
-            verifications=len(lengths),
-            verified_tokens=sum(reply.stats.new_tokens - reply.stats.first for reply in replies),
-            accept_lengths=lengths,
-            lossless=last.lossless and self.own_steps,
+            *rows,
+            tokens=[token for reply in replies for token in reply.token_ids],
+            lossless=rows[0].lossless and self.own_steps,
             exact=exact(self.pipe, temperature) and self.own_steps,
-            more={"pictures": len(replies), "forwards": last.target_calls},
+            more={"pictures": len(replies), "forwards": forwards},
         )
 
     def draw(self, captions: list[str], max_new_tokens: int, temperature: float, seed: int) -> list[Generation]:

@@ -12,6 +12,7 @@ import torch
 
 from mmspec.benchmarks.gpu.clock import wait
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
+from mmspec.drafters.watched import hand_on
 from mmspec.sampling import Sampler
 
 
@@ -20,7 +21,7 @@ class Waiting(Drafter):
 
     def __init__(self, inner: Drafter, device: torch.device) -> None:
         self.inner, self.device = inner, device
-        self.kinds, self.needs = inner.kinds, inner.needs
+        hand_on(Drafter, inner, self)
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> WaitingDrafting:
         """Start on a request."""

@@ -19,13 +19,12 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
-from mmspec.drafters.children import Choice
+from mmspec.contract import Draft, State
 from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.medusa import Medusa, ResidualBlock
-from mmspec.drafters.slots import Last, Slots
-from mmspec.sampling import Sampler
+from mmspec.drafters.on_features import OnFeatures
+from mmspec.drafters.slots import Slots
 
 
 class MergingBlock(nn.Module):
@@ -102,6 +101,28 @@ class PrefixedHeads(HydraHeads):
         return self.norm(states)
 
 
+@dataclass
+class Telling(OnFeatures):
+    """Hydra on one request. paths: [B, F, n H] what the heads were told about the nodes that got children last."""
+
+    drafter: Hydra
+    paths: Tensor | None = None
+
+    def propose(self, state: State) -> Draft:
+        """The tree, filled level by level."""
+        return self.drafter.tree(state, self.choice, self._expand)
+
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+        """See `mmspec.drafters.growing.Expand`."""
+        if level == 0:
+            before = self.read()[:, None]
+        else:
+            assert self.paths is not None
+            before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
+        self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
+        return self.drafter.net.guess(level, self.paths, self.drafter.head)
+
+
 class Hydra(Medusa):
     """Drafts a static tree with `HydraHeads`."""
 
@@ -109,13 +130,7 @@ class Hydra(Medusa):
     source = "Hydra, arXiv 2402.05109"
     noun = "Hydra"
     net_class: ClassVar[type[HeadNet]] = HydraHeads
-    text: ClassVar[type[Last | Slots]] = Last
-    """What is kept of the text's features."""
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Telling:
-        """Take over the prompt's features."""
-        features = self.heard(state.prompt_taps)
-        return Telling(self, self.choice(sampler, kind), self.text.of_prompt(state, features))
+    drafting = Telling
 
 
 class HydraPlus(Hydra):
@@ -125,40 +140,3 @@ class HydraPlus(Hydra):
     source = "Hydra++, arXiv 2402.05109"
     net_class: ClassVar[type[HeadNet]] = PrefixedHeads
     text = Slots
-
-
-@dataclass
-class Telling(Drafting):
-    """Hydra on one request. paths: [B, F, n H] what the heads were told about the nodes that got children last."""
-
-    drafter: Hydra
-    choice: Choice
-    text: Last | Slots
-    paths: Tensor | None = None
-
-    @property
-    def early(self) -> bool:
-        """A cache is told what was accepted, a last feature is chosen on the device."""
-        return isinstance(self.text, Last)
-
-    def propose(self, state: State) -> Draft:
-        """The tree, filled level by level."""
-        return self.drafter.tree(state, self.choice, self._expand)
-
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """See `mmspec.drafters.growing.Expand`."""
-        if level == 0:
-            before = self.text.read(self._forward)[:, None]
-        else:
-            assert self.paths is not None
-            before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
-        self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
-        return self.drafter.net.guess(level, self.paths, self.drafter.head)
-
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        return self.drafter.net(features, positions, mask, cache)
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Take over the features of the accepted nodes."""
-        features = self.drafter.heard(verified.taps)
-        self.text.observe(draft, features, accepted)

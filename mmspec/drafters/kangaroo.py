@@ -24,13 +24,12 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from mmspec.cache import RowCache
 from mmspec.causal_state import CausalState
-from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
-from mmspec.drafters.children import Choice
+from mmspec.contract import Draft, State
 from mmspec.drafters.growing import Above
-from mmspec.drafters.heads import HeadDrafter, HeadNet
+from mmspec.drafters.heads import HeadNet
+from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
 from mmspec.drafters.slots import Slots, beyond
 from mmspec.errors import MismatchError
-from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
 
 
@@ -58,13 +57,51 @@ class Adapter(HeadNet):
         return self.norm(features + attended)
 
 
-class Kangaroo(HeadDrafter):
+@dataclass
+class Jumping(OnFeatures):
+    """Kangaroo on one request.
+
+    depth: [B, M] of the nodes that were forwarded since `cache`, the view of the target's, was taken.
+    """
+
+    drafter: Kangaroo
+    text: Slots
+    cache: RowCache = field(init=False)
+    depth: Tensor = field(init=False)
+
+    def propose(self, state: State) -> Draft:
+        """Draft from the pending token on, then take everything back out of both caches."""
+        assert isinstance(state, CausalState)
+        committed = state.cache
+        self.cache = committed.first(self.drafter.net.settings["exit_layer"])
+        self.depth = torch.zeros(len(committed.lengths), 0, dtype=torch.long, device=committed.device)
+        draft = self.drafter.tree(state, self.choice, self._expand)
+        self.text.forget()
+        self.cache.commit(self.depth.shape[1], [[]] * len(committed.lengths))
+        return draft
+
+    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+        """See `mmspec.drafters.growing.Expand`. The pending token is forwarded, too, so it is one more node above."""
+        nodes = above()
+        seen = torch.cat([nodes.new_ones(*nodes.shape[:2], 1), nodes], -1)
+        self.depth = torch.cat([self.depth, torch.full_like(tokens, level)], 1)
+        if level == 0:
+            self.read()
+        inputs = self.drafter.target.decoder.placed(self.cache, tokens, self.depth, seen)
+        features = self.drafter.shallow(**inputs, past_key_values=self.cache.hf, use_cache=True).last_hidden_state
+        positions, mask = beyond(self.text.cache, level, seen, features.dtype)
+        return self.drafter.head(self.drafter.net(features, positions, mask, self.text.cache.hf))
+
+
+class Kangaroo(FeatureDrafter):
     """Drafts with the target's first layers and an `Adapter`."""
 
     method = "kangaroo"
     source = "Kangaroo, arXiv 2404.18911"
     noun = "Kangaroo"
     net_class: ClassVar[type[HeadNet]] = Adapter
+    text = Slots
+    drafting = Jumping
     shallow: nn.Module
 
     def taps(self, target: Any) -> tuple[int, ...]:
@@ -81,12 +118,6 @@ class Kangaroo(HeadDrafter):
         if not 0 < layers < target.num_layers:
             raise MismatchError(f"Kangaroo leaves after 1 to {target.num_layers - 1} layers here, not after {layers}")
         self.shallow = first_layers(target.model.get_decoder(), layers)
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Jumping:
-        """Queue the prompt's shallow features; the adapter reads them with the first proposal."""
-        features = self.heard(state.prompt_taps)
-        assert isinstance(state, CausalState)
-        return Jumping(self, self.choice(sampler, kind), Slots.of_prompt(state, features), state)
 
 
 def check_layers(target: Any) -> None:
@@ -110,48 +141,3 @@ def first_layers(decoder: Any, count: int) -> nn.Module:
     shallow.layers = nn.ModuleList(list(decoder.layers)[:count])
     shallow.norm = nn.Identity()
     return shallow
-
-
-@dataclass
-class Jumping(Drafting):
-    """Kangaroo on one request.
-
-    depth: [B, M] of the nodes that were forwarded since `cache`, the view of the target's, was taken.
-    """
-
-    drafter: Kangaroo
-    choice: Choice
-    slots: Slots
-    state: CausalState
-    cache: RowCache = field(init=False)
-    depth: Tensor = field(init=False)
-
-    def propose(self, state: State) -> Draft:
-        """Draft from the pending token on, then take everything back out of both caches."""
-        committed = self.state.cache
-        self.cache = committed.first(self.drafter.net.settings["exit_layer"])
-        self.depth = torch.zeros(len(committed.lengths), 0, dtype=torch.long, device=committed.device)
-        draft = self.drafter.tree(state, self.choice, self._expand)
-        self.slots.forget()
-        self.cache.commit(self.depth.shape[1], [[]] * len(committed.lengths))
-        return draft
-
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """See `mmspec.drafters.growing.Expand`. The pending token is forwarded, too, so it is one more node above."""
-        nodes = above()
-        seen = torch.cat([nodes.new_ones(*nodes.shape[:2], 1), nodes], -1)
-        self.depth = torch.cat([self.depth, torch.full_like(tokens, level)], 1)
-        if level == 0:
-            self.slots.read(self._forward)
-        inputs = self.drafter.target.decoder.placed(self.cache, tokens, self.depth, seen)
-        features = self.drafter.shallow(**inputs, past_key_values=self.cache.hf, use_cache=True).last_hidden_state
-        positions, mask = beyond(self.slots.cache, level, seen, features.dtype)
-        return self.drafter.head(self.drafter.net(features, positions, mask, self.slots.cache.hf))
-
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        return self.drafter.net(features, positions, mask, cache)
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Queue the accepted nodes with the shallow features that verification gave."""
-        features = self.drafter.heard(verified.taps)
-        self.slots.observe(draft, features, accepted)

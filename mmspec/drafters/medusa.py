@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import LlamaConfig
 
-from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
-from mmspec.drafters.children import Choice
+from mmspec.contract import Draft, State
 from mmspec.drafters.growing import Guess
-from mmspec.drafters.heads import HeadDrafter, HeadNet
+from mmspec.drafters.heads import HeadNet
+from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
 from mmspec.drafters.slots import Last
-from mmspec.sampling import Sampler
 
 
 class ResidualBlock(nn.Module):
@@ -66,37 +65,12 @@ class MedusaHeads(HeadNet):
         return torch.stack([project(state) for project, state in each], -2)
 
 
-class Medusa(HeadDrafter):
-    """Drafts a static tree with `MedusaHeads`."""
-
-    method = "medusa"
-    source = "Medusa, arXiv 2401.10774"
-    noun = "Medusa"
-    static = True
-    net_class: ClassVar[type[HeadNet]] = MedusaHeads
-
-    @property
-    def most(self) -> int:
-        """One level per head."""
-        return len(self.net.heads)
-
-    def taps(self, target: Any) -> tuple[int, ...]:
-        """The features that enter the target's head."""
-        return (target.num_layers,)
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
-        """Take the prompt's last feature."""
-        features = self.heard(state.prompt_taps)
-        return Guessing(self, self.choice(sampler, kind), Last.of_prompt(state, features))
-
-
 @dataclass
-class Guessing(Drafting):
+class Guessing(OnFeatures):
     """Medusa on one request."""
 
     drafter: Medusa
-    choice: Choice
-    last: Last
+    text: Last
 
     @property
     def early(self) -> bool:
@@ -109,9 +83,24 @@ class Guessing(Drafting):
 
     def guess(self, levels: int) -> Tensor:
         """[B, levels, V] of the first heads."""
-        return self.drafter.net.guess(self.last.features, self.drafter.head, levels)
+        return self.drafter.net.guess(self.text.features, self.drafter.head, levels)
 
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """Take the feature of the last accepted node."""
-        features = self.drafter.heard(verified.taps)
-        self.last.observe(draft, features, accepted)
+
+class Medusa(FeatureDrafter):
+    """Drafts a static tree with `MedusaHeads`."""
+
+    method = "medusa"
+    source = "Medusa, arXiv 2401.10774"
+    noun = "Medusa"
+    static = True
+    net_class: ClassVar[type[HeadNet]] = MedusaHeads
+    drafting: ClassVar[type[OnFeatures]] = Guessing
+
+    @property
+    def most(self) -> int:
+        """One level per head."""
+        return len(self.net.heads)
+
+    def taps(self, target: Any) -> tuple[int, ...]:
+        """The features that enter the target's head."""
+        return (target.num_layers,)

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
+from mmspec.contract import Accepted, Draft, Drafter
 from mmspec.drafters.static import Shares
-from mmspec.sampling import Sampler
+from mmspec.drafters.watched import Watched
 from mmspec.training.validation import measure
 
 PRIOR = 4.0
 """How many observations the shares that a drafter had before are worth."""
 
 
-class Counting(Drafter):
+class Counting(Watched):
     """A drafter whose rounds are counted.
 
     hits, tries: [levels][ranks], how often the child of a rank was accepted, and how often there was one whose parent
     was.
     """
 
-    def __init__(self, inner: Drafter, levels: int, ranks: int) -> None:
-        self.inner, self.kinds = inner, inner.kinds
+    def __init__(self, drafter: Drafter, levels: int, ranks: int) -> None:
+        super().__init__(drafter)
         self.hits, self.tries = ([[0] * ranks for _ in range(levels)] for _ in range(2))
 
-    def bind(self, target: Any) -> None:
-        """See `Drafter`."""
-        self.inner.bind(target)
-        self.needs = self.inner.needs
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> Counted:
-        """See `Drafter`."""
-        return Counted(self, self.inner.begin(state, sampler, kind))
+    def look(self, draft: Draft, accepted: Accepted) -> None:
+        """See `Watched`."""
+        for parents, path, emitted in zip(draft.parents.tolist(), accepted.paths, accepted.emitted, strict=True):
+            if emitted:
+                self.count(parents, path)
 
     def count(self, parents: list[int], path: list[int]) -> None:
         """Take note of one row's round: the parents of all nodes, and the accepted path from node 0 on."""
@@ -45,25 +41,6 @@ class Counting(Drafter):
             for rank, child in enumerate(siblings.get(node, [])[: len(self.tries[level])]):
                 self.tries[level][rank] += 1
                 self.hits[level][rank] += child == following
-
-
-@dataclass
-class Counted(Drafting):
-    """On one request."""
-
-    drafter: Counting
-    inner: Drafting = field(repr=False)
-
-    def propose(self, state: State) -> Draft:
-        """See `Drafting`."""
-        return self.inner.propose(state)
-
-    def observe(self, state: State, draft: Draft, verified: Verified, accepted: Accepted) -> None:
-        """See `Drafting`."""
-        for parents, path, emitted in zip(draft.parents.tolist(), accepted.paths, accepted.emitted, strict=True):
-            if emitted:
-                self.drafter.count(parents, path)
-        self.inner.observe(state, draft, verified, accepted)
 
 
 def measured_shares(
