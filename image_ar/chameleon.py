@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.base_target import unpad
 from mmspec.checkpoints import HUB_ID
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, folder_of, read_decoder
@@ -25,7 +26,6 @@ from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
 from mmspec.prompts import check_plain, padded
-from mmspec.targets import unpad
 
 logger = logging.getLogger(__name__)
 

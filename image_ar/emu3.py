@@ -12,12 +12,12 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.base_target import unpad
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords
 from mmspec.prompts import asking, check_plain
-from mmspec.targets import unpad
 
 NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mmspec.base_target import BaseTarget, check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
 from mmspec.finite import check_finite
@@ -28,7 +29,6 @@ from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
-from mmspec.targets import CausalTarget, check_served, unpad
 
 SCHEDULES = ("linear", "constant")
 UNSERVED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "ras_window": 0}
@@ -58,14 +58,13 @@ class ContinuousSampler(Sampler):
         return logits
 
 
-class MarTarget(CausalTarget):
-    """A folder of MAR. `CausalTarget` lends what a face asks for, and no decoding."""
+class MarTarget(BaseTarget):
+    """A folder of MAR. See `BaseTarget`."""
 
     modality = "image"
     makes = "picture"
     usual_drafter = "none"
     trained_first = False  # on `mar-mini` its drafter takes three times as long as plain decoding
-    compiles = False
     continuous = True
     settings = ("guidance", "steps")
     applies = ("guidance_scale",)
@@ -80,7 +79,7 @@ class MarTarget(CausalTarget):
             raise CheckpointError(
                 f"guidance_schedule {config.guidance_schedule!r} is not served: {' or '.join(SCHEDULES)}"
             )
-        self.model, self.tokenizer = model, None  # what is emitted are places, no words
+        super().__init__(model)  # no tokenizer: what is emitted are places, no words
         self.examples = () if config.captions else EXAMPLES
         self.vocab_size, self.hidden_size = config.classes, config.hidden_size
         self.num_layers = config.encoder_layers + config.decoder_layers

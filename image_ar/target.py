@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
+from mmspec.base_target import PROMPT, check_served, unpad
 from mmspec.cache import Past, RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Draft, Needs, State, Verified
@@ -29,7 +30,7 @@ from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, float32_at_least
-from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
+from mmspec.targets import CausalTarget
 
 
 class CodeDecoder(Decoder):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mmspec.base_target import BaseTarget
 from mmspec.checkpoints import FILES, JUDGED, find_model
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, asked_shape, control_for
@@ -41,7 +42,7 @@ from mmspec.options import (
 from mmspec.prompts import read_prompts
 from mmspec.registry import name_of
 from mmspec.results import Stream
-from mmspec.targets import PER_TOKEN, CausalTarget
+from mmspec.targets import PER_TOKEN
 from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
@@ -341,7 +342,7 @@ class Pipeline:
                 raise InputError(f"{name} must be a tensor of the shape of input_ids, {list(ids.shape)}")
 
 
-def check_request(family: type[CausalTarget], image: Any, prompt: str | Sequence[str], options: dict[str, Any]) -> Any:
+def check_request(family: type[BaseTarget], image: Any, prompt: str | Sequence[str], options: dict[str, Any]) -> Any:
     """What is wrong with a request to a model, said before its weights are fetched and read.
 
     Args: family: the model's target class. image, prompt: as for a call. options: the `given` ones.
@@ -393,7 +394,7 @@ def _written(place: Any, under: str = "") -> Any:
 
 
 @lru_cache(maxsize=32)
-def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> type[CausalTarget]:
+def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> type[BaseTarget]:
     """`check_names`, of what is known to be right no more."""
     return check_names(drafter, acceptance, find_model(model, JUDGED))
 

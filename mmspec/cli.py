@@ -312,7 +312,7 @@ def _check_out(out: Path, product: str) -> None:
 
 
 def _check_codec(target: Any) -> None:
-    """See `CausalTarget.check_codec`: who wants a file would wait in vain."""
+    """See `BaseTarget.check_codec`: who wants a file would wait in vain."""
     try:
         target.check_codec()
     except UnsupportedError as error:

@@ -332,7 +332,7 @@ class TextTarget(Target, Protocol):
     """A causal target over discrete tokens, as drafters see it.
 
     What else `mmspec.load` and `Pipeline` ask (budget, stopping, the tokenizer, what ids make beside text, ...) has its
-    defaults in `mmspec.targets.CausalTarget`, from which every target derives, also one that decodes otherwise.
+    defaults in `mmspec.base_target.BaseTarget`, from which every target derives.
     """
 
     vocab_size: int

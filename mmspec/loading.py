@@ -14,6 +14,7 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
+from mmspec.base_target import BaseTarget
 from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule, TrainedDrafter
 from mmspec.drafters.precision import lower
@@ -33,11 +34,10 @@ from mmspec.grouped import use_grouped_attention
 from mmspec.named import rule_named
 from mmspec.registry import elsewhere, entries, importable, modalities, names, resolve
 from mmspec.safe_files import read_json
-from mmspec.targets import CausalTarget
 
 logger = logging.getLogger(__name__)
 
-Known = CausalTarget | type[CausalTarget]
+Known = BaseTarget | type[BaseTarget]
 """A target, or its class, where what is asked is known of either."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
@@ -46,7 +46,7 @@ DEQUANTISED = ("mxfp4",)
 """Kinds of quantised weights of which transformers makes plain ones, where no kernels for them are installed."""
 
 
-def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[CausalTarget, Any]:
+def read_target(folder: Path, processor: Any, dtype: Any, device: Any) -> tuple[BaseTarget, Any]:
     """The target and the processor of a checkpoint folder."""
     config = _read_config(folder)
     family = find_family(config)
@@ -70,7 +70,7 @@ def _moved(model: PreTrainedModel, place: torch.device, folder: Path) -> PreTrai
     )
 
 
-def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[CausalTarget, Any]:
+def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[BaseTarget, Any]:
     """The target on a model that the caller loaded, and its processor: the one given, or the one in its folder."""
     family = find_family(model.config)
     places = sorted({str(parameter.device) for parameter in model.parameters()})
@@ -89,7 +89,7 @@ def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) ->
     return build_target(family, model, processor), processor
 
 
-def compile_target(target: CausalTarget, asked: bool | None, ours: bool) -> None:
+def compile_target(target: BaseTarget, asked: bool | None, ours: bool) -> None:
     """Compile a target's verification if that is asked for, or if nobody says and it pays and can be done: on CUDA,
     under sdpa.
 
@@ -113,7 +113,7 @@ def attention_of(model: PreTrainedModel) -> str:
     return str(model.config.get_text_config(decoder=True)._attn_implementation)
 
 
-def build_target(family: type[CausalTarget], model: PreTrainedModel, processor: Any) -> CausalTarget:
+def build_target(family: type[BaseTarget], model: PreTrainedModel, processor: Any) -> BaseTarget:
     """A target that knows its tokenizer (a processor's own, or the processor itself)."""
     if isinstance(processor, str | os.PathLike):
         raise InputError("processor must be a loaded processor or tokenizer, not its name or folder")
@@ -122,7 +122,7 @@ def build_target(family: type[CausalTarget], model: PreTrainedModel, processor: 
     return target
 
 
-def find_family(config: PreTrainedConfig) -> type[CausalTarget]:
+def find_family(config: PreTrainedConfig) -> type[BaseTarget]:
     """The target class that serves a configuration; those of a modality are asked before those of any."""
     table = sorted(entries("targets"), key=lambda key: key.startswith("any/"))
     for _, family in importable("targets", table):
@@ -137,12 +137,12 @@ def find_family(config: PreTrainedConfig) -> type[CausalTarget]:
     raise UnsupportedError(f"no target serves a model of type {kind}; there are targets for: {known}")
 
 
-def family_of(name: str | os.PathLike[str]) -> type[CausalTarget]:
+def family_of(name: str | os.PathLike[str]) -> type[BaseTarget]:
     """The target class of a model, judged by its configuration alone."""
     return find_family(_read_config(find_model(name, JUDGED)))
 
 
-def check_names(drafter: Any, rule: Any, folder: Path) -> type[CausalTarget]:
+def check_names(drafter: Any, rule: Any, folder: Path) -> type[BaseTarget]:
     """What is wrong with the name of a drafter or a rule, or with the kind of a model, said before weights are fetched
     and read.
 
@@ -163,7 +163,7 @@ def modality_of(name: str | os.PathLike[str]) -> str:
     return family_of(name).modality
 
 
-def find_drafter(drafter: Any, target: CausalTarget, folder: Path | None, dtype: torch.dtype | None = None) -> Drafter:
+def find_drafter(drafter: Any, target: BaseTarget, folder: Path | None, dtype: torch.dtype | None = None) -> Drafter:
     """A drafter that is bound to the target.
 
     Args: drafter: None for the `default_drafter`; a method's name, which may take the weights of its `kin` beside the
@@ -184,7 +184,7 @@ def default_drafter(family: Known, beside: Iterable[str]) -> str:
     return next(iter(beside if family.trained_first else ()), family.usual_drafter)
 
 
-def _bound_drafter(drafter: Any, target: CausalTarget, folder: Path | None) -> Drafter:
+def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Drafter:
     beside = drafters_of(folder) if folder else {}
     if drafter is None:
         drafter = default_drafter(target, beside)
@@ -253,7 +253,7 @@ def needs_files(kind: Any) -> bool:
     return bool(kind.advice) or issubclass(kind, TrainedDrafter)
 
 
-def _ready(target: CausalTarget, beside: Iterable[str]) -> str:
+def _ready(target: BaseTarget, beside: Iterable[str]) -> str:
     """A drafter that this model has: what it usually takes, if that drafts, else the best one beside it, else none."""
     usual = default_drafter(target, beside)
     return usual if usual != "none" else next(iter(beside), usual)
@@ -265,7 +265,7 @@ def _kin(kind: Any, beside: Container[str]) -> str | None:
     return next((name for name in vars(kind).get("kin", ()) if name in beside), None)
 
 
-def find_rule(rule: Any, target: CausalTarget) -> Rule:
+def find_rule(rule: Any, target: BaseTarget) -> Rule:
     """An acceptance rule from its name, perhaps with settings (`mmspec.named`), or a copy of the given one, bound to
     the target."""
     if isinstance(rule, str):

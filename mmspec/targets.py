@@ -1,4 +1,4 @@
-"""Targets on stock Hugging Face models: the base of all of them, which serves decoders that read from left to right.
+"""Targets on stock Hugging Face decoders that read from left to right: the base of all those.
 
 A multimodal family adds two things (see `mmspec.vlm`): how a prompt with pictures becomes model inputs, and which ids
 stand for image positions. Pictures enter at prefill only, so verification and commit are the same for all of them.
@@ -7,16 +7,14 @@ Beside ids, what goes with the prompt token by token (types, positions) is align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-import transformers
-from PIL import Image
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from mmspec.base_target import BaseTarget, uncompiled, unpad
 from mmspec.cache import RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
@@ -26,99 +24,31 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.finite import check_finite, finite
 from mmspec.focus import Focus, watching
 from mmspec.head import head_of
-from mmspec.options import MAX_NEW_TOKENS, end_tokens, sampling_for
 from mmspec.pieces import spans
-from mmspec.sampling import Sampler, Sampling
-from mmspec.stopping import Stop
+from mmspec.sampling import Sampler
 
-PROMPT = ("input_ids", "attention_mask")
-"""Inputs that every target reads, beside its own and `max_new_tokens`."""
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
 """Model inputs [B, T] with one value per token of the prompt."""
 
 
-class CausalTarget:
-    """A causal HF model as target; families that decode otherwise override its `prefill`, `verify` and `commit`.
+class CausalTarget(BaseTarget):
+    """A causal HF model as target: `prefill`, `verify` and `commit` on a cache of its own."""
 
-    See `mmspec.contract.TextTarget`.
-    """
-
-    hf: ClassVar[tuple[str, str]]
-    """Names in transformers of the stock classes, of the model and of the processor, which are imported when asked for.
-    A family with other classes overrides `model_class` and `processor_class`."""
-    modality = "text"
-    makes = "text"
-    """What an answer is: a text, a picture, a sound."""
-    continuous = False
-    """Whether its tokens are values instead of ids."""
-    writes_columns = False
-    """Whether a step emits a column of codes instead of one."""
-    examples: tuple[str, ...] = ()
-    """Prompts to show it with, where those of the synthetic world are none for it."""
-    least = 0
-    """Tokens that an answer needs at least to be a whole one."""
-    placeholders: tuple[int, ...] = ()
-    extra_inputs: tuple[str, ...] = ()
-    """Names of the model inputs beside ids and mask: what holds pictures or sound, their sizes."""
     piece_size = 4096
     """Most prompt tokens per forward of prefill."""
-    usual_drafter = "prompt-lookup"
-    """What `drafter=None` takes where no trained drafter lies beside the model."""
-    trained_first = True
-    """Whether it takes a trained drafter beside the model before that."""
-    settings: tuple[str, ...] = ()
-    """Options that only some models take, of `mmspec.options.Options`: those that it does not name are refused before
-    its weights are read. `encode` is told `size` and `voice`, where they are given."""
-    applies: tuple[str, ...] = ()
-    """Settings of a generation config that the target itself applies."""
-    answers: Mapping[str, Any] = {}
-    """Settings of `mmspec.training.answers.AnswerOptions` that suit what it emits better than their defaults."""
-    rules: Mapping[str, str] = {}
-    """Rules that stand for another's name here, as for "exact" one that is exact for other tokens."""
-    processor: Any = None
     compiles = True
-    """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
         self.decoder = Decoder(model)
-        self.model, self.tokenizer = model, tokenizer
         if model.get_output_embeddings() is None:
             raise UnsupportedError(
                 f"{type(model).__name__} has no language-model head, so it says nothing: load it with "
                 "AutoModelForImageTextToText, a text model with AutoModelForCausalLM"
             )
-        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
-        self.hidden_size: int = self.decoder.config.hidden_size
-        self.num_layers: int = self.decoder.num_layers
-
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
-        """Whether this class is the one for a checkpoint, judged by its configuration."""
-        raise NotImplementedError
-
-    @classmethod
-    def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
-        """The class of the model."""
-        return getattr(transformers, cls.hf[0])
-
-    @classmethod
-    def processor_class(cls, config: PreTrainedConfig) -> Any:
-        """The class of the processor or tokenizer, or what reads one from a folder."""
-        return getattr(transformers, cls.hf[1])
-
-    @property
-    def codes_alone(self) -> bool:
-        """Whether codes are all that comes of an answer where a picture or a sound was asked for: what decodes them is
-        missing, or belongs to another library."""
-        return False
-
-    def check_codec(self) -> None:
-        """Raise UnsupportedError for a model whose answers are codes alone."""
-        if self.codes_alone:
-            raise UnsupportedError(
-                f"no {self.makes} is made here of the codes of this {type(self.model).__name__}: what decodes them is "
-                "missing, or belongs to another library"
-            )
+        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+        self.hidden_size = self.decoder.config.hidden_size
+        self.num_layers = self.decoder.num_layers
 
     @property
     def embed(self) -> nn.Module:
@@ -130,81 +60,21 @@ class CausalTarget:
         """Output head: [.., H] final hidden states -> [.., V] the model's logits."""
         return head_of(self.model)
 
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
-        """Model inputs of a batch of prompts with their pictures, padded on the left.
-
-        Pictures come to a target of the modality "vlm" alone, see `mmspec.options.check_pictures`.
-        """
-        raise NotImplementedError
-
-    @property
-    def prompt_vocab_size(self) -> int:
-        """How many ids a prompt may use."""
-        return self.vocab_size
-
-    def adopt(self, processor: Any) -> None:
-        """Take over what the checkpoint's processor class read, or the caller gave (None for nothing)."""
-        self.processor = processor
-
-    @property
-    def budget(self) -> int:
-        """How many tokens are emitted at most where a request does not say."""
-        return self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
-
     @property
     def compiled(self) -> bool:
         """Whether verification is compiled."""
         return self.compiles and self.decoder.engine is not None
 
     def compile(self, backend: str = "inductor") -> None:
-        """From now on verify with compiled forwards on a cache of fixed size (`mmspec.engine`).
-
-        Args: backend: of `torch.compile`.
-        Raises: UnsupportedError: this target works in another way, or its decoder in one that cannot be compiled.
-        """
+        """See `BaseTarget`."""
         from mmspec.engine.engine import Engine, misfit
 
-        why = misfit(self.decoder.config) if self.compiles else "its rounds are not one forward over a tree"
+        if not self.compiles:
+            super().compile(backend)
+        why = misfit(self.decoder.config)
         if why:
-            raise UnsupportedError(
-                f"{type(self.model).__name__} cannot be compiled here: {why}; load it with compile=False"
-            )
-
+            raise uncompiled(self, why)
         self.decoder.engine = Engine(self.decoder, backend)
-
-    def sampling(self, options: Mapping[str, Any]) -> Sampling:
-        """How tokens are drawn, by the options of a request, then by the checkpoint's generation config."""
-        return sampling_for(options, self.model.generation_config, sampled=self.makes != "text")
-
-    def sampler(self, sampling: Sampling, batch: int) -> Sampler:
-        """What warps the laws of a request and makes its noise."""
-        return Sampler(sampling, batch, self.model.device)
-
-    def check_rule(self, rule: Rule) -> None:
-        """Raise MismatchError for a rule that cannot judge what this target emits."""
-
-    @classmethod
-    def check_drafter(cls, drafter: Any) -> None:
-        """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what this target emits."""
-
-    def ends(self) -> list[int]:
-        """The ids that end an answer."""
-        return end_tokens(self.model.generation_config)
-
-    def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> Stop:
-        """What ends the rows of a request."""
-        return Stop(self.ends(), budget, strings, text_of)
-
-    def sounding(self, inputs: dict[str, Any], row: int) -> Any:
-        """What makes sound of a row while it is emitted (`add(ids, last)`), or None for targets that do not speak."""
-        return None
-
-    def product_of(self, inputs: dict[str, Any], row: int, ids: list[int]) -> dict[str, Any]:
-        """What the emitted ids of a row make beside text: further fields of `mmspec.results.Generation`.
-
-        Args: inputs: what `prefill` was given.
-        """
-        return {}
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.
@@ -325,25 +195,3 @@ class CausalTarget:
             state.cache.commit_early(draft, accepted)
         state.pending = accepted.next
         state.emitted = state.emitted + accepted.count
-
-
-def check_served(inputs: Mapping[str, Any], own: Collection[str], told: str) -> None:
-    """Raise InputError for an input that would not be read.
-
-    Args: own: those of the target beside `PROMPT`. told: the message, {} for the input's name.
-    """
-    strange = inputs.keys() - {*PROMPT, "max_new_tokens", *own}
-    if strange:
-        raise InputError(told.format(min(strange)))
-
-
-def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:
-    """The values of each row of an input [B, T] at real tokens, wherever `attention_mask` says the padding is."""
-    values, mask = inputs[name], inputs.get("attention_mask")
-    if mask is None:
-        rows = values.tolist()
-    else:
-        rows = [row[keep.bool()].tolist() for row, keep in zip(values, mask, strict=True)]
-    if not all(rows):
-        raise InputError("a prompt is empty: give every row at least one token")
-    return rows

@@ -19,7 +19,9 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
+from mmspec.base_target import BaseTarget, check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.decoder import Decoder
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
@@ -30,7 +32,6 @@ from mmspec.speech.audio import Audio
 from mmspec.speech.refusals import check_no_history
 from mmspec.speech.speaking import ANSWER_S
 from mmspec.stopping import Stop
-from mmspec.targets import CausalTarget, check_served, unpad
 from mmspec.tree import is_chain
 
 
@@ -56,21 +57,22 @@ class CsmState(State):
     heard: list[Tensor] = field(default_factory=list, kw_only=True)  # of this round: backbone states of rows that ended
 
 
-class Csm(CausalTarget):
-    """A CSM checkpoint. See `CausalTarget`."""
+class Csm(BaseTarget):
+    """A CSM checkpoint. See `BaseTarget`."""
 
     hf = ("CsmForConditionalGeneration", "CsmProcessor")
     modality = "speech"
     makes = "sound"
     usual_drafter = "depth"
-    compiles = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model)
-        self.tokenizer = None  # what is emitted are codes, no words
+        super().__init__(model)  # no tokenizer: what is emitted are codes, no words
+        self.decoder = Decoder(model)
+        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+        self.hidden_size, self.num_layers = self.decoder.config.hidden_size, self.decoder.num_layers
 
     def adopt(self, processor: Any) -> None:
-        """See `CausalTarget`. Besides, say where the depth decoder would draw otherwise than the backbone."""
+        """See `BaseTarget`. Besides, say where the depth decoder would draw otherwise than the backbone."""
         super().adopt(processor)
         warn_unlike(self.model.generation_config, self.model.depth_decoder.generation_config, "depth decoder")
 

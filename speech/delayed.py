@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from mmspec.base_target import PROMPT, BaseTarget, check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
@@ -25,7 +26,6 @@ from mmspec.prompts import asking, check_plain
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop
-from mmspec.targets import PROMPT, CausalTarget, check_served, unpad
 from mmspec.tree import chain
 
 
@@ -63,8 +63,8 @@ class ColumnState(State):
         return chain(self.pending[:, None])
 
 
-class Delayed(CausalTarget):
-    """Base of the families. `CausalTarget` lends the face, and no decoding.
+class Delayed(BaseTarget):
+    """Base of the families.
 
     codebooks: K. padding: the token of all codes of column 0, which is read and not emitted. delays: of every codebook,
     in columns. law_size: tokens in the law of a code. longest, least: columns that a request may have.
@@ -73,7 +73,6 @@ class Delayed(CausalTarget):
     modality = "speech"
     makes = "sound"
     usual_drafter = "none"
-    compiles = False
     writes_columns = True
     settings = ("guidance",)
     applies = ("guidance_scale",)

@@ -37,14 +37,14 @@ USUAL_TOP_K = 50
 
 
 class Dia(Delayed):
-    """A Dia checkpoint, see `CausalTarget`."""
+    """A Dia checkpoint, see `BaseTarget`."""
 
     hf = ("DiaForConditionalGeneration", "DiaProcessor")
     noun = "Dia"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         config = model.config.decoder_config
-        self.model, self.tokenizer = model.eval(), None  # what is emitted are columns, no words
+        super().__init__(model.eval())  # no tokenizer: what is emitted are columns, no words
         self.codebooks = config.num_channels
         self.vocab_size = self.law_size = config.vocab_size
         self.hidden_size, self.num_layers = config.hidden_size, config.num_hidden_layers
@@ -58,7 +58,7 @@ class Dia(Delayed):
         return config.model_type == "dia"
 
     def adopt(self, processor: Any) -> None:
-        """See `CausalTarget`."""
+        """See `BaseTarget`."""
         super().adopt(processor)
         place_codec(self.codec, self.model)
 

@@ -27,18 +27,18 @@ TEXT_TOKENS = 512
 
 
 class Musicgen(Delayed):
-    """A MusicGen checkpoint, see `CausalTarget`."""
+    """A MusicGen checkpoint, see `BaseTarget`."""
 
     hf = ("MusicgenForConditionalGeneration", "MusicgenProcessor")
     noun = "MusicGen"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        self.model, self.tokenizer = model.eval(), None  # what is emitted are columns, no words
+        super().__init__(model.eval())  # no tokenizer: what is emitted are columns, no words
         self.codebooks = model.config.decoder.num_codebooks
-        self.vocab_size: int = model.config.decoder.vocab_size
+        self.vocab_size = model.config.decoder.vocab_size
         self.law_size = self.vocab_size + 1
-        self.hidden_size: int = model.config.decoder.hidden_size
-        self.num_layers: int = model.config.decoder.num_hidden_layers
+        self.hidden_size = model.config.decoder.hidden_size
+        self.num_layers = model.config.decoder.num_hidden_layers
         self.padding = model.config.decoder.pad_token_id
         channels = model.config.decoder.audio_channels
         self.delays = [book // channels for book in range(self.codebooks)]

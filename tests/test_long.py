@@ -14,9 +14,9 @@ from test_families import FAMILIES, Oracle, hf, plain
 from tiny_families import BLUE, PICTURES, RED, TALL, TEXTS, WIDE
 
 import mmspec
+from mmspec.base_target import unpad
 from mmspec.errors import InputError
 from mmspec.pieces import spans
-from mmspec.targets import unpad
 
 CONTEXT = 8192
 MANY = [RED, BLUE, WIDE, TALL] * 6

@@ -357,7 +357,7 @@ def test_whole_frames_become_sound() -> None:
     assert np.isfinite(out.audio.samples).all()
     end = pipe.target.product_of({}, 0, [0] * CODEBOOKS)
     assert end == {"audio": None}
-    with pytest.raises(InputError, match="texts alone"):
+    with pytest.raises(InputError, match="voice is not an option of Csm"):
         pipe(prompt="a", voice="low")
     with pytest.raises(InputError, match="penalised"):
         pipe(prompt="a", temperature=1.0, ras_window=4)

@@ -23,6 +23,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
+from mmspec.base_target import unpad
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.contract import Draft, Needs, State
 from mmspec.drafters.none import NoDrafter
@@ -30,7 +31,7 @@ from mmspec.drafters.slots import Slots
 from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.focus import watching
 from mmspec.sampling import Sampler, Sampling
-from mmspec.targets import CausalTarget, unpad
+from mmspec.targets import CausalTarget
 from mmspec.training.answers import Answered
 from mmspec.training.drafter import find_recipe
 from mmspec.training.muon import build_optimizer

@@ -17,11 +17,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from mmspec.base_target import unpad
 from mmspec.errors import CheckpointError, InputError
 from mmspec.progress import progress
 from mmspec.safe_files import read_json, write_whole
 from mmspec.spread import Here, Spread
-from mmspec.targets import unpad
 from mmspec.training.asking import check_faults, prepare, prepare_askable, readable, room_behind
 from mmspec.training.folders import SETTINGS, claim
 from mmspec.training.processes import group, leader_first, own_part, wait

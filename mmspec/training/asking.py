@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from mmspec.base_target import unpad
 from mmspec.errors import InputError
-from mmspec.targets import unpad
 from mmspec.training.processes import group
 from mmspec.training.questions import Question, Questions
 
