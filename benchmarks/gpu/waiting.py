@@ -12,7 +12,6 @@ import torch
 
 from mmspec.benchmarks.gpu.clock import wait
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, State, Verified
-from mmspec.drafters.watched import hand_on
 from mmspec.sampling import Sampler
 
 
@@ -21,7 +20,7 @@ class Waiting(Drafter):
 
     def __init__(self, inner: Drafter, device: torch.device) -> None:
         self.inner, self.device = inner, device
-        hand_on(Drafter, inner, self)
+        self.kinds, self.needs = inner.kinds, inner.needs
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> WaitingDrafting:
         """Start on a request."""
