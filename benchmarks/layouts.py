@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from mmspec.benchmarks.figures import BASELINES, figures
 from mmspec.benchmarks.tables import aligned, number
 from mmspec.benchmarks.task_report import LEAST, TaskReport
-from mmspec.benchmarks.tasks.spec_bench import KINDS
+from mmspec.benchmarks.tasks.spec_bench import KINDS, SpecBench
 from mmspec.benchmarks.tasks.task import find_task
 
-NAMES = {"spd": "SPD", "eagle2": "EAGLE-2", "prompt-lookup": "PLD", "suffix": "Suffix", "recycling": "Recycling",
-         "lookahead": "Lookahead", "hf-assisted": "HF assisted", "hf-prompt-lookup": "HF prompt lookup"}  # fmt: skip
+NAMES = {"spd": "SPD", "kangaroo": "Kangaroo", "medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE",
+         "eagle2": "EAGLE-2", "hass": "HASS", "retrieval": "REST", "prompt-lookup": "PLD", "suffix": "Suffix",
+         "recycling": "Recycling", "lookahead": "Lookahead", "hf-assisted": "HF assisted",
+         "hf-prompt-lookup": "HF prompt lookup"}  # fmt: skip
 OVERALL = "Overall S: the geometric mean over the kinds; below, S is a ratio of all seconds. #Acc. Tok.: tau."
 
 
@@ -64,7 +66,7 @@ def table_1(reports: Sequence[TaskReport]) -> str:
                 lines.append((overall or 0.0, [report.run.settings.speed.model, NAMES.get(method, method), *cells]))
             rows += [line for _, line in sorted(lines, key=lambda each: -each[0])]
         blocks.append(f"Temperature = {temperature:g}\n{aligned(rows)}")
-    return "\n\n".join([*blocks, OVERALL, stand_ins(reports)])
+    return "\n\n".join([*blocks, f"{OVERALL}\n{SpecBench.note}.", stand_ins(reports)])
 
 
 def kind_speeds(report: TaskReport, kind: str, temperature: float) -> dict[str, float | None]:

@@ -25,9 +25,13 @@ from mmspec.errors import InputError, UnknownNameError, shorten, unknown_name
 
 TABLE_TASKS = {1: ("spec-bench",), 2: tuple(name for name in TASKS if name != "spec-bench")}
 TABLE_DRAFTERS = {
-    1: ("none", "eagle2", "spd", "prompt-lookup", "suffix", "recycling", "lookahead"),
-    2: ("none", "spd", "eagle2"),
-}
+    1: ("none", "eagle2", "hass", "eagle", "hydra", "spd", "prompt-lookup", "recycling", "kangaroo", "medusa",
+        "retrieval", "lookahead", "suffix"),
+    2: ("none", "spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2"),
+}  # fmt: skip
+"""In the survey's order; it does not have suffix."""
+TASK_DRAFTERS = ("none", "spd", "eagle2")
+"""Of tasks without a table."""
 TABLE_TEMPERATURES = {1: (0.0,), 2: (0.0, 1.0)}
 
 
@@ -36,7 +40,8 @@ class Plan:
     """Everything that a run of tasks depends on; the names are those of the options and of the file.
 
     table: 1 or 2 prints the survey's layout and chooses tasks, drafters and temperatures where they are not given.
-    drafters: none named are those of the table that the model has.
+    drafters: none named are those of the table, without one `TASK_DRAFTERS`, as far as the model has them.
+    max_new_tokens: None takes those of each task (`Task.lengths`), of stand-ins those of the world's questions.
     data: task -> official files; a task that is not named gets its stand-in. judge: a text model that finds answers in
     replies, for tasks that take one.
     """
@@ -47,7 +52,7 @@ class Plan:
     acceptance: str = "exact"
     temperatures: tuple[float, ...] = ()
     questions: int = 32
-    max_new_tokens: int = 96
+    max_new_tokens: int | None = None
     repeats: int = 1
     seed: int = 0
     style: Style = "speed"
@@ -81,13 +86,20 @@ class Plan:
     @property
     def usual_drafters(self) -> tuple[str, ...]:
         """The drafters where none are named."""
-        return TABLE_DRAFTERS[self.table or 2]
+        return TABLE_DRAFTERS[self.table] if self.table else TASK_DRAFTERS
+
+    def longest(self, task: str) -> int:
+        """Most tokens of a reply to a question of a task."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        return find_task(task).lengths[self.style] if task in self.data else SpeedSettings.max_new_tokens
 
     def settings(self, model: str, task: str) -> TaskSettings:
         """The settings of one model on one task."""
-        own = {each.name for each in fields(self)} - {"drafters", "data"}
+        own = {each.name for each in fields(self)} - {"drafters", "data", "max_new_tokens"}
         told = {each.name: getattr(self, each.name) for each in fields(SpeedSettings) if each.name in own}
-        speed = SpeedSettings(model, self.drafters or self.usual_drafters, min_tokens=1, **told)
+        drafters, length = self.drafters or self.usual_drafters, self.longest(task)
+        speed = SpeedSettings(model, drafters, max_new_tokens=length, min_tokens=1, **told)
         return TaskSettings(task, speed, self.style, self.data.get(task), self.judge)
 
 

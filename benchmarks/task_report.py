@@ -17,6 +17,7 @@ LEAST = 2
 @dataclass(frozen=True)
 class TaskScore:
     """How one method did at one temperature. silent: share of replies in which no answer was found; they are wrong.
+    cut: how many replies ended by length; what they were about to say is missing.
 
     groups: breakdown -> value -> score.
     """
@@ -25,6 +26,7 @@ class TaskScore:
     temperature: float
     whole: Score
     silent: float
+    cut: int
     groups: dict[str, list[Score]]
 
 
@@ -51,6 +53,11 @@ class TaskReport:
         """Model and task."""
         return f"{self.run.settings.speed.model}, {self.run.settings.name}"
 
+    @property
+    def note(self) -> str:
+        """What the task says of its figures, "" for nothing."""
+        return getattr(self.run.task, "note", "")
+
     def figure(self, method: str, temperature: float) -> Figures | None:
         """The figures of one method, if it ran."""
         return next((f for f in self.figures if (f.method, f.temperature) == (method, temperature)), None)
@@ -64,6 +71,7 @@ class TaskReport:
             "metric": self.run.task.metric,
             "settings": asdict(settings.speed),
             "data": str(settings.data) if settings.data else None,
+            "note": self.note,
             "shared": self.run.shared,
             "samples": len(self.run.answered),
             "timed": self.timed,
@@ -81,11 +89,14 @@ class TaskReport:
             parts.append(speed_table(self.figures, {}, None))
         if self.scores:
             parts.append(f"{self.metric()}\n{score_table(self.scores)}")
+        if any(score.cut for score in self.scores):
+            parts.append(f"cut: replies that ended by length, after {settings.speed.max_new_tokens} tokens at most")
         parts += [f"refused: {line}" for line in self.run.refused]
         if self.run.shared:
             parts.append(SHARED)
         if settings.style == "score":
             parts.append("Short answers measure the prefill: for tau and S take --style speed.")
+        parts += [f"{self.note}."] if self.note else []
         return "\n\n".join(parts)
 
     def heading(self) -> str:
@@ -96,7 +107,8 @@ class TaskReport:
         unjudged = len(self.run.answered) - len(self.run.judged)
         if self.run.judged and unjudged:
             timed += f", {unjudged} have no answer in the data and are in no score"
-        return f"{self.name} ({data}), {settings.style} prompts: {timed}"
+        length = f"replies of at most {settings.speed.max_new_tokens} tokens"
+        return f"{self.name} ({data}), {settings.style} prompts, {length}: {timed}"
 
     def metric(self) -> str:
         """What the score is."""
@@ -125,6 +137,7 @@ def task_scores(answered: list[Answered]) -> list[TaskScore]:
                     temperature,
                     score_of("all", chosen, method),
                     sum(not each.replies[method].value for each in chosen) / len(chosen),
+                    sum(method in each.cut for each in chosen),
                     {
                         group: grouped(chosen, method, group)
                         for group in dict.fromkeys(name for each in chosen for name in each.groups)
@@ -149,10 +162,11 @@ def score_of(name: str, answered: list[Answered], method: str) -> Score:
 
 
 def score_table(scores: list[TaskScore]) -> str:
-    """Scores of all methods, a row each."""
-    rows = [["method", "T", "replies", "score", "95 %", "no answer"]]
+    """Scores of all methods, a row each; how many replies were cut is told where there are any."""
+    cut = any(each.cut for each in scores)
+    rows = [["method", "T", "replies", "score", "95 %", "no answer", *(["cut"] if cut else [])]]
     for each in scores:
         whole = each.whole
         told = [str(whole.questions), f"{whole.accuracy:.3f}", span(whole.low, whole.high, 3), percent(each.silent)]
-        rows.append([each.method, f"{each.temperature:g}", *told])
+        rows.append([each.method, f"{each.temperature:g}", *told, *([str(each.cut)] if cut else [])])
     return aligned(rows)

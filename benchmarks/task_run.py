@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -80,12 +80,14 @@ class Reply:
 
 @dataclass
 class Answered:
-    """One question at one temperature, answered and judged: method -> reply."""
+    """One question at one temperature, answered and judged: method -> reply. cut: the methods whose reply ended by
+    length, before it was done."""
 
     id: str
     groups: dict[str, str]
     sample: Sample
     replies: dict[str, Reply]
+    cut: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -153,7 +155,8 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             note=note,
             spread=spread,
         )
-    answered = [answered_of(record) for record in store.load()]
+    ends = pipe.target.ends()
+    answered = [answered_of(record, ends) for record in store.load()]
     with_answers = [each for each in answered if questions[each.sample.question].item.answers]
     return TaskRun(settings, task, answered, refused, with_answers, shared)
 
@@ -211,7 +214,9 @@ def judged(task: Task, item: Item, run: Run, style: Style, tokenizer: Any) -> Re
     return Reply(text, mark.value, mark.right, classes)
 
 
-def answered_of(record: dict[str, Any]) -> Answered:
-    """What a line of the store holds."""
+def answered_of(record: dict[str, Any], ends: Collection[int]) -> Answered:
+    """What a line of the store holds. ends: the ids that end a reply, which it keeps."""
     replies = {method: Reply(**reply) for method, reply in record["replies"].items()}
-    return Answered(record["id"], record["groups"], sample_of(record), replies)
+    sample = sample_of(record)
+    cut = frozenset(method for method, run in sample.runs.items() if run.tokens[-1] not in ends)
+    return Answered(record["id"], record["groups"], sample, replies, cut)

@@ -29,7 +29,7 @@ from mmspec.benchmarks import figures as fig
 from mmspec.benchmarks import gauges, machine, memory, methods, questions, records, speed, tables
 from mmspec.benchmarks.accuracy import judge, scores
 from mmspec.benchmarks.cli import app
-from mmspec.benchmarks.commands.speed import QUESTIONS, REPEATS
+from mmspec.benchmarks.commands.speed import LENGTH, QUESTIONS, REPEATS
 from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS
 from mmspec.benchmarks.figures import score
 from mmspec.benchmarks.load import LoadReport, LoadSettings, Visit
@@ -42,6 +42,8 @@ from mmspec.benchmarks.stock import Stock
 from mmspec.compare import compare
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
 from mmspec.miniworld import sample as world_sample
+from mmspec.speech.unverified import Unverified
+from mmspec.stats import Stats
 from mmspec.targets import CausalTarget
 from mmspec.training.course import Course
 from mmspec.training.data import open_data
@@ -404,6 +406,29 @@ def test_missing_matplotlib_is_one_clear_error(model: Path, monkeypatch: pytest.
 
 
 # records
+
+
+def test_a_run_counts_the_rounds_of_its_rows_and_shares_their_seconds() -> None:
+    """A round of a rule that looks at no law is no verification, so that there is no tau."""
+    first = Stats(True, 9, [2, 0, 3], prefill_seconds=1.0, draft_seconds=0.5, verify_seconds=2.0, other_seconds=0.25)
+    longer = Stats(True, 8, [1, 1, 0, 2], 1.0, 0.5, 3.0, 0.25, first=0)
+    run = Run.of(first, longer, tokens=[1, 2, 3], exact=True)
+    assert (run.verifications, run.verified_tokens, run.accept_lengths) == (7, 8 + 8, [2, 0, 3, 1, 1, 0, 2])
+    assert (run.seconds, run.prefill_seconds, run.verify_seconds) == (4.75, 1.0, 3.0)
+    assert (run.tokens, run.lossless, run.exact) == ([1, 2, 3], True, True)
+    unjudged = Run.of(Stats(False, 9, [2, 0, 3], verifies=False), tokens=[1], seconds=7.0)
+    assert (unjudged.verifications, unjudged.verified_tokens, unjudged.accept_lengths) == (0, 0, [2, 0, 3])
+    assert (unjudged.lossless, unjudged.seconds) == (False, 7.0)
+    assert fig.mean_emitted([unjudged]) is None
+    assert fig.mean_emitted([Run.of(first, tokens=[])]) == first.tau
+
+
+def test_a_rule_that_verifies_nothing_has_no_tau_in_any_run(model: Path) -> None:
+    pipe = mmspec.load(str(model), "prompt-lookup", acceptance=Unverified())
+    question = questions.long_questions(1, len)[0]
+    run = methods.Ours(pipe)(pipe.prepare(question.image, question.qa.question), 8, 0.0, 0)
+    assert run.accept_lengths
+    assert (run.verifications, run.verified_tokens, run.lossless) == (0, 0, False)
 
 
 def test_samples_survive_the_round_trip_to_disk(two_samples: list[Sample], tmp_path: Path) -> None:
@@ -996,6 +1021,8 @@ def test_the_help_tells_how_many_are_asked_wherever_nobody_says_it() -> None:
     told = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
     assert f"[default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]" in told
     assert f"[default: {REPEATS}, of tasks and tables {TASK_REPEATS}]" in told
+    assert asked.max_new_tokens == LENGTH
+    assert f"[default: {LENGTH}, of tasks with --data those of their evaluations]" in told
 
 
 def test_visitors_without_an_answer_have_not_been_answered_in_other_ways() -> None:

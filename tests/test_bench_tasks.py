@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,17 @@ from typer.testing import CliRunner, Result
 import mmspec
 from mmspec.benchmarks import layouts, plan_run
 from mmspec.benchmarks.cli import app
-from mmspec.benchmarks.plan import Plan, read_plan
+from mmspec.benchmarks.plan import TASK_DRAFTERS, Plan, read_plan
 from mmspec.benchmarks.records import FolderError, plain
-from mmspec.benchmarks.start import check_sees
+from mmspec.benchmarks.start import check_sees, usual_rows
 from mmspec.benchmarks.task_report import TaskReport, task_report
-from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings
+from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings, answered_of
 from mmspec.benchmarks.tasks import scienceqa
 from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.mathvista import MathVista
 from mmspec.benchmarks.tasks.rows import LARGEST_CELL, find_files
-from mmspec.benchmarks.tasks.task import STYLES, TASKS, WORDED, Item, Mark, find_task
+from mmspec.benchmarks.tasks.task import EXPLAINED, STYLES, TASKS, WORDED, Item, Mark, find_task
 from mmspec.benchmarks.tasks.world import SEED
 from mmspec.benchmarks.token_classes import counts
 from mmspec.errors import Error, InputError, UnknownNameError
@@ -99,6 +99,24 @@ def test_the_score_counts_every_reply_with_and_without_drafts(finished: tuple[Pa
     assert {"date", "versions", "hardware", "settings"} <= set(chartqa)
 
 
+def test_replies_that_ended_by_length_are_counted(finished: tuple[Path, str], model: Path) -> None:
+    """From their tokens, so that what earlier runs have kept is counted, too."""
+    reports = {
+        each["task"].partition("-")[0]: each
+        for each in json.loads((finished[0] / "summary.json").read_text())["reports"]
+    }
+    ends = mmspec.load(model, "none").target.ends()
+    for task in ("chartqa", "scienceqa"):
+        records = lines(finished[0], task)
+        for score in reports[task]["scores"]:
+            replies = [record["runs"][score["method"]]["tokens"] for record in records]
+            assert score["cut"] == sum(tokens[-1] not in ends for tokens in replies) > 0
+    heads = [line for line in finished[1].splitlines() if line.endswith("no answer  cut")]
+    assert len(heads) == 2
+    assert finished[1].count("cut: replies that ended by length, after 6 tokens at most") == 2
+    assert "speed prompts, replies of at most 6 tokens: " in finished[1]
+
+
 def test_stand_ins_are_never_called_the_data_set(finished: tuple[Path, str]) -> None:
     out, text = finished
     assert "chartqa-format/miniworld (stand-in data: no score of ChartQA), speed prompts" in text
@@ -145,6 +163,22 @@ def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path
     assert "stand-in" not in text
     refused = call(*arguments, "--seed", "7")
     assert "holds a run with" in refused.output + str(refused.exception)
+
+
+def test_a_run_goes_on_with_the_length_that_it_was_begun_with(model: Path, tmp_path: Path) -> None:
+    """And takes that of the task where nobody says one."""
+    data, own = charts(tmp_path / "data", 1), tmp_path / "own"
+    short = [each for each in SMALL if each not in ("--max-new-tokens", "6")]
+    chosen = ("--model", model, "--task", "chartqa", "--data", data, "--style", "score", "--no-plot")
+    text = succeeded(call(*chosen, *short, "--out", own))
+    assert "score prompts, replies of at most 16 tokens: " in text
+    assert json.loads(next(own.glob("*/chartqa/settings.json")).read_text())["max_new_tokens"] == 16
+    begun = (*chosen, "--out", tmp_path / "begun")
+    succeeded(call(*begun, *SMALL))
+    kept = lines(tmp_path / "begun")
+    assert "holds a run with max_new_tokens=6 (now 16)" in str(call(*begun, *short).exception)
+    succeeded(call(*begun, *SMALL))
+    assert lines(tmp_path / "begun") == kept
 
 
 def test_a_broken_picture_is_named_and_the_other_questions_are_asked(model: Path, tmp_path: Path) -> None:
@@ -427,6 +461,7 @@ def test_text_tasks_need_no_pictures(model: Path) -> None:
     assert "Overall S" in head
     assert "spec-bench-format/miniworld" in text
     assert "score" not in head
+    assert text.count("conversation: first turns only") == 2  # below the table, and in the task's report
 
 
 # layouts from figures known by hand
@@ -461,6 +496,31 @@ def test_table_1_has_the_geometric_mean_and_the_best_method_first() -> None:
     assert rows[1][2:8] == ["4.00", "2.00", "1.00", "0.50", "0.25", "0.12"]
     assert rows[1][-1] == f"{2 ** (-0.5):.2f}"
     assert layouts.geometric([1.0, None]) is None
+
+
+def test_first_turns_are_called_so_where_a_task_has_more() -> None:
+    said = "conversation: first turns only, where the benchmark has two."
+    found = report("spec-bench", {"eagle2": 10.0}, group="conversation")
+    assert said in layouts.table_1([found])
+    assert said in found.text()
+    assert found.summary()["note"] == said[:-1]
+    other = report("chartqa", {"eagle2": 10.0})
+    assert "turns" not in layouts.table_2([other]) + other.text()
+    assert other.summary()["note"] == ""
+
+
+def test_what_the_limit_ended_is_told_where_there_is_any() -> None:
+    sample = sample_with(0, none=run_of(21, 20.0), eagle2=run_of(21, 10.0))
+    replies = {name: asdict(Reply("text", "text", True, {})) for name in sample.runs}
+    record = {"id": "1", "groups": {}, "replies": replies, **asdict(sample)}
+    record["runs"]["eagle2"]["tokens"][-1] = 77
+    run = report("chartqa", {}).run
+    for ends, cut in (({77}, {"none": 1, "eagle2": 0}), ({77, sample.runs["none"].tokens[-1]}, {})):
+        run.answered = run.judged = [answered_of(record, ends)]
+        found = task_report(run)
+        assert {score.method: score.cut for score in found.scores} == dict.fromkeys(("none", "eagle2"), 0) | cut
+        assert ("no answer  cut" in found.text()) is bool(cut)
+        assert ("cut: replies that ended by length, after 96 tokens at most" in found.text()) is bool(cut)
 
 
 def test_scores_tell_right_wrong_and_silent() -> None:
@@ -533,6 +593,40 @@ def test_a_file_and_options_make_a_plan(tmp_path: Path) -> None:
     assert {name: getattr(asked.speed, name) for name in told} == told
     assert (asked.speed.min_tokens, asked.speed.data, asked.speed.drafters) == (1, None, ("none", "spd", "eagle2"))
     assert [plain(name) for name in ("org/model-1.5", "/tmp/x y", "..")] == ["org_model-1.5", "tmp_x_y", "model"]
+
+
+@pytest.mark.parametrize(
+    ("task", "length"),
+    [("mmt-bench", 8), ("seed-bench-2", 16), ("scienceqa", 16), ("ocrbench", 128), ("chartqa", 16), ("mathvista", 2048),
+     ("spec-bench", 1024)],
+)  # fmt: skip
+def test_replies_to_official_questions_have_the_length_that_their_evaluation_allows(task: str, length: int) -> None:
+    """Those to stand-ins that of the world's questions, in either style, and all the one that is named."""
+
+    def longest(**told: Any) -> int:
+        return Plan(tasks=(task,), **told).settings("m", task).speed.max_new_tokens
+
+    official: dict[str, Any] = {"data": {task: Path("here")}}
+    assert longest(**official, style="score") == length
+    assert longest(**official) == EXPLAINED
+    assert longest(**official, table=1 if task == "spec-bench" else 2) == EXPLAINED
+    assert longest(style="score") == longest() == longest(table=2) == 96
+    assert longest(**official, style="score", max_new_tokens=7) == longest(max_new_tokens=7) == 7
+    with pytest.raises(InputError, match="max_new_tokens=0"):
+        longest(max_new_tokens=0)
+
+
+def test_the_surveys_drafters_are_run_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ("none", "spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2")
+    assert Plan(table=2).usual_drafters == two
+    assert Plan().usual_drafters == TASK_DRAFTERS  # a task alone is no table
+    one = Plan(table=1).usual_drafters
+    survey = ["EAGLE-2", "HASS", "EAGLE", "Hydra", "SPD", "PLD", "Recycling", "Kangaroo", "Medusa", "REST", "Lookahead"]
+    assert [layouts.NAMES[name] for name in one[1:]] == [*survey, "Suffix"]
+    pipe = mmspec.load("smolvlm-mini", "none")
+    assert usual_rows(pipe, two) == two
+    assert usual_rows(pipe, one) == tuple(name for name in one if name not in ("hass", "retrieval"))
+    assert "hass" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

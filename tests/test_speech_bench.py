@@ -452,11 +452,13 @@ def test_usual_rows_are_those_whose_drafters_are_there(pipe: Any, capsys: pytest
     for row_ in (*usual_rows(bundled, words(SPEECH)), *usual_rows(bundled, curve_rows())):
         assert row(bundled, row_)
     assert "vadusa@tolerance=4" in usual_rows(bundled, words(SPEECH))
+    for rows in (usual_rows(bundled, words(SPEECH)), usual_rows(bundled, curve_rows())):
+        assert {"beta", "pcg"} <= {split(text)[1] for text in rows}  # with drafters that lie beside it
 
 
 def test_every_tolerant_rule_with_a_knob_is_on_the_curve(pipe: Any) -> None:
     rows = curve_rows()
-    assert rows[:2] == ("vadusa", "ssd")
+    assert rows[:2] == ("vadusa", "eagle2:shape=7")
     told = {split(text)[1] for text in rows[2:]}
     lossy = {name for name in names("rules", "speech") if f"speech/{name}" in entries("rules")}
     assert told == {name for name in lossy if not name.startswith("columns")} - {"unverified"}

@@ -66,7 +66,8 @@ Table = Annotated[
     str | None,
     typer.Option(
         help='Print table 1 (text) or 2 (vision-language) of the survey "Speculative Decoding for Multimodal Models", '
-        "with its tasks and drafters; or drafters: one of all drafters, on the bundled world."
+        "with its tasks, and its drafters as far as the model has them; or drafters: one of all drafters, on the "
+        "bundled world."
     ),
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with the settings of a run of tasks; options go first.")]

@@ -29,7 +29,7 @@ from mmspec.benchmarks.start import at_own_temperature, loaded, usual_rows
 
 SPEECH = (
     "none,prompt-lookup,depth,vadusa,mtp-viterbi,ssd,eagle2,vadusa@tolerance=4,ssd@beta=0.4,mtp-viterbi@unverified,"
-    "eagle2:shape=7@top-k=3"
+    "eagle2:shape=7@top-k=3,eagle2:shape=7@beta=0.4,eagle2:shape=7@pcg=0.004"
 )
 SENTENCES = 24
 LONGEST = "Most codes of an utterance, of CSM K to a frame; of MusicGen and Dia columns. [default: those of 10 seconds]"

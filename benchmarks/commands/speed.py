@@ -20,7 +20,6 @@ from mmspec.benchmarks.commands.options import (
     Dtype,
     Json,
     JudgeModel,
-    MaxNewTokens,
     Memory,
     MinTokens,
     Model,
@@ -43,11 +42,12 @@ from mmspec.benchmarks.start import check_sees, fitted, loaded
 from mmspec.errors import InputError
 
 DRAFTERS = "none,prompt-lookup,spd,eagle2,dspark"
-QUESTIONS, REPEATS = 32, 2
+QUESTIONS, REPEATS, LENGTH = 32, 2, 96
 ASKED = "How many questions, at most; with several tasks, of each."
 ASKED += f" [default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]"
 REPEATED = "Times that each question is answered, with successive seeds."
 REPEATED += f" [default: {REPEATS}, of tasks and tables {TASK_REPEATS}]"
+LONGEST = f"Most tokens of a reply. [default: {LENGTH}, of tasks with --data those of their evaluations]"
 OTHERS = {"image": images, "speech": speech}
 """Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
 
@@ -59,7 +59,7 @@ def speed(
     acceptance: Acceptance = "exact",
     temperature: Temperature = "0,1",
     questions: Annotated[int | None, typer.Option("--questions", "--limit", help=ASKED)] = None,
-    max_new_tokens: MaxNewTokens = 96,
+    max_new_tokens: Annotated[int | None, typer.Option(help=LONGEST)] = None,
     min_tokens: MinTokens = 60,
     repeats: Annotated[int | None, typer.Option(help=REPEATED)] = None,
     seed: Seed = 0,
@@ -122,7 +122,7 @@ def speed(
         acceptance=acceptance,
         temperatures=numbers(temperature),
         questions=QUESTIONS if questions is None else questions,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=LENGTH if max_new_tokens is None else max_new_tokens,
         min_tokens=min_tokens,
         repeats=REPEATS if repeats is None else repeats,
         seed=seed,

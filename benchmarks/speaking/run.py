@@ -31,10 +31,11 @@ CURVE = {
     "tolerance": ("vadusa", (2, 4, 8, 16)),
     "top-k": ("vadusa", (2, 5, 20)),
     "max-ratio": ("vadusa", (0.9, 0.7, 0.5)),
-    "beta": ("ssd", (0.1, 0.2, 0.4, 0.6)),
-    "pcg": ("ssd", (0.004, 0.01, 0.02, 0.05)),
+    "beta": ("eagle2:shape=7", (0.1, 0.2, 0.4, 0.6)),
+    "pcg": ("eagle2:shape=7", (0.004, 0.01, 0.02, 0.05)),
 }
-"""Every tolerant rule with a knob, the drafter that suits it, and settings ever further from the exact rule."""
+"""Every tolerant rule with a knob, a drafter that suits it (pcg takes chains alone), and settings ever further from the
+exact rule."""
 
 
 def curve_rows() -> tuple[str, ...]:
@@ -73,22 +74,13 @@ class Spoken:
             pass
         streamed = time.perf_counter() - start
         reply = stream.finish()
-        stats = reply.stats
         first = stream.first_audio_seconds
         if reply.audio is not None:
             self.sounds.keep(inputs, reply.token_ids, reply.audio)
-        more = {"calls": stats.target_calls, "request_seconds": streamed, "ended": float(reply.finish == "stop")}
+        more = {"calls": reply.stats.target_calls, "request_seconds": streamed, "ended": float(reply.finish == "stop")}
         if first is not None:
             more["first_audio_seconds"] = prepared + first
-        return Run.of(
-            stats,
-            tokens=list(reply.token_ids),
-            verifications=len(stats.accept_lengths) if stats.verifies else 0,
-            verified_tokens=len(reply.token_ids) - 1 if stats.verifies else 0,
-            accept_lengths=list(stats.accept_lengths),
-            exact=exact(self.pipe, temperature),
-            more=more,
-        )
+        return Run.of(reply.stats, tokens=list(reply.token_ids), exact=exact(self.pipe, temperature), more=more)
 
 
 @dataclass

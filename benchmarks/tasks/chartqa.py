@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, inside, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import marked_number, phrase, stated
-from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import CHARTS, asked, save_json, save_picture
 from mmspec.errors import InputError
 from mmspec.miniworld.scoring import relaxed_match
@@ -31,6 +31,7 @@ class ChartQA:
     metric, scored = "relaxed accuracy", PUBLISHED
     short = "ChartQA"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""

@@ -17,7 +17,7 @@ from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows
 from mmspec.benchmarks.tasks.rows import Row, find_files
 from mmspec.benchmarks.tasks.stated import last_list, last_number, marked_number
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.edits import distance
 from mmspec.errors import shorten
@@ -37,6 +37,8 @@ HINTS = {
 READY = "Hint: "
 """How a question begins that is the official prompt already, as in VLMEvalKit's TSV."""
 TYPES = ("text", "integer", "float", "list")
+THOUGHT = 2048
+"""Most tokens of a chain of thought: of the 16,384 that lmms-eval allows, a model that repeats itself would use all."""
 WANTED = {
     "text": "the letter or the words of one of the choices",
     "integer": "a whole number",
@@ -54,6 +56,7 @@ class MathVista:
     scored = "answers found by rules, where the published one takes a judge model"
     short = "MathVista"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": THOUGHT, "speed": EXPLAINED}
 
     def __init__(self, judge: Judge | None = None) -> None:
         self.judge = judge

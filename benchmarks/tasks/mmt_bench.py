@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from PIL import Image
 from mmspec.benchmarks.tasks.choices import Lettered, bracketed_letter, checked_letter, explained, options
 from mmspec.benchmarks.tasks.pictures import pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, Item, Style
 from mmspec.benchmarks.tasks.world import asked
 
 FILES = (("MMT-Bench_VAL.tsv",), ("MMT-Bench_VAL_MI.tsv",), ("*val*.parquet",), ("*VAL*.parquet",))
@@ -28,6 +28,7 @@ class MMTBench(Lettered):
     title = "MMT-Bench"
     short = "MMT"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": 8, "speed": EXPLAINED}
     rule = staticmethod(bracketed_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import explained
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import PUBLISHED, Item, Mark, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, PUBLISHED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
 from mmspec.miniworld.facts import Chart, Sign
 
@@ -35,6 +35,7 @@ class OCRBench:
     metric, scored = "containment", PUBLISHED
     short = "OCRBench"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": 128, "speed": EXPLAINED}
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import Lettered, explained, leading_letter, letters, options
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, Item, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 from mmspec.errors import InputError
 
@@ -25,6 +25,7 @@ class ScienceQA(Lettered):
     title = "ScienceQA"
     short = "ScienceQA"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
     rule = staticmethod(leading_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -7,13 +7,13 @@ are pictures (image generation) are left out, and their number is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.choices import Lettered, checked_letter, explained, first_letter, options
 from mmspec.benchmarks.tasks.pictures import Picture, pictured_rows, pictures
 from mmspec.benchmarks.tasks.rows import Row, find_files
-from mmspec.benchmarks.tasks.task import Item, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, Item, Style
 from mmspec.benchmarks.tasks.world import asked, save_json, save_picture
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class SeedBench2(Lettered):
     scored = "as in lmms-eval, where the model answers; the published one ranks the options by likelihood"
     short = "SEED"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
     rule = staticmethod(first_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -4,11 +4,11 @@ scored, because its prompts have no answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmspec.benchmarks.tasks.rows import find_files, read_rows
-from mmspec.benchmarks.tasks.task import Item, Mark, Style
+from mmspec.benchmarks.tasks.task import EXPLAINED, Item, Mark, Style
 from mmspec.benchmarks.tasks.world import Asked, asked, told
 
 FILES = (("question.jsonl",),)
@@ -31,6 +31,8 @@ class SpecBench:
     metric = scored = "not scored"
     short = "Spec-Bench"
     files = FILES
+    lengths: Mapping[Style, int] = {"score": EXPLAINED, "speed": EXPLAINED}
+    note = f"{KINDS['mt_bench']}: first turns only, where the benchmark has two"
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""

@@ -21,6 +21,8 @@ from mmspec.errors import InputError, unknown_name
 Style = Literal["score", "speed"]
 STYLES: tuple[Style, ...] = ("score", "speed")
 EXPLAIN = "Please answer with an explanation."
+EXPLAINED = 1024
+"""Most tokens of a reply in the speed style, as ViSpec, EAGLE and Spec-Bench have it."""
 PUBLISHED = "as published"
 
 
@@ -69,6 +71,9 @@ class Task(Protocol):
     """The head of its column in Table 2."""
     files: Sequence[Sequence[str]]
     """Names and patterns of its official files, as for `find_files`."""
+    lengths: Mapping[Style, int]
+    """Most tokens of a reply to a question of its official files, where nobody says a number: in the score style those
+    of the evaluation whose prompt it is, which cuts there, too."""
 
     def items(self, path: Path) -> Iterator[Item]:
         """The questions of the official files at `path`, in their order. Raises: InputError that names file and row."""
