@@ -25,6 +25,7 @@ from mmspec.benchmarks.records import Run
 from mmspec.benchmarks.rows import in_dtype
 from mmspec.contract import bound
 from mmspec.control import read_shape
+from mmspec.decoder import context_of
 
 PARTNERS = {OURS: HF, "spd": HF_ASSISTED, "prompt-lookup": HF_LOOKUP}
 """Which method of transformers is measured beside one of ours."""
@@ -81,6 +82,8 @@ class HuggingFace:
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See Method."""
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        room = context_of(self.model.config.get_text_config(decoder=True)) - inputs["input_ids"].shape[1]
+        max_new_tokens = min(max_new_tokens, room)  # ours end there, too
         first = generation_config(self.model, 1, temperature, self.warpers, self.ends)
         _, prefill = timed_generate(self.model, inputs, first, None, seed)
         config = generation_config(self.model, max_new_tokens, temperature, self.warpers, self.ends, **self.settings)

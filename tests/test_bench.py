@@ -991,6 +991,17 @@ def test_hf_baselines_mean_the_same_as_ours(model: Path) -> None:
     assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 0, 1.0)
 
 
+def test_hf_baselines_end_with_the_models_context_as_ours_do(model: Path) -> None:
+    pipe = mmspec.load(str(model), "none")
+    question = questions.long_questions(1, len)[0]
+    inputs = pipe.prepare(question.image, question.qa.question)
+    room = 5
+    pipe.target.model.config.text_config.max_position_embeddings = inputs["input_ids"].shape[1] + room
+    pipe.target.decoder.max_length = inputs["input_ids"].shape[1] + room
+    assert len(methods.Ours(pipe)(inputs, 9, 0.0, 0).tokens) == room
+    assert len(methods.HuggingFace(pipe.target.model)(inputs, 9, 0.0, 0).tokens) == room
+
+
 def test_memory_is_measured_in_a_process_of_its_own(model: Path) -> None:
     settings = SpeedSettings(str(model), ("none",), max_new_tokens=4, min_tokens=1, threads=1)
     ballast = np.ones(150_000_000)  # 1.2 GB here must not count there

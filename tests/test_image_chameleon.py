@@ -479,3 +479,15 @@ def test_captions_that_are_too_long_or_not_known_are_named(tmp_path: Path) -> No
         pipe(prompt="a red zebra")
     with pytest.raises(InputError, match="leave image out"):
         pipe(image=torch.zeros(8, 8, 3, dtype=torch.uint8).numpy(), prompt="a red circle")
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "drawn"), [({}, None, 2000), ({}, 7, 7), ({"top_k": 5}, 7, 5), ({"top_k": 0}, None, 0)]
+)
+def test_lumina_draws_of_its_likeliest_codes_where_nobody_says_how_many(
+    asked: dict[str, Any], config: int | None, drawn: int
+) -> None:
+    made = target(True)
+    made.model.generation_config.top_k = config
+    assert made.sampling(asked).top_k == drawn
+    assert target().sampling({}).top_k == 0
