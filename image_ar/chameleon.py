@@ -148,7 +148,7 @@ class Lumina(Chameleon):
     def sampling(self, options: Mapping[str, Any]) -> Sampling:
         """See `BaseTarget`: of the 2000 likeliest codes, as Lumina-mGPT draws, where nobody says how many."""
         drawn = super().sampling(options)
-        told = options["top_k"] if "top_k" in options else self.model.generation_config.top_k
+        told = options.get("top_k", self.model.generation_config.top_k)
         return replace(drawn, top_k=LUMINA_TOP_K) if told is None else drawn
 
     @staticmethod
