@@ -53,6 +53,9 @@ _ELSEWHERE = {
     "max_length": "max_new_tokens counts the new tokens alone",
     "stop_strings": "stop takes them",
     "streamer": "stream(image, prompt) yields an answer piece by piece",
+    "callback_on_step_end": "stream(prompt=...) yields a picture while it is drawn",
+    "generator": "seed takes a number",
+    "custom_generate": "load(model) gives a pipeline, whose generate(...) takes what HF generate does",
     "assistant_model": "load(model, drafter) takes a drafter",
     "audio": "voice takes it",
     **{
