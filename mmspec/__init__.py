@@ -10,8 +10,9 @@ from mmspec.errors import Error
 from mmspec.mkl import prepare
 
 if TYPE_CHECKING:
-    from mmspec.api import Pipeline, generate, load
+    from mmspec.api import Pipeline, load
     from mmspec.contract import Shape
+    from mmspec.one_call import generate
     from mmspec.registry import list_drafters
 
 prepare()
@@ -22,7 +23,7 @@ __all__ = ["Error", "Pipeline", "Shape", "__version__", "generate", "list_drafte
 _LAZY = {
     "Pipeline": "mmspec.api",
     "Shape": "mmspec.contract",
-    "generate": "mmspec.api",
+    "generate": "mmspec.one_call",
     "list_drafters": "mmspec.registry",
     "load": "mmspec.api",
 }

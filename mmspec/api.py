@@ -1,4 +1,4 @@
-"""The public face: `load` a model with a drafter and ask the `Pipeline`, or `generate` in one call.
+"""The public face: `load` a model with a drafter and ask the `Pipeline`; in one call, `mmspec.one_call`.
 
 pipe = mmspec.load("smolvlm-mini")
 print(pipe("chart.png", "Which bar is the tallest?").text)
@@ -6,12 +6,10 @@ print(pipe("chart.png", "Which bar is the tallest?").text)
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar, Unpack
@@ -21,12 +19,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.base_target import BaseTarget
-from mmspec.checkpoints import FILES, JUDGED, find_model
+from mmspec.checkpoints import JUDGED, find_model
 from mmspec.contract import Drafter, Rule, Shape
 from mmspec.control import OWN, Control, asked_shape, control_for
 from mmspec.decode import choose_kind, decode, within_memory
 from mmspec.drafters.precision import read_format
-from mmspec.errors import InputError, out_of_memory, shorten, unknown_name
+from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, check_names, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
     Options,
@@ -47,7 +45,7 @@ from mmspec.text import decode_text
 
 DEFAULT_MODEL = "smolvlm-mini"
 
-_ELSEWHERE = {
+ELSEWHERE = {
     "do_sample": "temperature=0 is greedy, above 0 samples",
     "num_return_sequences": "n asks for several answers to a prompt",
     "max_length": "max_new_tokens counts the new tokens alone",
@@ -158,46 +156,6 @@ def load(
     return Pipeline(target, processor, found, find_rule(acceptance, target), folder, control)
 
 
-def generate(
-    image: Any = None,
-    prompt: str | Sequence[str] = "",
-    *,
-    model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
-    drafter: Any = None,
-    acceptance: str | Rule = "exact",
-    shape: str | Shape | None = None,
-    compile: bool | None = None,
-    drafter_dtype: Any = None,
-    **options: Unpack[Options],
-) -> Any:
-    """Answer a prompt: `load`, then call. Models given by name or folder stay loaded, the last two of them, or none
-    where another finds too little memory beside them; a folder whose files were written anew is read anew.
-
-    Args: image, prompt, options: as for `Pipeline.__call__`. model, drafter, acceptance, shape, compile, drafter_dtype:
-    as for `load`.
-    Returns: a `Generation`; for a list of prompts a list of them.
-    """
-    numbers = read_format(drafter_dtype)
-    shape = asked_shape(shape)
-    told = given(options, _ELSEWHERE)  # what is wrong is said before anything large is read
-    if not isinstance(model, str | os.PathLike):
-        pipe = load(model, drafter, acceptance, shape=shape, compile=compile, drafter_dtype=numbers)
-        return pipe(image, prompt, **options)
-    named = all(isinstance(part, str | os.PathLike | None) for part in (drafter, acceptance))
-    parts: Any = (model, drafter, acceptance)
-    own, drafters = _written(model), (_written(model, "drafters/*/"), _written(drafter))
-    family = _checked(*(parts if named else (model, None, None)), own, drafters)
-    image = check_request(family, image, prompt, told)
-
-    def ready() -> Pipeline:
-        with _TURNS[str(model), compile]:  # a cache makes a thing twice if two threads ask at once
-            pipelines: Any = _pipelines(parts[0], compile, own)
-            make = pipelines if named else pipelines.__wrapped__
-            return make(drafters, drafter, shape, acceptance, numbers)
-
-    return _with_room(ready)(image, prompt, **options)
-
-
 class Pipeline:
     """A target with its processor, a drafter, the control of its drafts, and an acceptance rule. Made by `load`."""
 
@@ -280,7 +238,7 @@ class Pipeline:
 
         A piece of an image model has the picture as far as it is known, decoded when its `image` is asked for.
         """
-        told = given(options, _ELSEWHERE)
+        told = given(options, ELSEWHERE)
         n = answer_count(told)
         inputs = self.prepare(image, prompt, told.get("voice"), n, told.get("size"))
         return self._start(inputs, told, isinstance(prompt, str), n)
@@ -326,7 +284,7 @@ class Pipeline:
         takes = (known | {"input_ids", *self.target.extra_inputs}) - _OWN_INPUTS
         for name in inputs:
             if name not in takes:
-                raise unknown_name("input", name, takes | Options.__annotations__.keys(), _ELSEWHERE.get(name, ""))
+                raise unknown_name("input", name, takes | Options.__annotations__.keys(), ELSEWHERE.get(name, ""))
         ids = inputs.get("input_ids")
         if not isinstance(ids, Tensor):
             raise InputError(f"input_ids must be a tensor [B, T] of ids, not {shorten(ids)}")
@@ -373,59 +331,3 @@ def repeated(items: list[Any], n: int) -> list[Any]:
 def usual_shape(drafter: Any) -> str:
     """The shape where none is asked for: a drafter that the user made has the user's settings."""
     return "auto" if drafter is None or isinstance(drafter, str | os.PathLike) else "own"
-
-
-READ = {Path(pattern).suffix for pattern in FILES} | {".wav"}
-"""Endings of the files that a model or a drafter is read from."""
-
-
-def _written(place: Any, under: str = "") -> Any:
-    """What tells a folder from others that have, or had, its name: where it lies, and when the files that are read from
-    it were written. None for names and hub ids.
-
-    Args: under: where in the folder the files are, as a glob.
-    """
-    path = os.path.expanduser(place) if isinstance(place, str | os.PathLike) else ""
-    if not os.path.isdir(path):
-        return None
-    folder = Path(path).resolve()
-    try:
-        files = [file for depth in ("*", "*/*") for file in folder.glob(f"{under}{depth}") if file.suffix in READ]
-        return folder, frozenset((file, file.stat().st_mtime_ns) for file in files)
-    except OSError:  # replaced this moment, or not ours to look at: whoever reads it tells
-        return folder, None
-
-
-@lru_cache(maxsize=32)
-def _checked(model: str | os.PathLike[str], drafter: Any, acceptance: Any, *written: Any) -> type[BaseTarget]:
-    """`check_names`, of what is known to be right no more."""
-    return check_names(drafter, acceptance, find_model(model, JUDGED))
-
-
-_TURNS: defaultdict[tuple[str, bool | None], Any] = defaultdict(RLock)
-"""Of threads that ask for the same model; who asks for another one does not wait for its weights."""
-
-
-@lru_cache(maxsize=2)
-def _pipelines(model: str | os.PathLike[str], compile: bool | None, written: Any) -> Callable[..., Pipeline]:
-    """`Pipeline.with_drafter` on a model that is read now, after what is `_written` of drafters; the last two pipelines
-    stay, as they learn what pays."""
-    pipe = load(model, "none", compile=compile)
-    return lru_cache(maxsize=2)(lambda written, *given: pipe.with_drafter(*given))
-
-
-def _with_room(make: Callable[[], T]) -> T:
-    """What is made; where memory is too short, after letting go of the models that stay for `generate`.
-
-    Raises: OutOfMemoryError, ours or torch's: it is too short without them, too.
-    """
-    try:
-        return make()
-    except RuntimeError as error:  # torch's own, too: of a drafter, or of what decodes codes
-        if not out_of_memory(error) or not _pipelines.cache_info().currsize:
-            raise
-    # Out here, for in there the error would keep what was made so far.
-    _pipelines.cache_clear()
-    gc.collect()  # models and what is recorded of them refer to each other
-    torch.cuda.empty_cache()  # nothing happens where CUDA is not in use
-    return make()

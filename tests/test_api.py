@@ -26,7 +26,7 @@ from PIL import Image
 from transformers import LlamaConfig
 
 import mmspec
-from mmspec import api, loading
+from mmspec import api, loading, one_call
 from mmspec.acceptance.exact import Exact
 from mmspec.acceptance.typical import Typical
 from mmspec.checkpoints import JUDGED, save_drafter
@@ -68,8 +68,8 @@ def eagle(target: object, seed: int = 0) -> Eagle:
 
 def test_generate_is_load_and_call_and_keeps_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = mmspec.load(folder)(RED, QUESTION, max_new_tokens=5).token_ids
-    load, loads = api.load, []
-    monkeypatch.setattr(api, "load", lambda *parts, **rest: loads.append(parts) or load(*parts, **rest))
+    load, loads = one_call.load, []
+    monkeypatch.setattr(one_call, "load", lambda *parts, **rest: loads.append(parts) or load(*parts, **rest))
     for drafter in (None, None, "none", "suffix", "prompt-lookup"):
         assert mmspec.generate(RED, QUESTION, model=folder, drafter=drafter, max_new_tokens=5).token_ids == expected
     assert len(loads) == 1  # all drafters share the model
@@ -294,15 +294,15 @@ class Made:
 def test_only_the_last_two_models_stay_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if one was asked for again in between."""
     read: list[str] = []
-    monkeypatch.setattr(api, "load", lambda model, *given, **more: read.append(model) or Made())
-    monkeypatch.setattr(api, "_checked", lambda *given: CausalTarget)
-    monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
+    monkeypatch.setattr(one_call, "load", lambda model, *given, **more: read.append(model) or Made())
+    monkeypatch.setattr(one_call, "_checked", lambda *given: CausalTarget)
+    monkeypatch.setattr(one_call, "_pipelines", lru_cache(maxsize=2)(one_call._pipelines.__wrapped__))  # of its own
     for model in ("a", "b", "a", "c", "a"):
-        api.generate(None, "one", model=model)
+        one_call.generate(None, "one", model=model)
     assert read == ["a", "b", "c"]
-    api.generate(None, "one", model="b")
+    one_call.generate(None, "one", model="b")
     assert read == ["a", "b", "c", "b"]
-    api.generate(None, "one", model="b", drafter=PromptLookup())
+    one_call.generate(None, "one", model="b", drafter=PromptLookup())
     assert read == ["a", "b", "c", "b"]  # a drafter of one's own is no reason to read a model anew
 
 
@@ -324,19 +324,19 @@ def test_models_that_stay_loaded_make_room_for_another(
         held.append(weakref.ref(pipe))
         return pipe
 
-    monkeypatch.setattr(api, "load", load)
-    monkeypatch.setattr(api, "_checked", lambda *given: CausalTarget)
-    monkeypatch.setattr(api, "_pipelines", lru_cache(maxsize=2)(api._pipelines.__wrapped__))  # a cache of this test's
+    monkeypatch.setattr(one_call, "load", load)
+    monkeypatch.setattr(one_call, "_checked", lambda *given: CausalTarget)
+    monkeypatch.setattr(one_call, "_pipelines", lru_cache(maxsize=2)(one_call._pipelines.__wrapped__))  # of its own
     for model in ("a", "b", "b"):
-        api.generate(None, "one", model=model)
+        one_call.generate(None, "one", model=model)
     assert read == ["a", "b", "b"]  # b in vain, then alone; then it stays
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        api.generate(None, "one", model="broken")
-    api.generate(None, "one", model="b")
+        one_call.generate(None, "one", model="broken")
+    one_call.generate(None, "one", model="b")
     assert read[3:] == ["broken"]  # another error is no reason to let go of anything
     for _ in range(2):
         with pytest.raises(error, match="too little free memory"):
-            api.generate(None, "one", model="large")
+            one_call.generate(None, "one", model="large")
     assert read[4:] == ["large"] * 3  # once more only where there was something to let go of
 
 
@@ -367,10 +367,10 @@ def test_generate_reads_a_drafter_anew_once_it_was_trained_anew(
     folder = tiny.tiny_smolvlm(tmp_path / "model")
     target = mmspec.load(folder, "none").target
     place = folder / "drafters" / "eagle2" if beside else tmp_path / "mine"
-    load, load_drafter = api.load, loading.load_drafter
+    load, load_drafter = one_call.load, loading.load_drafter
     models: list[Any] = []
     drafters: list[Any] = []
-    monkeypatch.setattr(api, "load", lambda *given, **more: models.append(given) or load(*given, **more))
+    monkeypatch.setattr(one_call, "load", lambda *given, **more: models.append(given) or load(*given, **more))
     monkeypatch.setattr(loading, "load_drafter", lambda *given: drafters.append(given) or load_drafter(*given))
     for seed in range(2):
         save_drafter(eagle(target, seed), place, target)

@@ -16,7 +16,7 @@ from PIL import Image
 from transformers import SmolVLMForConditionalGeneration
 
 import mmspec
-from mmspec import api, checkpoints
+from mmspec import checkpoints, one_call
 from mmspec.focus import _asking
 
 RED, QUESTION = Image.new("RGB", (50, 40), "red"), "what is the value of the red bar?"
@@ -62,7 +62,7 @@ def test_models_are_built_one_at_a_time(folder: Path, monkeypatch: pytest.Monkey
 def test_first_requests_that_come_at_once_read_the_model_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, read = [], checkpoints.read_model
     monkeypatch.setattr("mmspec.loading.read_model", lambda *given: reads.append(given) or read(*given))
-    api._pipelines.cache_clear()
+    one_call._pipelines.cache_clear()
     answers = at_once(lambda: mmspec.generate(RED, QUESTION, model=folder, drafter="none", max_new_tokens=4).text)
     assert len(reads) == 1
     assert len(set(answers)) == 1
