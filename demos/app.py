@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mmspec.demos.booth import Booth
+from mmspec.demos.canvas_easel import CanvasEasel
 from mmspec.demos.easel import Easel
 from mmspec.demos.markup import CSS
 from mmspec.demos.studio import KEPT, Studio, TextStudio, check_named
@@ -20,6 +21,7 @@ TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
     TextStudio: "mmspec.demos.text_chat",
     Easel: "mmspec.demos.picture_board",
+    CanvasEasel: "mmspec.demos.canvas_board",
     Booth: "mmspec.demos.speaking_booth",
 }
 """What stands behind a tab -> the tab."""
@@ -48,15 +50,14 @@ def require_gradio() -> Any:
 
 
 def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
-    """What stands behind the tab of a model, by its modality."""
+    """What stands behind the tab of a model, by its modality and by what its tokens are."""
     from mmspec.loading import family_of
 
     family = family_of(model)
     if family.modality == "speech" and family.makes == "text":
         raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
-    if family.continuous:
-        raise UnsupportedError(f"{model} draws without codes, and no tab shows that: use mmspec generate")
-    kind = next((kind for kind in TABS if kind.modality == family.modality), Studio)
+    served = (kind for kind in TABS if (kind.modality, kind.continuous) == (family.modality, family.continuous))
+    kind = next(served, Studio)
     for name in drafters or ():
         check_named(name, model)
     return kind(model, drafters)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from PIL import Image
 
@@ -25,7 +25,8 @@ from mmspec.registry import resolve
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline
-    from mmspec.results import Piece
+    from mmspec.demos.recorder import Recorded
+    from mmspec.results import Piece, Stream
 
 LOOSE: dict[str, Knob] = {
     "lantern": Knob("delta", 0.0, 0.4),
@@ -55,10 +56,11 @@ class Wish:
     seed: int = 0
     shape: str = "auto"
     looseness: float = 0.3
+    rules: ClassVar[Sequence[str]] = RULES
 
     def __post_init__(self) -> None:
         check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed, self.shape)
-        check_rule(self.rule, self.looseness, RULES)
+        check_rule(self.rule, self.looseness, self.rules)
 
 
 @dataclass
@@ -109,6 +111,11 @@ class PictureRace(Race):
     fast_sketches: Sketches = field(default_factory=Sketches)
     kept: tuple[int, int, int] | None = None
 
+    @property
+    def law(self) -> str:
+        """What is said beside S, where the name of a rule does not tell whether it is lossy."""
+        return ""
+
 
 class Easel(Studio):
     """An image model with its drafters, one request at a time. See `Studio`."""
@@ -126,7 +133,11 @@ class Easel(Studio):
         """Their texts, or what models of this family draw instead."""
         from mmspec.loading import family_of
 
-        return list(family_of(self.model).examples) or [one.prompt for one in self.asked]
+        return self.offered(family_of(self.model))
+
+    def offered(self, family: Any) -> list[str]:
+        """The same, for a family or a target."""
+        return list(family.examples) or [one.prompt for one in self.asked]
 
     @cached_property
     def judge(self) -> Any:
@@ -146,8 +157,7 @@ class Easel(Studio):
         """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
         self.plain.target.check_codec()
         slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
-        race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
-        race.columns = slow.target.layout.width
+        race = self.begun(wish, fast)
         race.invariant = bound(fast.rule, wish.temperature == 0)
         recorder: Any = fast.drafter
         options: Any = {"temperature": wish.temperature, "seed": wish.seed}
@@ -156,13 +166,23 @@ class Easel(Studio):
             (fast, race.fast, recorder.rounds, race.fast_sketches),
         )
         for pipe, trace, recorded, sketches in sides:
-            for piece in follow(pipe.stream(prompt=wish.prompt, **options), trace, None, recorded, str):
+            for piece in self.followed(pipe.stream(prompt=wish.prompt, **options), trace, recorded):
                 sketches.look(trace.seconds, piece)
                 yield race
             sketches.add(trace.seconds, piece.image)  # the whole one
         race.kept = self.kept(race)
         race.finished = True
         yield race
+
+    def begun(self, wish: Wish, fast: Pipeline) -> PictureRace:
+        """A race before its start. fast: what draws with drafts."""
+        race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
+        race.columns = self.plain.target.layout.width
+        return race
+
+    def followed(self, stream: Stream, trace: Trace, recorded: Sequence[Recorded] | None) -> Iterator[Piece]:
+        """A request as it goes. See `follow`."""
+        return follow(stream, trace, None, recorded, str)
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
         """A few codes, so that the first visitor's picture is not slower than the others'."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from mmspec.demos.race import Race, read
@@ -62,16 +62,21 @@ def legend() -> str:
 def counters(race: Race, until: float) -> str:
     """The cards of both sides at a time of the race, S of what both have said by then; the verdict when it is over."""
     slow, fast = read(race.slow, until), read(race.fast, until)
-    over = race.finished and until >= max(race.slow.seconds, race.fast.seconds)
-    cards = {
-        "speed-up S": told(race.speedup_by(until), "x"),
-        "tau, tokens per call": told(fast.tau),
-        "tokens/s, one at a time": told(slow.tokens_per_second, digits=1),
-        "tokens/s, drafting": told(fast.tokens_per_second, digits=1),
-        "target calls, both": f"{1 + slow.verifications} / {1 + fast.verifications}",
-        "same answer": verdict(race) if over else "...",
-    }
-    return f'<div class="mm-cards">{"".join(card(name, value) for name, value in cards.items())}</div>'
+    return cards(
+        {
+            "speed-up S": told(race.speedup_by(until), "x"),
+            "tau, tokens per call": told(fast.tau),
+            "tokens/s, one at a time": told(slow.tokens_per_second, digits=1),
+            "tokens/s, drafting": told(fast.tokens_per_second, digits=1),
+            "target calls, both": f"{1 + slow.verifications} / {1 + fast.verifications}",
+            "same answer": verdict(race) if race.over(until) else "...",
+        }
+    )
+
+
+def cards(counts: Mapping[str, str]) -> str:
+    """A card for each counter: its name, and what it stands at."""
+    return f'<div class="mm-cards">{"".join(card(name, value) for name, value in counts.items())}</div>'
 
 
 def card(name: str, value: str) -> str:

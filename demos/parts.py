@@ -26,10 +26,10 @@ def ask_box(
     return box, go, stop
 
 
-def sizes(product: str, about: str = "auto learns it") -> tuple[gr.Dropdown, gr.Number]:
-    """The size of drafts, and the seed, which gives the same `product` again."""
+def sizes(product: str, about: str = "auto learns it", shapes: Sequence[str] = SHAPES) -> tuple[gr.Dropdown, gr.Number]:
+    """The size of drafts, one of `shapes`, and the seed, which gives the same `product` again."""
     with gr.Row():
-        shape = gr.Dropdown(SHAPES, value="auto", label="Draft size", info=about, min_width=140)
+        shape = gr.Dropdown(list(shapes), value="auto", label="Draft size", info=about, min_width=140)
         seed = gr.Number(0, label="Seed", info=f"same seed, same {product}", precision=0, min_width=110)
     return shape, seed
 
@@ -48,18 +48,21 @@ def knobs_of(
     return [drafter, rule, *voice, temperature, seed, shape, looseness]
 
 
-def both_sides(name: str, hint: str, legend: str, unit: str, product: str, apart: bool = False) -> list[gr.HTML]:
+def both_sides(
+    name: str, hint: str, legend: str, unit: str, product: str, apart: bool = False, again: str = "the same"
+) -> list[gr.HTML]:
     """What a race fills: the message, at first `hint`, the counters, and below the legend both sides, each with what it
     makes one `unit` at a time or with drafts.
 
     Args: name: how the ids of the elements begin. apart: the product has an element of its own above each side.
+        again: which `product` drafts make.
     Returns: message, counters, both sides; then the products that stand apart.
     """
     message, cards = gr.HTML(markup.note(hint), elem_id=f"{name}-message"), gr.HTML(elem_id=f"{name}-cards")
     gr.HTML(legend)
     columns = {
         "slow": (f"## One {unit} at a time", f"The {product} of plain decoding comes first."),
-        "fast": ("## With drafts", f"Then the same {product}, with drafts."),
+        "fast": ("## With drafts", f"Then {again} {product}, with drafts."),
     }
     sides, products = [], []
     with gr.Row():

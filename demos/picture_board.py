@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -36,28 +36,46 @@ def build(easel: Easel, folder: Path, name: str) -> None:
     )
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            prompt, go, stop = ask_box(
+            asked = ask_box(
                 name, "Caption", "What is to be drawn? Enter draws it.", "Draw", LONGEST_PROMPT, easel.captions
             )
         with gr.Column(scale=1, min_width=240):
             knobs = knobs_of(easel, RULES, "lantern, gsd and cool-sd", "picture")
     hint = "Pick an example, or write a caption."
     views = both_sides(f"{name}-draw", hint, cells.legend(), "code", "picture", apart=True)
-    with gr.Accordion("Drafted codes accepted, round by round", open=True):
+    below(name, "code", asked, knobs, views, partial(show_run, easel), show_replay, "draw")
+
+
+def below(
+    name: str,
+    token: str,
+    asked: tuple[gr.Textbox, gr.Button, gr.Button],
+    knobs: list[Any],
+    views: list[gr.HTML],
+    run: Callable[..., Any],
+    show_replay: Callable[..., Any],
+    call: str,
+) -> None:
+    """What stands below both sides, a chart and a gallery; and what happens when somebody asks. See `wire`.
+
+    Args: token: what the model's tokens are called. asked: of `ask_box`. call: the name of `run` in the API.
+    """
+    with gr.Accordion(f"Drafted {token}s accepted, round by round", open=True):
         chart = gr.HTML("After a run: how much of each draft was accepted.", elem_id=f"{name}-draw-chart")
     with gr.Accordion("Drawn so far, with drafts", open=True):
         gallery = gr.HTML("Every picture of this visit, the newest first.", elem_id=f"{name}-draw-gallery")
     drawn = gr.State([], time_to_live=KEPT)
+    prompt, go, stop = asked
     wire(
         go,
         prompt,
         stop,
-        run=partial(show_run, easel),
+        run=run,
         show_replay=show_replay,
         inputs=[prompt, *knobs, drawn],
         views=views,
         more=[chart, drawn, gallery],
-        name="draw",
+        name=call,
     )
 
 
@@ -72,18 +90,38 @@ def show_run(
     looseness: float,
     drawn: list[Any],
 ) -> Iterator[tuple[Any, ...]]:
+    """See `drawing`."""
+
+    def wish() -> Wish:
+        return Wish(prompt or "", drafter, rule, float(temperature), int(seed or 0), shape, float(looseness))
+
+    yield from drawing(easel, wish, drawn, "code", sides, markup.counters)
+
+
+def drawing(
+    easel: Easel,
+    wanted: Callable[[], Wish],
+    drawn: list[Any],
+    unit: str,
+    sides: Callable[[Any, float], tuple[str, ...]],
+    cards: Callable[[Any, float], str],
+) -> Iterator[tuple[Any, ...]]:
     """Both drawings as they come: the race once it is finished, message, cards, both sides, both pictures, chart; what
-    was drawn so far, and its gallery."""
+    was drawn so far, and its gallery.
+
+    Args: wanted: what the visitor wants, or its Error. drawn: so far. unit: of plain decoding, in one word. sides,
+        cards: what the tab shows at a time of the race.
+    """
     empty, same = ("",) * 5, (gr.skip(),) * 3
     yield None, markup.note("Waiting for the model ..."), *empty, *same
     try:
-        wish = Wish(prompt or "", drafter, rule, float(temperature), int(seed or 0), shape, float(looseness))
+        wish = wanted()
         race, seen = None, (-1, -1)
         for race in easel.draw(wish):
             now = len(race.slow_sketches.shots), len(race.fast_sketches.shots)
             if now != seen and not race.finished:
                 seen = now
-                how = "with drafts" if race.fast.steps else "one code at a time"
+                how = "with drafts" if race.fast.steps else f"one {unit} at a time"
                 yield None, markup.note(f"Drawing {how} ..."), "", *sides(race, math.inf), *same
     except Error as error:
         yield None, markup.problem(str(error)), *empty, "", gr.skip(), gr.skip()
@@ -91,14 +129,14 @@ def show_run(
     assert race is not None
     drawn = [(race.fast_sketches.shots[-1][1], titled(race, wish)), *drawn][:SHOWN]
     chart = drawings.bars(race.fast.accept_lengths)
-    yield race, *final(race, sides, "Done."), chart, drawn, framed(drawn)
+    yield race, *final(race, sides, "Done.", cards), chart, drawn, framed(drawn)
 
 
 def titled(race: PictureRace, wish: Wish) -> str:
     """What stands under a picture of the gallery."""
     how = f"{wish.rule} {wish.looseness:g}" if wish.rule in LOOSE else wish.rule
     speed = "" if race.speedup is None else f", S {race.speedup:.2f}"
-    return f"{race.caption} ({shown_name(wish.drafter)}, {how}{speed})"
+    return f"{race.caption} ({shown_name(wish.drafter)}, {how}{speed}{race.law})"
 
 
 def framed(drawn: Sequence[tuple[bytes, str]]) -> str:

@@ -46,6 +46,10 @@ class Race:
         """How many times faster than life the replay is, 1 or more."""
         return max(1.0, max(self.slow.seconds, self.fast.seconds) / LONGEST)
 
+    def over(self, until: float) -> bool:
+        """Whether a time of the race is its end."""
+        return self.finished and until >= max(self.slow.seconds, self.fast.seconds)
+
     def clock(self) -> Iterator[float]:
         """The times, in seconds of the race, at which a replay shows a frame; the last is the end."""
         end = max(self.slow.seconds, self.fast.seconds)

@@ -74,6 +74,7 @@ class Studio:
     """
 
     modality: ClassVar[str] = "vlm"
+    continuous: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {}
 
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:

@@ -61,9 +61,9 @@ class Trace:
         return [step for step in self.steps if step.seconds <= until]
 
     def per_token(self, until: float = math.inf) -> float | None:
-        """Seconds of decoding per token after the first, by a time."""
+        """Seconds of decoding per token after those of the prefill, by a time."""
         steps = self.rounds(until)
-        count = emitted(steps) - 1
+        count = emitted(steps[1:])
         return (steps[-1].seconds - steps[0].seconds + self.begun) / count if count > 0 else None
 
     @property
@@ -84,17 +84,23 @@ def emitted(steps: Sequence[Step]) -> int:
 
 def tau(steps: Sequence[Step]) -> float | None:
     """Tokens per verification, of steps that begin with the prefill; None where nothing was verified."""
-    return (emitted(steps) - 1) / (len(steps) - 1) if len(steps) > 1 else None
+    return emitted(steps[1:]) / (len(steps) - 1) if len(steps) > 1 else None
 
 
 def follow(
-    stream: Stream, trace: Trace, tokenizer: object, recorded: Sequence[Recorded] | None, text_of: Callable[[int], str]
+    stream: Stream,
+    trace: Trace,
+    tokenizer: object,
+    recorded: Sequence[Recorded] | None,
+    text_of: Callable[[int], str],
+    kinds: Callable[[int, int, Sequence[Node]], tuple[str, ...]] | None = None,
 ) -> Iterator[Piece]:
     """Run a request and fill its trace; yields the piece of every round once the trace has it.
 
     Args: recorded: the drafts of the request's rounds, which grow with it; None where nothing is drafted.
-        text_of: the text of one token.
+        text_of: the text of one token. kinds: how a round's tokens came about, by default `kinds_of`.
     """
+    kinds = kinds or kinds_of
     text, stats = TextStream(tokenizer), stream.stats[0]
     trace.lossless, trace.verifies = stats.lossless, stats.verifies
     for number, piece in enumerate(stream):
@@ -103,7 +109,7 @@ def follow(
         draft = recorded[number - 1] if recorded is not None and number else None
         pieces = tuple(text.add([token]) for token in piece.tokens)
         nodes = nodes_of(draft, text_of) if draft else ()
-        trace.steps.append(Step(pieces, kinds_of(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
+        trace.steps.append(Step(pieces, kinds(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
         trace.token_ids += piece.tokens
         yield piece
 

@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 import mmspec
 from mmspec.demos import app, drawings, markup
 from mmspec.demos.app import studio_of
+from mmspec.demos.canvas_easel import CanvasEasel
 from mmspec.demos.cli import app as command
 from mmspec.demos.cli import check_free
+from mmspec.demos.easel import Easel
 from mmspec.demos.race import LONGEST, Race, read
 from mmspec.demos.recorder import Recorded
 from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
@@ -578,6 +580,14 @@ def test_an_address_that_nothing_can_listen_on_is_told_before_anything_is_loaded
             check_free(host, 0)
 
 
-def test_a_model_without_codes_has_no_tab() -> None:
-    with pytest.raises(UnsupportedError, match="mar-mini draws without codes"):
-        studio_of("mar-mini")
+def test_a_model_without_codes_has_a_tab_of_its_own() -> None:
+    made = studio_of("mar-mini")
+    assert type(made) is CanvasEasel
+    assert made.drafters == ["mar"]
+    assert app.TABS[CanvasEasel] != app.TABS[Easel]
+
+
+def test_a_model_that_listens_has_no_tab(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
+    with pytest.raises(UnsupportedError, match="listens, and no tab shows that"):
+        studio_of(str(tmp_path))

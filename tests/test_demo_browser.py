@@ -17,6 +17,7 @@ import pytest
 import tiny_images
 import tiny_speech
 from PIL import Image
+from test_demo_canvas import captioned
 from tiny import smolvlm_model, tiny_smolvlm
 from toys import language_part
 
@@ -456,6 +457,33 @@ def loosely(page: Any) -> None:
     if PICTURES:  # an example of the bundled model has a judge
         for side in ("slow", "fast"):
             told(page, f"mm-draw-{side}", "things that the caption says hold")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 1000), (390, 844)], ids=["desk", "phone"])
+def test_a_canvas_is_filled_twice(browser: Any, tmp_path: Path, width: int, height: int) -> None:
+    blocks = app.page(captioned(tmp_path / "mar"))
+    _, url, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **app.LAUNCH)
+    page = visit(browser, url, width, height)
+    page.locator("#mm-canvas-captions button").first.click()
+    filled(page, "mm-canvas-caption")
+    choose(page, "Acceptance rule", "continuous-released")
+    page.locator("#mm-canvas-draw").click()
+    told(page, "mm-canvas-draw-message", "see mmspec bench continuous")
+    told(page, "mm-canvas-draw-cards", "no, lossy rule")
+    for side in ("slow", "fast"):
+        image = page.locator(f"#mm-canvas-draw-{side}-picture img").element_handle()
+        holds(page, "image => image.naturalWidth > 1", image)
+        told(page, f"mm-canvas-draw-{side}", "16 of 16 tokens")
+    told(page, "mm-canvas-draw-fast", "drafted")
+    assert "drafted" not in page.locator("#mm-canvas-draw-slow").inner_text()
+    told(page, "mm-canvas-draw-gallery", "lossy)")
+    assert fits(page)
+    everybody_can_use(page)
+    page.locator("#mm-canvas-caption textarea").fill("a unicorn")
+    page.locator("#mm-canvas-draw").click()
+    page.locator("#mm-canvas-draw-message [role=alert]", has_text="never told").wait_for()
+    page.close()
+    blocks.close()
 
 
 def test_a_sentence_is_said_twice(page: Any, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_drafter_that_the_model_would_take_comes_first(board: Easel) -> None
 
 def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> None:
     with pytest.raises(MismatchError, match="the drafter 'jacobi' makes point"):
-        list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "lantern")))
+        list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "gsd")))
 
 
 @pytest.mark.parametrize("drafter", ["lookahead", "sjd-pac"])
