@@ -79,11 +79,13 @@ class HuggingFace:
     warpers: dict[str, Any] = field(default_factory=lambda: PLAIN)
     ends: list[int] | None = None
 
+    def __post_init__(self) -> None:
+        self.context = context_of(self.model.config.get_text_config(decoder=True))
+
     def __call__(self, inputs: dict[str, Tensor], max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See Method."""
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
-        room = context_of(self.model.config.get_text_config(decoder=True)) - inputs["input_ids"].shape[1]
-        max_new_tokens = min(max_new_tokens, room)  # ours end there, too
+        max_new_tokens = min(max_new_tokens, self.context - inputs["input_ids"].shape[1])  # ours end there, too
         first = generation_config(self.model, 1, temperature, self.warpers, self.ends)
         _, prefill = timed_generate(self.model, inputs, first, None, seed)
         config = generation_config(self.model, max_new_tokens, temperature, self.warpers, self.ends, **self.settings)

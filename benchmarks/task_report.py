@@ -17,7 +17,7 @@ LEAST = 2
 @dataclass(frozen=True)
 class TaskScore:
     """How one method did at one temperature. silent: share of replies in which no answer was found; they are wrong.
-    cut: how many replies ended by length; what they were about to say is missing.
+    cut: how many of these replies ended by length; what they were about to say is missing.
 
     groups: breakdown -> value -> score.
     """
@@ -56,7 +56,7 @@ class TaskReport:
     @property
     def note(self) -> str:
         """What the task says of its figures, "" for nothing."""
-        return getattr(self.run.task, "note", "")
+        return self.run.task.note
 
     def figure(self, method: str, temperature: float) -> Figures | None:
         """The figures of one method, if it ran."""
@@ -90,7 +90,9 @@ class TaskReport:
         if self.scores:
             parts.append(f"{self.metric()}\n{score_table(self.scores)}")
         if any(score.cut for score in self.scores):
-            parts.append(f"cut: replies that ended by length, after {settings.speed.max_new_tokens} tokens at most")
+            parts.append(
+                f"cut: judged replies that ended by length, after {settings.speed.max_new_tokens} tokens at most"
+            )
         parts += [f"refused: {line}" for line in self.run.refused]
         if self.run.shared:
             parts.append(SHARED)

@@ -135,7 +135,7 @@ class Chameleon(ImageTarget):
 
 
 class Lumina(Chameleon):
-    """A Lumina-mGPT. See `CausalTarget`.
+    """A Lumina-mGPT. See `CausalTarget`. Codes are drawn of the 2000 likeliest where nobody names another `top_k`.
 
     Beside `input_ids`, a request may have `image_sizes` [B, 2], rows and columns of codes, the same for all; its
     prompts end with the start of an image and these sizes (`size_tokens`).

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.image_ar.relaxed import Raise, Relaxed
+from mmspec.registry import name_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class Grouped(Relaxed):
         """Take the embedding of the target's tokens; warn if it leaves every token alone in its cluster."""
         if self.distance is None or self.size == 1:
             return
+        if not hasattr(target, "embed"):
+            raise MismatchError(
+                f"{name_of('rules', self)!r} compares embeddings of tokens, {type(target).__name__} has none"
+            )
         self.vectors = target.embed(torch.arange(target.vocab_size, device=target.model.device)).float()
         some = self.vectors[:: max(1, len(self.vectors) // ASKED)]
         apart = torch.cdist(some, self.vectors, compute_mode="donot_use_mm_for_euclid_dist").square()

@@ -70,7 +70,7 @@ class Judge:
         Raises: InputError: the file cannot be read, or has too few lines.
         """
         if file is None:
-            from mmspec.image_ar.world import scene
+            from mmspec.image_ar.pretrain.world import scene
 
             scenes = [scene(SEED, index) for index in range(start, start + count)]
             pictures = [Image.fromarray(made.pixels.permute(1, 2, 0).numpy()) for made in scenes]

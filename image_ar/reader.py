@@ -1,7 +1,7 @@
 """A small reader that judges drawn pictures: what stands in each cell of the 3 x 3 grid, and on which ground.
 
 A residual network of timm, trained from nothing (no pretrained weights), whose features are averaged over each cell.
-It has learnt the pictures of the synthetic world (`mmspec.image_ar.world`) and nothing else; how often it is
+It has learnt the pictures of the synthetic world (`mmspec.image_ar.pretrain.world`) and nothing else; how often it is
 wrong on held-out ones is kept with it and stands beside every figure that it gives.
 """
 

@@ -122,7 +122,7 @@ class ImageTarget(CausalTarget):
     unit_codes = False
     """Whether the picture tokenizer takes its vectors at unit length."""
     codes_alone = False
-    """See `CausalTarget`."""
+    """See `BaseTarget`."""
 
     def __init__(self, model: PreTrainedModel, embed: nn.Module, head: nn.Module, layout: Layout) -> None:
         self.decoder: CodeDecoder = CodeDecoder(model, embed, head)
@@ -220,7 +220,7 @@ class ImageTarget(CausalTarget):
         """Read the prompts, both rows of each, and draw the first code.
 
         Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`, and the
-            family's `pictures`.
+            family's `extra_inputs`.
         """
         inputs = dict(inputs)
         refusal = f"{type(self.model).__name__} draws from a text here: leave {{}} out"

@@ -204,9 +204,9 @@ class Pipeline:
     def prepare(
         self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1, size: Any = None
     ) -> dict[str, Any]:
-        """Model inputs of a prompt, or of a list of prompts, with their pictures (or, of speech models, with a voice or
-        a list of them; of image models, with the size to draw): batched, padded on the left. Each prompt stands there
-        `n` times."""
+        """Model inputs of a prompt, or of a list of prompts, with their pictures (or, where models take them, with a
+        voice or a list of them, or the size to draw): batched, padded on the left. Each prompt stands there `n` times.
+        """
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
         several = isinstance(voice, list | tuple)

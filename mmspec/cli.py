@@ -153,7 +153,7 @@ def generate(
     voice: Annotated[
         str | None,
         typer.Option(
-            help="Speech models: a voice's name, or a WAV file of a second; of Whisper the speech. [default: the first "
+            help="VALL-E type: a voice's name, or a WAV file of a second; of Whisper the speech. [default: the first "
             "voice]"
         ),
     ] = None,

@@ -195,6 +195,7 @@ def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Dra
                 "drafter must be a name, a folder, a hub id or an object of a class that derives from "
                 f"mmspec.contract.Drafter, not {described(drafter)}{hint}"
             )
+        target.check_drafter(drafter)
         drafter.bind(target)
         return drafter
     place = _place_of(drafter, target, beside)

@@ -11,8 +11,12 @@ from mmspec.contract import TrainedDrafter
 from mmspec.errors import InputError, one_line, shorten, unknown_name
 from mmspec.registry import resolve
 
-PLAIN = ("int", "float", "str", "Any")
+PLAIN = ("int", "float", "bool", "str", "Any")
 """What the annotations of plain settings begin with; Any may be a name, as the other drafter of `hybrid`."""
+
+
+WORDS: dict[str, bool | None] = {"none": None, "true": True, "false": False}
+"""Texts that say something else than themselves."""
 
 
 def rule_named(text: str, target: Any) -> Any:
@@ -58,6 +62,8 @@ def made(kind: str, name: str, settings: dict[str, Any], modality: str) -> Any:
             raise unknown_name(f"setting of the {kind} {name}", setting, known)
         if type(known[setting]) is int and not isinstance(value, int):
             raise InputError(f"{setting}={value} of the {kind} {name} is not valid: a whole number is needed")
+        if type(known[setting]) is bool and value not in (0, 1):
+            raise InputError(f"{setting}={value} of the {kind} {name} is not valid: true or false is needed")
         if kind == "drafter" and isinstance(value, float) and not math.isfinite(value):  # some rules are off at inf
             raise InputError(f"{setting}={value} of the {kind} {name} is not valid: a finite number is needed")
     try:
@@ -81,10 +87,10 @@ def is_plain(setting: inspect.Parameter) -> bool:
 
 
 def setting_value(text: str) -> Any:
-    """A number where it is one, None of "none", else the text."""
+    """A number where it is one, what "none", "true" and "false" say, else the text."""
     for read in (int, float):
         try:
             return read(text)
         except ValueError:
             continue
-    return None if text == "none" else text
+    return WORDS.get(text.lower(), text)

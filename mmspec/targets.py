@@ -8,7 +8,7 @@ Beside ids, what goes with the prompt token by token (types, positions) is align
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +37,11 @@ class CausalTarget(BaseTarget):
     piece_size = 4096
     """Most prompt tokens per forward of prefill."""
     compiles = True
+    decoder_class: ClassVar[type[Decoder]] = Decoder
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
-        self.decoder = Decoder(model)
+        self.decoder = self.decoder_class(model)
         if model.get_output_embeddings() is None:
             raise UnsupportedError(
                 f"{type(model).__name__} has no language-model head, so it says nothing: load it with "

@@ -67,7 +67,7 @@ class Speaking(CausalTarget):
         raise NotImplementedError
 
     def sounding(self, inputs: dict[str, Any], row: int) -> Chunks | None:
-        """See `CausalTarget.sounding`."""
+        """See `BaseTarget.sounding`."""
         if self.codes_alone or any(name not in inputs for name in self.extra_inputs):
             return None
         return Chunks(self.codes, partial(self.complete, *_asked(inputs, row)), self.processor.audio)

@@ -83,7 +83,7 @@ class Whisper(CausalTarget):
         return config.model_type == "whisper" and bool(config.is_encoder_decoder)
 
     def adopt(self, processor: Any) -> None:
-        """See `CausalTarget`. Raises InputError: it cannot read speech."""
+        """See `BaseTarget`. Raises InputError: it cannot read speech."""
         if processor is not None and not hasattr(processor, "feature_extractor"):
             raise InputError(f"{type(processor).__name__} cannot read speech: Whisper needs a WhisperProcessor")
         super().adopt(processor)

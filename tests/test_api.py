@@ -668,7 +668,7 @@ def test_rules_are_set_behind_their_names(folder: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "modality", "known"),
     [
-        ("rule", "lantern", "unit", "image", "delta, k, plain, residual"),
+        ("rule", "lantern", "neighbours", "image", "delta, k, plain, residual, unit"),
         ("rule", "pcg", "groups", "speech", "size"),
         ("drafter", "suffix", "store", "vlm", "factor, length, longest, share, total, tries"),
         ("drafter", "hybrid", "copier", "vlm", "least, other"),

@@ -1033,7 +1033,7 @@ def test_the_help_tells_how_many_are_asked_wherever_nobody_says_it() -> None:
     assert f"[default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]" in told
     assert f"[default: {REPEATS}, of tasks and tables {TASK_REPEATS}]" in told
     assert asked.max_new_tokens == LENGTH
-    assert f"[default: {LENGTH}, of tasks with --data those of their evaluations]" in told
+    assert f"[default: {LENGTH}, of tasks with --data 8 to 2048, by task and style]" in told
 
 
 def test_visitors_without_an_answer_have_not_been_answered_in_other_ways() -> None:

@@ -27,8 +27,8 @@ from mmspec.image_ar.judge import Judge
 from mmspec.image_ar.mar import MarTarget
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
+from mmspec.image_ar.pretrain.world import scene
 from mmspec.image_ar.reader import Reader
-from mmspec.image_ar.world import scene
 
 LENGTH = tiny_mar.GRID**2
 STEPS = 6

@@ -52,8 +52,8 @@ from mmspec.image_ar.jacobi import SJD, MaximalCoupling
 from mmspec.image_ar.judge import Asked, Judge
 from mmspec.image_ar.lantern import Lantern
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
+from mmspec.image_ar.pretrain.world import scene
 from mmspec.image_ar.reader import Reader, Seen
-from mmspec.image_ar.world import scene
 
 LENGTH = tiny_images.SIDE**2
 

@@ -113,7 +113,7 @@ def test_replies_that_ended_by_length_are_counted(finished: tuple[Path, str], mo
             assert score["cut"] == sum(tokens[-1] not in ends for tokens in replies) > 0
     heads = [line for line in finished[1].splitlines() if line.endswith("no answer  cut")]
     assert len(heads) == 2
-    assert finished[1].count("cut: replies that ended by length, after 6 tokens at most") == 2
+    assert finished[1].count("cut: judged replies that ended by length, after 6 tokens at most") == 2
     assert "speed prompts, replies of at most 6 tokens: " in finished[1]
 
 
@@ -520,7 +520,7 @@ def test_what_the_limit_ended_is_told_where_there_is_any() -> None:
         found = task_report(run)
         assert {score.method: score.cut for score in found.scores} == dict.fromkeys(("none", "eagle2"), 0) | cut
         assert ("no answer  cut" in found.text()) is bool(cut)
-        assert ("cut: replies that ended by length, after 96 tokens at most" in found.text()) is bool(cut)
+        assert ("cut: judged replies that ended by length, after 96 tokens at most" in found.text()) is bool(cut)
 
 
 def test_scores_tell_right_wrong_and_silent() -> None:

@@ -25,7 +25,7 @@ from mmspec.errors import InputError, UnknownNameError
 from mmspec.image_ar.mar import MarTarget
 from mmspec.image_ar.mar_drafter import MarDrafter
 from mmspec.image_ar.pretrain.architecture import build_tokenizer
-from mmspec.image_ar.world import scene
+from mmspec.image_ar.pretrain.world import scene
 
 pytest.importorskip("gradio")
 from mmspec.demos import app, canvas_board, easel
@@ -199,10 +199,10 @@ def test_the_tab_answers_and_says_what_is_wrong(canvas: CanvasEasel) -> None:
     assert len(next(canvas_board.show_replay(None))) == 6
 
 
-@pytest.mark.parametrize("shape", ["auto", *canvas_board.CHAINS])
+@pytest.mark.parametrize("shape", canvas_board.CHAINS)
 def test_every_size_that_is_offered_fits(canvas: CanvasEasel, shape: str) -> None:
     assert "x" not in shape
-    assert len(drawn(canvas, shape=shape).slow.token_ids) == LENGTH
+    assert len(drawn(canvas, shape=shape).fast.token_ids) == LENGTH
 
 
 def test_a_canvas_that_is_not_begun_is_shown_empty() -> None:

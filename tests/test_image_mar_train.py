@@ -22,8 +22,8 @@ from mmspec.image_ar.pretrain.contents import UNTOLD, own_cells
 from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, first_head, outputs_of, spoken, spread
 from mmspec.image_ar.pretrain.mar_shapes import SLOTS, TARGET, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
+from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.image_ar.world import Scenes, collate, learnt_words, scene
 from mmspec.miniworld.facts import SHAPES
 
 

@@ -28,8 +28,8 @@ from mmspec.image_ar.pretrain.codes import Autoencoder
 from mmspec.image_ar.pretrain.contents import ANSWERS, UNTOLD, cells_of, content_loss, contents
 from mmspec.image_ar.pretrain.draw import TOLD, Painter, weighed
 from mmspec.image_ar.pretrain.sharpen import Sharpener, unlikeness
+from mmspec.image_ar.pretrain.world import Scenes, collate, scene
 from mmspec.image_ar.reader import Reader
-from mmspec.image_ar.world import Scenes, collate, scene
 from mmspec.pretrain.pixels import normalized
 from mmspec.pretrain.places import place_loss
 

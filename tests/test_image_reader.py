@@ -9,8 +9,8 @@ from PIL import Image
 from mmspec.errors import CheckpointError
 from mmspec.image_ar.captions import CELLS, GROUNDS, INKS, Group, Kind, Said
 from mmspec.image_ar.pretrain import read
+from mmspec.image_ar.pretrain.world import scene
 from mmspec.image_ar.reader import Reader, Seen, held, pixels_of
-from mmspec.image_ar.world import scene
 from mmspec.miniworld.facts import SHAPES
 
 RED, BLUE = Kind("red", "circle"), Kind("blue", "star")

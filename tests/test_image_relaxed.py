@@ -20,6 +20,7 @@ from mmspec.contract import bound as repeats
 from mmspec.control import OWN, Auto
 from mmspec.decode import choose_kind
 from mmspec.drafters.prompt_lookup import PromptLookup
+from mmspec.errors import InputError
 from mmspec.image_ar import relaxed
 from mmspec.image_ar.clusters import CoolSD, Grouped
 from mmspec.image_ar.jacobi import MaximalCoupling
@@ -121,6 +122,15 @@ def test_lantern_takes_likeliest_children_as_published_where_it_is_asked_to_or_n
     assert choose_kind(make(), both) == "sampled"
     assert choose_kind(make(plain=True), both) == "point"
     assert choose_kind(make(), PromptLookup()) == "point"
+
+
+def test_lantern_is_told_by_name_which_children_to_take() -> None:
+    assert rule_named("lantern:plain=true", Janus).takes[0] == "point"
+    assert rule_named("lantern++=2:plain=1", Janus).takes[0] == "point"
+    assert rule_named("lantern:plain=false", Janus).takes[0] == "sampled"
+    assert rule_named("lantern:unit=true", Janus).unit is True
+    with pytest.raises(InputError, match="plain=3.7 of the rule lantern is not valid: true or false"):
+        rule_named("lantern:plain=3.7", Janus)
 
 
 @pytest.mark.parametrize("residual", ["plain", "optimal"])

@@ -395,7 +395,14 @@ def test_what_does_not_fit_is_refused(target: Csm) -> None:
 NAMED = ["suffix", "recycling", "lookahead", "hybrid", "spd", "eagle2", "medusa", "vadusa", "mtp-viterbi", "ssd"]
 
 
-@pytest.mark.parametrize("drafter", [*NAMED, Suffix()])
+class OfHeads(Suffix):
+    """One that borrows the target's head, as those on its features do."""
+
+    def bind(self, target: Any) -> None:
+        self.head = target.head
+
+
+@pytest.mark.parametrize("drafter", [*NAMED, Suffix(), OfHeads()])
 def test_drafters_of_trees_and_trained_ones_are_refused_before_a_request(target: Csm, drafter: Any) -> None:
     """Else a tree ends a request in the middle, and training is advised that recipes refuse."""
     with pytest.raises(MismatchError, match="does not draft for CSM, .*: use 'depth', 'prompt-lookup' or 'none'"):

@@ -78,9 +78,7 @@ class Qwen3VL(Qwen25VL):
 
     hf = ("Qwen3VLForConditionalGeneration", "Qwen3VLProcessor")
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model, tokenizer)
-        self.decoder = DeepStacked(model)
+    decoder_class = DeepStacked
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:

@@ -16,7 +16,7 @@ CLASSES = {
     "smolvlm": ("SmolVLMForConditionalGeneration", "SmolVLMProcessor"),
     "idefics3": ("Idefics3ForConditionalGeneration", "Idefics3Processor"),
 }
-"""Of each `model_type`, see `CausalTarget.hf`."""
+"""Of each `model_type`, see `BaseTarget.hf`."""
 
 
 class SmolVLM(VisionTarget):

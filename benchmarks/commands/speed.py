@@ -47,7 +47,7 @@ ASKED = "How many questions, at most; with several tasks, of each."
 ASKED += f" [default: {QUESTIONS}, of --table drafters {TABLE_QUESTIONS}]"
 REPEATED = "Times that each question is answered, with successive seeds."
 REPEATED += f" [default: {REPEATS}, of tasks and tables {TASK_REPEATS}]"
-LONGEST = f"Most tokens of a reply. [default: {LENGTH}, of tasks with --data those of their evaluations]"
+LONGEST = f"Most tokens of a reply. [default: {LENGTH}, of tasks with --data 8 to 2048, by task and style]"
 OTHERS = {"image": images, "speech": speech}
 """Modalities with a benchmark of their own, which `mmspec bench --model` runs."""
 

@@ -32,6 +32,7 @@ class ChartQA:
     short = "ChartQA"
     files = FILES
     lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
+    note = ""
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""

@@ -57,6 +57,7 @@ class MathVista:
     short = "MathVista"
     files = FILES
     lengths: Mapping[Style, int] = {"score": THOUGHT, "speed": EXPLAINED}
+    note = ""
 
     def __init__(self, judge: Judge | None = None) -> None:
         self.judge = judge

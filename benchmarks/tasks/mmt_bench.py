@@ -29,6 +29,7 @@ class MMTBench(Lettered):
     short = "MMT"
     files = FILES
     lengths: Mapping[Style, int] = {"score": 8, "speed": EXPLAINED}
+    note = ""
     rule = staticmethod(bracketed_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -36,6 +36,7 @@ class OCRBench:
     short = "OCRBench"
     files = FILES
     lengths: Mapping[Style, int] = {"score": 128, "speed": EXPLAINED}
+    note = ""
 
     def items(self, path: Path) -> Iterator[Item]:
         """See `Task`."""

@@ -26,6 +26,7 @@ class ScienceQA(Lettered):
     short = "ScienceQA"
     files = FILES
     lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
+    note = ""
     rule = staticmethod(leading_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -33,6 +33,7 @@ class SeedBench2(Lettered):
     short = "SEED"
     files = FILES
     lengths: Mapping[Style, int] = {"score": 16, "speed": EXPLAINED}
+    note = ""
     rule = staticmethod(first_letter)
 
     def items(self, path: Path) -> Iterator[Item]:

@@ -73,7 +73,9 @@ class Task(Protocol):
     """Names and patterns of its official files, as for `find_files`."""
     lengths: Mapping[Style, int]
     """Most tokens of a reply to a question of its official files, where nobody says a number: in the score style those
-    of the evaluation whose prompt it is, which cuts there, too."""
+    of the evaluation whose prompt it is, which cuts there, too (of MathVista fewer)."""
+    note: str
+    """What is to be said beside its figures, without a full stop; "" for nothing."""
 
     def items(self, path: Path) -> Iterator[Item]:
         """The questions of the official files at `path`, in their order. Raises: InputError that names file and row."""

@@ -1,1 +1,1 @@
-"""How the bundled image checkpoints were trained: captions, picture tokenizer, drawing, export."""
+"""How the bundled image checkpoints were trained: scenes, picture tokenizer, drawing, export."""

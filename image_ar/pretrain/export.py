@@ -12,7 +12,7 @@ from transformers import GenerationConfig, JanusProcessor
 from mmspec.checkpoints import writing
 from mmspec.image_ar.pretrain.architecture import CODES, GUIDANCE, PIXELS, SIDE, TEMPERATURE
 from mmspec.image_ar.pretrain.draw import Painter
-from mmspec.image_ar.world import scene
+from mmspec.image_ar.pretrain.world import scene
 from mmspec.training.card import millions
 
 GAUGED = 8

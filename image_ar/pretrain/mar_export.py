@@ -35,7 +35,7 @@ it lies a drafter of {small:.1f} M parameters.
 
 ## Data
 
-Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.world`). Seeds{more}:
+Scenes of the synthetic world `mmspec.miniworld` with captions (`mmspec.image_ar.pretrain.world`). Seeds{more}:
 tokenizer, {seeds}; held out: validation. It knows the words of these captions and no others.
 
 ## Recipe

@@ -25,8 +25,8 @@ from mmspec.image_ar.pretrain.codes import pixel_loss
 from mmspec.image_ar.pretrain.contents import ANSWERS as OF_CODES
 from mmspec.image_ar.pretrain.contents import UNTOLD, content_loss, own_cells
 from mmspec.image_ar.pretrain.sharpen import LOOKS, Critic
+from mmspec.image_ar.pretrain.world import Scenes, collate
 from mmspec.image_ar.reader import Reader
-from mmspec.image_ar.world import Scenes, collate
 from mmspec.pretrain.pixels import normalized
 from mmspec.pretrain.pointing import pointing_loss
 

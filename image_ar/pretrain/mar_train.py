@@ -20,7 +20,7 @@ from mmspec.image_ar.pretrain.mar_learn import Compressor, Revealer, spread
 from mmspec.image_ar.pretrain.mar_shapes import DRAFTER, TARGET, VAE, mar_config
 from mmspec.image_ar.pretrain.mar_start import placed_by_waves
 from mmspec.image_ar.pretrain.train import learnt_critic, settings, train_stage
-from mmspec.image_ar.world import learnt_words
+from mmspec.image_ar.pretrain.world import learnt_words
 from mmspec.pretrain.command import check_counts, parsed, run_settings, target_parser
 from mmspec.safe_files import read_json
 from mmspec.training.folders import claim, made_once

@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 from mmspec.checkpoints import replaceable, writing
 from mmspec.image_ar.captions import CELLS, GROUNDS
 from mmspec.image_ar.pretrain.contents import UNTOLD, contents, mean_loss
+from mmspec.image_ar.pretrain.world import Scene, scene
 from mmspec.image_ar.reader import Reader, held
-from mmspec.image_ar.world import Scene, scene
 from mmspec.pretrain.command import check_counts, parsed, target_parser
 from mmspec.pretrain.pixels import normalized
 from mmspec.training.card import figure_list, millions

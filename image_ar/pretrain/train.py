@@ -22,8 +22,8 @@ from mmspec.image_ar.pretrain.draw import TOLD, Painter
 from mmspec.image_ar.pretrain.export import export
 from mmspec.image_ar.pretrain.read import Labelled, Lesson
 from mmspec.image_ar.pretrain.sharpen import Sharpener
+from mmspec.image_ar.pretrain.world import Scenes, collate, learnt_words
 from mmspec.image_ar.reader import Reader
-from mmspec.image_ar.world import Scenes, collate, learnt_words
 from mmspec.pretrain.command import check_counts, parsed, run_settings, target_parser
 from mmspec.pretrain.growth import deepened, quiet
 from mmspec.safe_files import read_json, whole, write_whole

@@ -21,8 +21,8 @@ class Ratio(Rule):
     """Law: the target's, if the children of each node were drawn from `Draft.q` with independent noise.
 
     Pruned or re-ranked drafts have no such q and are refused; so are deterministic ones, for which `match` decides the
-    same, but by rules of this base that take them: then q is a point mass. At temperature 0 every exact rule is the
-    greedy comparison.
+    same. Subclasses that take "point" accept these: the q of each child is then a point mass. At temperature 0 every
+    exact rule is the greedy comparison.
     """
 
     lossless = True

@@ -1,1 +1,1 @@
-"""How the bundled speech checkpoint is made: texts, espeak-ng as the speaker, the codec, the model."""
+"""How the bundled speech checkpoint is made: espeak-ng as the speaker, the codec, the model."""
