@@ -286,17 +286,17 @@ def surprise(tokens: Tensor, q: Tensor) -> float:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> None:
-    """3000 rows; every child of every node, given those before it; six standard errors, also where the target's own
+    """12 000 rows; every child of every node, given those before it; six standard errors, also where the target's own
     choice is known (the draft's noise must not be the target's)."""
     model = toys.llama()
     target: Any = CausalTarget(model)
     target.tokenizer = Words(toys.VOCAB)
-    draft, state, sampler = first_draft(SAMPLERS[name](model), target, 3000, "sampled")
+    draft, state, sampler = first_draft(SAMPLERS[name](model), target, 12_000, "sampled")
     assert draft.q is not None
     checked = 0
     for node in parents_in(draft):
         left = draft.q[:, node]
-        assert torch.allclose(left.sum(-1), torch.ones(3000), atol=1e-5)
+        assert torch.allclose(left.sum(-1), torch.ones(12_000), atol=1e-5)
         for child in (draft.parents[0] == node).nonzero()[:, 0]:
             tokens = draft.tokens[:, child]
             assert surprise(tokens, left) < 6
@@ -312,7 +312,7 @@ def test_the_declared_q_is_the_law_that_children_are_drawn_from(name: str) -> No
     drawn = draft.q[:, 0].gather(1, chosen[:, None])[:, 0] > 0  # what the drafter has no words for tells it nothing
     known = chosen == chosen[drawn].mode().values
     assert surprise(draft.tokens[known, 1], draft.q[known, 0]) < 6
-    coupled = first_draft(SAMPLERS[name](model), target, 3000, "coupled")[0]
+    coupled = first_draft(SAMPLERS[name](model), target, 12_000, "coupled")[0]
     assert surprise(coupled.tokens[known, 1], draft.q[known, 0]) > 6
 
 
