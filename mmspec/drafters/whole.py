@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS
 
 if TYPE_CHECKING:
-    from mmspec.drafters.on_slots import SlotDrafter
     from mmspec.engine.cache import Slab, StaticRows
     from mmspec.engine.steps import Steps
 
@@ -49,12 +48,12 @@ MOST_KEPT = 32
 class Whole:
     """On one request.
 
-    steps: of the drafter; the first one reads. slots: of the request, in a static cache. left: what rounds left that
-    nobody has read: their drafts, what was heard of the target at every node [B, N, T], and what was accepted.
-    fronts: what drafts of sizes that came take of the slots in front.
+    drafter: a `SlotDrafter`. steps: its own; the first one reads. slots: of the request, in a static cache.
+    left: what rounds left that nobody has read: their drafts, what was heard of the target at every node [B, N, T], and
+    what was accepted. fronts: what drafts of sizes that came take of the slots in front.
     """
 
-    drafter: SlotDrafter
+    drafter: Any
     steps: tuple[Steps, ...]
     choice: Choice
     slots: Slots
@@ -153,7 +152,7 @@ class Whole:
 
 
 def grown(
-    drafter: SlotDrafter,
+    drafter: Any,
     forwards: Sequence[Forward],
     choice: Choice,
     sizes: Sizes,
