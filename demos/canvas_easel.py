@@ -76,11 +76,6 @@ class CanvasEasel(Easel):
         """See `Easel`; a vector has no text."""
         return follow(stream, trace, None, recorded, lambda token: "", kinds_of)
 
-    def _warm(self, pipe: Pipeline) -> Pipeline:
-        """See `Easel`; a few steps."""
-        pipe(prompt=self.offered(pipe.target)[0], max_new_tokens=8)
-        return pipe
-
 
 def kinds_of(count: int, drafted: int, nodes: Sequence[Node]) -> tuple[str, ...]:
     """How each of a round's tokens came about, in the order in which a canvas emits them. See `trace.kinds_of`.
@@ -125,6 +120,6 @@ def counters(race: CanvasRace, until: float) -> str:
 def account(steps: Sequence[Step], length: int) -> str:
     """How the tokens of steps came about, as HTML. length: tokens of a picture."""
     kinds = cells.kinds_of(steps)
-    parts = (f'<span class="mm-{kind}">{kinds.count(kind)} {kind}</span>' for kind in markup.MEANING if kind in kinds)
+    parts = (f'<span class="mm-{kind}">{count} {kind}</span>' for kind, count in cells.counts(kinds).items())
     done = f"{len(kinds)} of {length} tokens in {max(len(steps) - 1, 0)} target calls"
     return f"<p>{done}{': ' if kinds else ''}{', '.join(parts)}</p>"

@@ -27,10 +27,15 @@ def kinds_of(steps: Sequence[Step]) -> list[str]:
     return [kind for step in steps for kind in step.kinds]
 
 
+def counts(kinds: Sequence[str]) -> dict[str, int]:
+    """How many there are of each kind that there is."""
+    return {kind: kinds.count(kind) for kind in COLOURS if kind in kinds}
+
+
 def counted(kinds: Sequence[str]) -> str:
     """How many codes there are, of all kinds and of each."""
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in COLOURS if kind in kinds)
-    return f"{len(kinds)} codes: {counts}" if kinds else "no codes yet"
+    parts = ", ".join(f"{count} {kind}" for kind, count in counts(kinds).items())
+    return f"{len(kinds)} codes: {parts}" if kinds else "no codes yet"
 
 
 def layers(kinds: Sequence[str], columns: int) -> str:

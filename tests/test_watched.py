@@ -33,35 +33,35 @@ def deeds(kind: type) -> set[str]:
     return {name for name, value in vars(kind).items() if isinstance(value, FunctionType) and not name.startswith("_")}
 
 
-class Frank(Drafter):
-    """Says something of its own everywhere, and once it is bound something else."""
+class Says:
+    """Says something of its own of everything that `declared` names, and once it is bound something else."""
+
+    declared: type
 
     def __init__(self) -> None:
         self.say()
 
     def say(self) -> None:
-        for name in flags(Drafter):
+        for name in flags(self.declared):
             setattr(self, name, object())
 
     def bind(self, target: Any) -> None:
         self.say()
+
+
+class Frank(Says, Drafter):
+    """A drafter that does."""
+
+    declared = Drafter
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Drafting:
         raise AssertionError
 
 
-class Candid(Rule):
-    """The same for rules."""
+class Candid(Says, Rule):
+    """A rule that does."""
 
-    def __init__(self) -> None:
-        self.say()
-
-    def say(self) -> None:
-        for name in flags(Rule):
-            setattr(self, name, object())
-
-    def bind(self, target: Any) -> None:
-        self.say()
+    declared = Rule
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         raise AssertionError

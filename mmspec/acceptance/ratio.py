@@ -33,8 +33,7 @@ class Ratio(Rule):
         """Walk from node 0, accepting children by p/q. See `mmspec.contract.Rule`."""
         if sampler.greedy:
             return follow(draft, scores.argmax(-1))
-        plain = draft.kind == "point" and "point" in self.takes
-        if not plain:
+        if draft.kind != "point" or "point" not in self.takes:
             check_sampled(draft, "ratio")
         p = scores.softmax(-1)
         rows = torch.arange(p.shape[0], device=p.device)
@@ -49,7 +48,7 @@ class Ratio(Rule):
                 if not alive.any():  # most rounds end far above the deepest node
                     break
                 options = offspring[rows, here]
-                q = None if draft.q is None or plain else draft.q[rows, here]
+                q = None if draft.q is None else draft.q[rows, here]
                 reached, law = try_children(draft, here, options, p, law, q, coins[:, level], alive, self)
                 alive, here = reached != here, reached
         end = emitted + draft.depth[rows, here]
