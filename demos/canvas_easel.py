@@ -76,6 +76,11 @@ class CanvasEasel(Easel):
         """See `Easel`; a vector has no text."""
         return follow(stream, trace, None, recorded, lambda token: "", kinds_of)
 
+    def _warm(self, pipe: Pipeline) -> Pipeline:
+        """See `Easel`; a few steps. Not of `captions`, which may wait for this very model."""
+        pipe(prompt=self.offered(pipe.target)[0], max_new_tokens=8)
+        return pipe
+
 
 def kinds_of(count: int, drafted: int, nodes: Sequence[Node]) -> tuple[str, ...]:
     """How each of a round's tokens came about, in the order in which a canvas emits them. See `trace.kinds_of`.

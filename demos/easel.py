@@ -185,8 +185,8 @@ class Easel(Studio):
         return follow(stream, trace, None, recorded, str)
 
     def _warm(self, pipe: Pipeline) -> Pipeline:
-        """A few tokens, so that the first visitor's picture is not slower than the others'."""
-        pipe(prompt=self.offered(pipe.target)[0], max_new_tokens=8)  # `captions` may wait for this very model
+        """A few codes, so that the first visitor's picture is not slower than the others'."""
+        pipe(prompt=self.captions[0], max_new_tokens=8)
         return pipe
 
 
