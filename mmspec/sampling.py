@@ -223,8 +223,8 @@ class Sampler:
         """
 
         def every() -> Tensor:
-            ahead = self.noise_ahead(emitted, levels + 1, scores.shape[-1])
-            return ahead.gather(1, depth[..., None].expand_as(scores))
+            rows = torch.arange(len(depth), device=depth.device)[:, None]
+            return self.noise_ahead(emitted, levels + 1, scores.shape[-1])[rows, depth]
 
         return self._drawn(scores, emitted[:, None] + depth, every)
 
