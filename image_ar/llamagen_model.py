@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 from transformers import GenerationMixin, JanusVQVAEConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.glm.modeling_glm import GlmAttention
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
 
@@ -38,6 +39,8 @@ class LlamaGenConfig(PreTrainedConfig):
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     max_position_embeddings: int | None = None
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.vq_config is None or isinstance(self.vq_config, dict):
@@ -57,55 +60,23 @@ def rotations(config: LlamaGenConfig) -> Tensor:
     return torch.cat([torch.zeros(1, half, 2), torch.stack([both.cos(), both.sin()], -1)])
 
 
-def rotate(states: Tensor, turns: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of [B, heads, N, size] by [B, N, size / 2, 2]."""
-    first, second = states.unflatten(-1, (-1, 2)).unbind(-1)
-    cosine, sine = turns[:, None].to(states.dtype).unbind(-1)
-    return torch.stack([first * cosine - second * sine, second * cosine + first * sine], -1).flatten(-2)
-
-
-class Attention(nn.Module):
-    """Grouped-query attention."""
-
-    def __init__(self, config: LlamaGenConfig, index: int) -> None:
-        super().__init__()
-        self.index, self.heads, self.groups = index, config.num_attention_heads, config.num_key_value_heads
-        size = config.hidden_size // self.heads
-        self.q_proj = nn.Linear(config.hidden_size, self.heads * size, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, self.groups * size, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, self.groups * size, bias=False)
-        self.o_proj = nn.Linear(self.heads * size, config.hidden_size, bias=False)
-
-    def forward(self, states: Tensor, turns: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
-        """states: [B, N, H]. mask: additive [B, 1, N, past + N]; None is causal."""
-        q, k, v = (
-            part(states).unflatten(-1, (count, -1)).transpose(1, 2)
-            for part, count in ((self.q_proj, self.heads), (self.k_proj, self.groups), (self.v_proj, self.groups))
-        )
-        q, k = rotate(q, turns), rotate(k, turns)
-        if cache is not None:
-            k, v = cache.update(k, v, self.index)
-        causal = mask is None and q.shape[2] > 1
-        out = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=self.heads != self.groups)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
-
-
 class Layer(nn.Module):
-    """Attention and a gated MLP, each behind a norm."""
+    """Attention, whose rotations turn neighbouring dimensions as in GLM, and a gated MLP, each behind a norm."""
 
     def __init__(self, config: LlamaGenConfig, index: int) -> None:
         super().__init__()
         size, inner = config.hidden_size, config.intermediate_size
-        self.self_attn = Attention(config, index)
+        self.self_attn = GlmAttention(config, index)
         self.gate_proj = nn.Linear(size, inner, bias=False)
         self.up_proj = nn.Linear(size, inner, bias=False)
         self.down_proj = nn.Linear(inner, size, bias=False)
         self.input_norm = nn.RMSNorm(size, config.rms_norm_eps)
         self.output_norm = nn.RMSNorm(size, config.rms_norm_eps)
 
-    def forward(self, states: Tensor, turns: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
-        """See `Attention`."""
-        states = states + self.self_attn(self.input_norm(states), turns, mask, cache)
+    def forward(self, states: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any) -> Tensor:
+        """states: [B, N, H]. turns: cosines and sines, [B, N, head size]. mask: additive [B, 1, N, past + N]; None is
+        causal."""
+        states = states + self.self_attn(self.input_norm(states), turns, mask, cache)[0]
         inner = self.output_norm(states)
         return states + self.down_proj(silu(self.gate_proj(inner)) * self.up_proj(inner))
 
@@ -142,9 +113,10 @@ class LlamaGenModel(nn.Module):
             start = 0 if past_key_values is None else past_key_values.get_seq_length()
             position_ids = start + torch.arange(states.shape[1], device=states.device)[None]
         turns = self.turns[position_ids.clamp(max=len(self.turns) - 1)].expand(len(states), -1, -1, -1)
+        turns = turns.to(states.dtype).repeat(1, 1, 2, 1)  # GLM reads the first half, and takes its length
         seen = [states]
         for layer in self.layers:
-            states = layer(states, turns, attention_mask, past_key_values)
+            states = layer(states, turns.unbind(-1), attention_mask, past_key_values)
             seen.append(states)
         states = self.norm(states)
         hidden = (*seen[:-1], states) if output_hidden_states else None

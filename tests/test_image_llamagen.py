@@ -7,6 +7,7 @@ import pytest
 import torch
 import toys
 from torch import Tensor
+from transformers.models.glm.modeling_glm import apply_rotary_pos_emb
 
 import mmspec
 from mmspec.acceptance.ratio import Ratio
@@ -14,7 +15,7 @@ from mmspec.drafters.none import NoDrafter
 from mmspec.errors import UnsupportedError
 from mmspec.image_ar.jacobi import GumbelSharing, Jacobi, MaximalCoupling
 from mmspec.image_ar.llamagen import LlamaGenTarget, convert, settings
-from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotate, rotations
+from mmspec.image_ar.llamagen_model import LlamaGen, LlamaGenConfig, rotations
 from mmspec.image_ar.pac import Proactive
 from mmspec.options import sampling_for
 from mmspec.sampling import Sampling
@@ -96,8 +97,11 @@ def test_rotations_depend_on_the_distance_in_rows_and_in_columns_alone() -> None
     q, k = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
 
     def score(a: tuple[int, int], b: tuple[int, int]) -> float:
-        one, other = (rotate(x, turns[None, 1 + r * GRID + c][:, None]) for x, (r, c) in ((q, a), (k, b)))
+        one, other = (turned(x, turns[1 + r * GRID + c]) for x, (r, c) in ((q, a), (k, b)))
         return float((one * other).sum())
+
+    def turned(x: Tensor, turn: Tensor) -> Tensor:
+        return apply_rotary_pos_emb(x, x, *turn.repeat(2, 1)[None, None].unbind(-1))[0]
 
     assert score((0, 0), (1, 2)) == pytest.approx(score((2, 1), (3, 3)), abs=1e-5)
     assert score((0, 0), (1, 2)) != pytest.approx(score((0, 0), (2, 1)), abs=1e-3)
