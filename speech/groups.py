@@ -25,16 +25,18 @@ STEPS = 2**20  # thresholds between 0 and 1: a power of 2, so that cosines are c
 
 
 @dataclass
-class Lists:
-    """A list of tokens for each of V tokens, one behind the other. starts: [V + 1], list k lies from k's start to that
-    of k + 1. items: [E]."""
+class Groups:
+    """The groups of V tokens, one behind the other; group k holds the tokens that own k, too.
+
+    starts: [V + 1], group k lies from k's start to that of k + 1. items: [E].
+    """
 
     starts: Tensor
     items: Tensor
 
     @classmethod
-    def of(cls, pairs: Tensor, count: int) -> Lists:
-        """The lists of `count` tokens from pairs [E, 2] of list and entry; entries ascend."""
+    def of(cls, pairs: Tensor, count: int) -> Groups:
+        """Those of `count` tokens from pairs [E, 2] of group and member, each in both orders; members ascend."""
         keys = (pairs[:, 0] * count + pairs[:, 1]).sort().values
         ends = torch.bincount(keys // count, minlength=count).cumsum(0)
         return cls(torch.cat([ends.new_zeros(1), ends]), keys % count)
@@ -45,75 +47,56 @@ class Lists:
     def __getitem__(self, token: int) -> Tensor:
         return self.items[self.starts[token] : self.starts[token + 1]]
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
-        """[V] entries of each list."""
+        """[V] tokens of each group, and owners of each token, |S(t)|."""
         return self.starts.diff()
 
     @cached_property
     def longest(self) -> int:
-        """Entries of the longest list."""
+        """Tokens of the largest group."""
         return int(self.sizes.max())
 
+    @property
+    def mean_size(self) -> float:
+        """Tokens of a group, on average."""
+        return len(self.items) / len(self)
+
     def sums(self, values: Tensor) -> Tensor:
-        """[.., V] values of tokens -> [.., V] their sum over each list."""
+        """[.., V] values of tokens -> [.., V] their sum over each group."""
         out = values.new_empty(values.shape)
         rows = zip(values.reshape(-1, len(self)), out.view(-1, len(self)), strict=True)
         for row, place in rows:  # one by one, since [.., E] may be too large
             place.copy_(torch.segment_reduce(row[self.items], "sum", offsets=self.starts, axis=0))
         return out
 
-    def sum_of(self, values: Tensor, token: Tensor, by: Tensor) -> Tensor:
-        """[B, V] values of tokens, each over its `by` [V] -> [B] their sum over the list of one token [B] each."""
-        place = self.starts[token][:, None] + torch.arange(self.longest, device=token.device)
-        within = place < self.starts[token + 1][:, None]
-        entries = self.items[place.clamp(max=len(self.items) - 1)]
-        return torch.where(within, values.gather(1, entries) / by[entries], 0.0).sum(-1)
-
-
-@dataclass
-class Groups:
-    """members: the tokens of each group. owners: the groups of each token."""
-
-    members: Lists
-    owners: Lists
-
-    @cached_property
-    def shares(self) -> Tensor:
-        """[V] number of owners of each token, |S(t)|."""
-        return self.owners.sizes
-
-    @property
-    def mean_size(self) -> float:
-        """Tokens of a group, on average."""
-        return len(self.members.items) / len(self.members)
-
     def masses(self, law: Tensor) -> Tensor:
         """[.., V] a law of tokens -> [.., V] the law of groups that it makes."""
-        return self.members.sums(law / self.shares)
+        return self.sums(law / self.sizes)
 
     def mass(self, law: Tensor, group: Tensor) -> Tensor:
         """The same for one group of each law. law: [B, V]. group: [B]. Returns: [B]."""
-        return self.members.sum_of(law, group, self.shares)
+        place = self.starts[group][:, None] + torch.arange(self.longest, device=group.device)
+        within = place < self.starts[group + 1][:, None]
+        members = self.items[place.clamp(max=len(self.items) - 1)]
+        return torch.where(within, law.gather(1, members) / self.sizes[members], 0.0).sum(-1)
 
     def spread(self, law: Tensor, groups: Tensor) -> Tensor:
         """The law of tokens [.., V] when a group is drawn from `groups` [.., V], and a token of it by `law`."""
         within = self.masses(law)
         inside = torch.where(within > 0, groups / within.clamp(min=torch.finfo(law.dtype).tiny), 0.0)
         # the weight is divided by the group's mass first, so that a group of one token gives exactly its own share
-        return law / self.shares * self.owners.sums(inside)
+        return law / self.sizes * self.sums(inside)
 
 
 def alike(embeddings: Tensor, theta: float, alone: Sequence[int] = ()) -> Groups:
     """Groups by the cosine of embeddings [V, H] above `theta`; tokens in `alone` are groups of their own."""
-    count = len(embeddings)
     ids = in_company(embeddings, alone)
-    itself = torch.arange(count, device=ids.device)
+    itself = torch.arange(len(embeddings), device=ids.device)
     found = [(cosines > theta).nonzero() + start for start, cosines in blocks(embeddings[ids])]
     above = torch.cat([ids.new_zeros(0, 2), *found])
     pairs = torch.cat([itself[:, None].expand(-1, 2), ids[above], ids[above.flip(1)]])  # [E, 2] group, member
-    lists = Lists.of(pairs, count)
-    return Groups(lists, lists)
+    return Groups.of(pairs, len(embeddings))
 
 
 def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Groups:
@@ -126,10 +109,7 @@ def by_size(embeddings: Tensor, size: float, alone: Sequence[int] = ()) -> Group
     if not 1 <= size <= max(free, 1):
         raise InputError(f"groups of {size} tokens on average cannot be made of {free} tokens: give 1 to {free}")
     if size == 1:  # every token is a group of its own, however alike they are
-        count = len(embeddings)
-        own = torch.arange(count, device=embeddings.device)[:, None].expand(-1, 2)
-        lists = Lists.of(own, count)
-        return Groups(lists, lists)
+        return alike(embeddings, 1.0, range(len(embeddings)))
     return alike(embeddings, threshold(embeddings[ids], (size - 1) * len(embeddings)), alone)
 
 

@@ -38,35 +38,31 @@ class PCG(Rule):
     Chains only, of tokens sampled from a known q. At temperature 0 the greedy comparison. What is kept may be a code
     that the target's own top-k or top-p rules out, where its group holds one that they do not: the law is of groups.
     Args: size: mean tokens of a group, as a share of the vocabulary of codes; 0 makes every token a group of its own.
-        groups: given, they are used instead.
     """
 
     invariant = False
     chains = True
     takes: tuple[Kind, ...] = ("sampled",)
 
-    def __init__(self, size: float = 0.004, groups: Groups | None = None) -> None:
+    groups: Groups
+    """Those of the target that the rule is bound to."""
+
+    def __init__(self, size: float = 0.004) -> None:
         if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < 1:
             raise InputError(f"pcg acceptance needs a mean group size in [0, 1) of the vocabulary, got {size!r}")
-        self.size, self.given, self.groups = size, groups, groups
-        self.lossless = size == 0 if groups is None else groups.mean_size == 1
+        self.size, self.lossless = size, size == 0
 
     def bind(self, target: Any) -> None:
         """Make the groups from the target's embeddings, or take those that it has; only codes have company.
 
-        Raises: MismatchError: given groups are of another vocabulary, or the target does not say which ids are codes.
+        Raises: MismatchError: the target does not say which ids are codes.
         """
         if not hasattr(target, "code_ids"):
             raise MismatchError(
                 "pcg acceptance groups the codes of a model that writes them among its words, and "
                 f"{type(target).__name__} does not"
             )
-        if self.given is None:
-            self.groups = kept_groups(target, self.size)
-        elif len(self.given.members) != target.vocab_size:
-            raise MismatchError(
-                f"the groups are of {len(self.given.members)} tokens, the target has {target.vocab_size}"
-            )
+        self.groups = kept_groups(target, self.size)
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Walk down the chain while groups are accepted. See `mmspec.contract.Rule`."""
@@ -78,7 +74,6 @@ class PCG(Rule):
                 "the pcg rule needs chains, and this draft is a tree: ask for chains with shape=Shape(depth), take a "
                 "drafter that makes them, or use acceptance='ratio'"
             )
-        assert self.groups is not None
         p = scores.softmax(-1)
         rows = torch.arange(len(p), device=p.device)
         last, walking = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
@@ -124,9 +119,9 @@ def kept_groups(target: Any, size: float) -> Groups:
 
 def owner_of(groups: Groups, token: Tensor, coin: Tensor) -> Tensor:
     """A group of each token [..], drawn evenly from its owners with a uniform number [..]."""
-    count = groups.shares[token]
+    count = groups.sizes[token]
     place = (coin * count).long().clamp(max=count - 1)
-    return groups.owners.items[groups.owners.starts[token] + place]
+    return groups.items[groups.starts[token] + place]
 
 
 def uniforms(sampler: Sampler, rows: Tensor, positions: Tensor) -> Tensor:

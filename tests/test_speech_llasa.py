@@ -139,9 +139,9 @@ def test_groups_are_made_of_codes_only(pipe: Any) -> None:
     other = SimpleNamespace(code_ids=lambda: [1, 2, 3], vocab_size=5, embed=torch.nn.Embedding(5, 4))
     for target in (other, pipe.target):  # groups that nobody gave are made for each model
         rule.bind(target)
-        assert len(rule.groups.members) == target.vocab_size
+        assert len(rule.groups) == target.vocab_size
     codes = set(pipe.target.code_ids())
-    sizes = rule.groups.members.sizes
+    sizes = rule.groups.sizes
     assert {int(size) for token, size in enumerate(sizes) if token not in codes} == {1}
     assert float(sizes[sorted(codes)].float().mean()) > 1.5
     drafter = Independent(toys.perturbed(pipe.target.model, 0.3))

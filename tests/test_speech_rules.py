@@ -28,7 +28,7 @@ from mmspec.speech import groups as groups_module
 from mmspec.speech import pcg as pcg_module
 from mmspec.speech.beta import Beta
 from mmspec.speech.csm import Csm
-from mmspec.speech.groups import Groups, Lists, alike, by_size
+from mmspec.speech.groups import Groups, alike, by_size
 from mmspec.speech.llasa import Llasa
 from mmspec.speech.pcg import PCG, rest
 from mmspec.speech.relaxed import MaxRatio, Relaxed, Tolerance, TopK, descend
@@ -69,10 +69,17 @@ def test_the_neutral_knob_is_the_exact_rule_round_by_round(name: str, tree: str,
     assert [r.drafted for r in found.rounds] == [r.drafted for r in want.rounds]
 
 
+def pcg(groups: Groups, size: float = 0.004) -> PCG:
+    """The rule, bound to a target that has these groups."""
+    rule = PCG(size)
+    rule.groups = groups
+    return rule
+
+
 @pytest.mark.parametrize("tree", ["chain", "tree"])
 def test_beta_zero_and_groups_of_one_are_the_ratio_rule_round_by_round(tree: str) -> None:
     singles = alike(torch.eye(VOCAB), 0.5)
-    rules = [Beta(0.0)] + ([PCG(groups=singles)] if tree == "chain" else [])
+    rules = [Beta(0.0)] + ([pcg(singles, 0.0)] if tree == "chain" else [])
     want = draw(Ratio(), TREES[tree])
     for rule in rules:
         assert rule.lossless
@@ -81,7 +88,7 @@ def test_beta_zero_and_groups_of_one_are_the_ratio_rule_round_by_round(tree: str
         assert [r.drafted for r in found.rounds] == [r.drafted for r in want.rounds]
 
 
-LOSSY = [Tolerance(3), TopK(2), MaxRatio(0.2), Beta(0.4), PCG(groups=alike(torch.ones(VOCAB, 2), 0.5))]
+LOSSY = [Tolerance(3), TopK(2), MaxRatio(0.2), Beta(0.4), pcg(alike(torch.ones(VOCAB, 2), 0.5))]
 
 
 @pytest.mark.parametrize("rule", LOSSY, ids=lambda rule: type(rule).__name__)
@@ -215,12 +222,12 @@ def test_beta_never_keeps_what_the_sampling_rules_out() -> None:
 
 
 PAIRS = torch.tensor([(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3), (4, 4)])
-GROUPS = Groups(members=Lists.of(PAIRS, VOCAB), owners=Lists.of(PAIRS.flip(1), VOCAB))
+GROUPS = Groups.of(PAIRS, VOCAB)
 """Overlapping: tokens 1 to 3 sound alike, 0 and 4 are alone."""
 
 
 def owners(token: int) -> list[int]:
-    return GROUPS.owners[token].tolist()
+    return GROUPS[token].tolist()
 
 
 def laws() -> list[tuple[Tensor, Tensor]]:
@@ -298,7 +305,7 @@ def pcg_law(p: Tensor, q: Tensor) -> Tensor:
 def test_the_rule_emits_the_enumerated_law(tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the token after a rejection is drawn from the law itself, by trying, or by the one after the other."""
     monkeypatch.setattr(pcg_module, "TRIES", tries)
-    assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) > FALSE_ALARM
+    assert worst(second_tokens(pcg(GROUPS), ONE), pcg_law) > FALSE_ALARM
 
 
 def drawn(law: Any) -> Any:
@@ -318,7 +325,7 @@ WRONG = {
     "tries tokens, and not groups": ("thinned", drawn(residual)),
     "always takes the first owner": (
         "owner_of",
-        lambda groups, token, coin: groups.owners.items[groups.owners.starts[token]],
+        lambda groups, token, coin: groups.items[groups.starts[token]],
     ),
 }
 
@@ -328,14 +335,14 @@ def test_the_check_finds_a_wrong_group_rule(how: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pcg_module, *WRONG[how])
     if WRONG[how][0] == "rest":
         monkeypatch.setattr(pcg_module, "TRIES", 0)
-    assert worst(second_tokens(PCG(groups=GROUPS), ONE), pcg_law) < FALSE_ALARM
+    assert worst(second_tokens(pcg(GROUPS), ONE), pcg_law) < FALSE_ALARM
 
 
 def test_a_rejection_looks_at_single_groups_and_its_draw_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of all groups, four passes over all pairs, is not asked for; each row of a batch draws as it does alone,
     whatever the others have tried."""
     monkeypatch.setattr(Groups, "masses", lambda *_: pytest.fail("a pass over all pairs"))
-    rule, drafter = PCG(groups=GROUPS), TREES["chain"]
+    rule, drafter = pcg(GROUPS), TREES["chain"]
     whole = draw(rule, drafter, rows=12)
     assert min(whole.accepted) == 0  # where something was refused
     for row, said in enumerate(whole.rows):
@@ -358,8 +365,7 @@ def test_groups_are_what_cosines_say() -> None:
     cosine = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
     for k in range(30):
         want = {t for t in range(30) if cosine[k, t] > 0.6 and not {k, t} & {0, 7}} | {k}
-        assert groups.members[k].tolist() == sorted(want)
-        assert groups.owners[k].tolist() == sorted(want)  # cosines are symmetric
+        assert groups[k].tolist() == sorted(want)
     assert alike(torch.eye(4), 0.0).mean_size == 1  # what is at theta is not above it
     law = torch.rand(3, 30).softmax(-1)
     assert torch.allclose(groups.masses(law).sum(-1), torch.ones(3))
@@ -371,8 +377,7 @@ def test_one_group_that_holds_every_token_costs_only_its_own_pairs() -> None:
     vectors = 0.6 * torch.eye(count)
     vectors[:, 0] = 0.8  # token 0 points along it, the others 37 degrees away, and 50 from each other
     groups = alike(vectors, 0.7)
-    kept = sum(part.numel() for lists in (groups.members, groups.owners) for part in vars(lists).values())
-    assert kept <= 2 * (4 * count)
+    assert sum(part.numel() for part in vars(groups).values()) <= 4 * count
     held = torch.eye(count)
     held[0] = held[:, 0] = 1.0
     law, other = torch.rand(2, 3, count, generator=torch.Generator().manual_seed(6)).double()
@@ -405,19 +410,18 @@ def test_only_tokens_that_may_have_company_are_compared_and_pairs_are_listed_onc
     groups = by_size(vectors, 2.5, alone=range(300))
     assert (len(listed), compared) == (1, [300, 300])
     assert 2.49 < groups.mean_size <= 2.5
-    assert (groups.members.sizes[:300] == 1).all()
-    assert groups.shares is groups.shares
-    assert groups.owners is groups.members
+    assert (groups.sizes[:300] == 1).all()
+    assert groups.sizes is groups.sizes
 
 
 def test_what_follows_a_rejection_is_computed_for_rejected_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(pcg_module, "rest", lambda groups, p, q: asked.append(len(p)) or rest(groups, p, q))
     monkeypatch.setattr(pcg_module, "TRIES", 0)
-    same = draw(PCG(groups=GROUPS), tables.TableDrafter(TABLE, (1,)), budget=3)
+    same = draw(pcg(GROUPS), tables.TableDrafter(TABLE, (1,)), budget=3)
     assert sum(same.accepted) == len(same.accepted)
     assert sum(asked) == 0
-    other = draw(PCG(groups=GROUPS), ONE, budget=3)
+    other = draw(pcg(GROUPS), ONE, budget=3)
     assert 0 < max(asked) < len(other.rows)
 
 
@@ -459,8 +463,7 @@ def test_the_size_of_a_group_is_a_share_of_the_codes_however_many_words_there_ar
     torch.nn.init.normal_(target.embed.weight, generator=torch.Generator().manual_seed(0))
     rule = PCG(0.2)
     rule.bind(target)
-    assert rule.groups is not None
-    assert 7.5 < float(rule.groups.members.sizes[100:140].double().mean()) <= 8
+    assert 7.5 < float(rule.groups.sizes[100:140].double().mean()) <= 8
     assert rule.groups.mean_size < 2
 
 
@@ -517,13 +520,13 @@ def test_the_path_goes_to_the_best_child_at_every_node() -> None:
 def test_the_rules_refuse_drafts_that_break_their_law() -> None:
     scores, sampler, emitted = torch.zeros(1, 3, VOCAB), Sampler(SAMPLING, 1, CPU), torch.zeros(1, dtype=torch.long)
     point = chain(torch.tensor([[1, 2, 3]]))
-    for rule in (Beta(0.4), PCG(groups=GROUPS)):
+    for rule in (Beta(0.4), pcg(GROUPS)):
         with pytest.raises(MismatchError, match="needs"):
             rule(point, scores, sampler, emitted)
     tree = chain(torch.tensor([[1, 2, 3]]), "sampled", torch.full((1, 3, VOCAB), 1 / VOCAB))
     tree.parents = torch.tensor([[-1, 0, 0]])
     with pytest.raises(MismatchError, match="the pcg rule needs chains"):
-        PCG(groups=GROUPS)(tree, scores, sampler, emitted)
+        pcg(GROUPS)(tree, scores, sampler, emitted)
 
 
 def test_heads_that_draw_trees_draw_chains_for_groups() -> None:
@@ -549,11 +552,6 @@ def test_heads_that_draw_trees_draw_chains_for_groups() -> None:
 def test_knobs_out_of_range_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
-
-
-def test_groups_of_another_vocabulary_are_refused() -> None:
-    with pytest.raises(MismatchError, match="of 5 tokens"):
-        PCG(groups=GROUPS).bind(SimpleNamespace(vocab_size=7, code_ids=list))
 
 
 def test_groups_of_a_model_that_has_no_codes_among_its_words_are_refused() -> None:
