@@ -50,7 +50,7 @@ def check_sees(model: str, worded: bool = False) -> None:
     family = family_of(model)
     if family.modality == "vlm" or (family.modality == "text" and worded):
         return
-    makes = "values" if family.continuous else family.makes
+    makes = "values" if family.emits == "values" else family.makes
     does, other = BLIND[family.modality if makes == "text" else makes]
     raise InputError(
         f"{model} {does}, and these questions are for models that answer about pictures: take mmspec bench {other}"

@@ -54,7 +54,7 @@ class CanvasRace(PictureRace):
 class CanvasEasel(Easel):
     """A model of continuous tokens with its drafters, one request at a time. See `Easel`."""
 
-    continuous = True
+    emits = "values"
     knobs: ClassVar[dict[str, Knob]] = {}
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from PIL import Image
 
 from mmspec.checkpoints import shown_name
-from mmspec.contract import Drafter, bound
+from mmspec.contract import Drafter, Unit, bound
 from mmspec.control import control_for, read_shape
 from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
@@ -74,7 +74,7 @@ class Studio:
     """
 
     modality: ClassVar[str] = "vlm"
-    continuous: ClassVar[bool] = False
+    emits: ClassVar[Unit] = "ids"
     knobs: ClassVar[Mapping[str, Knob]] = {}
 
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:

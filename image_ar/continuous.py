@@ -11,15 +11,13 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec import noise
 from mmspec.contract import Accepted, Draft, Kind, Rule
-from mmspec.errors import InputError, MismatchError
-from mmspec.registry import name_of
+from mmspec.errors import InputError
 from mmspec.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -109,6 +107,7 @@ class Continuous(Rule):
     lossless = False
     invariant = False
     takes: tuple[Kind, ...] = ("masked",)
+    judges = "values"
     trails = True
     """Whether S is part of the ratio."""
 
@@ -117,14 +116,6 @@ class Continuous(Rule):
             raise InputError(f"tries={tries!r} is not valid: a whole number, 1 or more")
         self.tries = tries
         self.capped = 0
-
-    def bind(self, target: Any) -> None:
-        """Raise MismatchError for a target whose tokens are ids."""
-        if not target.continuous:
-            raise MismatchError(
-                f"the rule {name_of('rules', self)!r} judges tokens that are continuous, and those of "
-                f"{type(target).__name__} are ids: use 'exact'"
-            )
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Revealed:
         """scores: [B, N, 2 D + 1], `Walk.pack` of the target's. See `mmspec.contract.Rule`."""

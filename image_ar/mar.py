@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.base_target import BaseTarget, check_served, unpad
-from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
-from mmspec.errors import CheckpointError, InputError, MismatchError, missing_extra
+from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.errors import CheckpointError, InputError, missing_extra
 from mmspec.finite import check_finite
 from mmspec.image_ar.classes import EXAMPLES, Classes, class_numbers
 from mmspec.image_ar.continuous import Proposal, Walk, normal
@@ -26,7 +26,6 @@ from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
 from mmspec.prompts import check_plain, padded
-from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
 
@@ -65,11 +64,14 @@ class MarTarget(BaseTarget):
     makes = "picture"
     usual_drafter = "none"
     trained_first = False  # on `mar-mini` its drafter takes three times as long as plain decoding
-    continuous = True
+    emits = "values"
+    noun = "MAR"
     settings = ("guidance", "steps")
     applies = ("guidance_scale",)
     usual_guidance = 1.0
     rules = {"exact": "continuous-conditioned"}  # noqa: RUF012
+    advised_rules = "'exact', 'continuous' or 'continuous-released'"
+    advised_drafters = "'none', 'mar' where one lies beside the model, or the folder of a smaller MAR"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         config: Any = model.config
@@ -109,24 +111,6 @@ class MarTarget(BaseTarget):
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """See `ContinuousSampler`."""
         return ContinuousSampler(sampling, batch, self.model.device)
-
-    def check_rule(self, rule: Rule) -> None:
-        """Only rules for continuous tokens can judge them."""
-        if not {"aligned", "masked"} & {*rule.takes}:
-            raise MismatchError(
-                f"the rule {name_of('rules', rule)!r} judges ids, and the tokens of MAR are continuous: use 'exact', "
-                "'continuous' or 'continuous-released'"
-            )
-
-    @classmethod
-    def check_drafter(cls, drafter: Any) -> None:
-        """Only drafters of continuous tokens can draft them."""
-        if not {"aligned", "masked"} & drafter.kinds:
-            name = name_of("drafters", drafter, cls.modality)
-            raise MismatchError(
-                f"the drafter {name!r} drafts ids, and the tokens of MAR are continuous: use 'none', 'mar' where one "
-                "lies beside the model, or the folder of a smaller MAR"
-            )
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> Stop:
         """The canvas ends a row."""

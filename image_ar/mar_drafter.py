@@ -46,6 +46,7 @@ class MarDrafter(TrainedDrafter):
 
     kinds: frozenset[Kind] = frozenset({"aligned", "masked"})
     shapes = CHAINS
+    drafts = "values"
     method = "mar"
     command = "mmspec train target mar-mini"  # with its model
     source = "continuous speculative decoding, arXiv 2411.11925"

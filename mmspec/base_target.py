@@ -10,9 +10,10 @@ import transformers
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
-from mmspec.errors import InputError, UnsupportedError
+from mmspec.contract import UNITS, Accepted, Draft, Needs, Rule, State, Unit, Verified
+from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.options import MAX_NEW_TOKENS, end_tokens, sampling_for
+from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
 
@@ -30,10 +31,10 @@ class BaseTarget(ABC):
     modality = "text"
     makes = "text"
     """What an answer is: a text, a picture, a sound."""
-    continuous = False
-    """Whether its tokens are values instead of ids."""
-    writes_columns = False
-    """Whether a step emits a column of codes instead of one."""
+    emits: Unit = "ids"
+    """What a step emits, and so what rules must judge, and drafters draft."""
+    noun = "the model"
+    """What messages call it."""
     examples: tuple[str, ...] = ()
     """Prompts to show it with, where those of the synthetic world are none for it."""
     least = 0
@@ -54,6 +55,10 @@ class BaseTarget(ABC):
     """Settings of `mmspec.training.answers.AnswerOptions` that suit what it emits better than their defaults."""
     rules: Mapping[str, str] = {}
     """Rules that stand for another's name here, as for "exact" one that is exact for other tokens."""
+    advised_rules = "'exact'"
+    """What messages propose instead of a rule that judges something else."""
+    advised_drafters = "'none' or 'prompt-lookup'"
+    """And instead of a drafter that drafts something else."""
     processor: Any = None
     compiles = False
     """Whether verification is a forward of one HF decoder, which `mmspec.engine` can compile."""
@@ -152,10 +157,20 @@ class BaseTarget(ABC):
 
     def check_rule(self, rule: Rule) -> None:
         """Raise MismatchError for a rule that cannot judge what this target emits."""
+        if rule.judges != self.emits:
+            raise MismatchError(
+                f"the rule {name_of('rules', rule, self.modality)!r} judges {UNITS[rule.judges]}, and {self.noun} "
+                f"emits {UNITS[self.emits]}: use {self.advised_rules}"
+            )
 
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Raise MismatchError for a drafter, or a class of drafters, that cannot draft what this target emits."""
+        if drafter.drafts not in (None, cls.emits):
+            raise MismatchError(
+                f"the drafter {name_of('drafters', drafter, cls.modality)!r} drafts {UNITS[drafter.drafts]}, and "
+                f"{cls.noun} emits {UNITS[cls.emits]}: use {cls.advised_drafters}"
+            )
 
     def ends(self) -> list[int]:
         """The ids that end an answer."""

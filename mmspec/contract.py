@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -38,6 +38,10 @@ coupled: top-k of c log q + g, c about 1, with the target's own noise g. Only a 
 aligned: continuous values, drawn with the noise of the target's own walk; the target judges each given those above it.
 masked: the same, and the target judges each given only what was known before the round.
 """
+Unit = Literal["ids", "columns", "values"]
+"""What a step of decoding emits."""
+UNITS: Mapping[Unit, str] = {"ids": "single ids", "columns": "columns of codes", "values": "continuous tokens"}
+"""What messages call it."""
 
 
 @dataclass(frozen=True)
@@ -385,8 +389,8 @@ class Drafter(ABC):
     `auto` leaves it its own size."""
     placeholders: Collection[int] = ()
     """ids that it never proposes: those of its target, once it is bound."""
-    drafts_columns: bool = False
-    """Whether its drafts are columns of codes: some targets take no others."""
+    drafts: Unit | None = "ids"
+    """What it drafts, which must be what the target emits; None where it fits all."""
     drafts_chains: bool = False
     """Whether its drafts are chains, whatever their size: some targets take no others."""
     lossless: bool = True
@@ -462,6 +466,8 @@ class Rule(ABC):
     """Whether it is so at temperature 0."""
     takes: tuple[Kind, ...]
     """Kinds of proposal under which the rule keeps its law, best first."""
+    judges: Unit = "ids"
+    """What it judges, which must be what the target emits."""
     looks_ahead: bool = False
     """Whether the decision depends on tokens behind the first rejected one."""
     chains: bool = False

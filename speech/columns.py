@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +24,6 @@ from mmspec import noise
 from mmspec.acceptance.ratio import residual
 from mmspec.contract import Accepted, Draft, Kind, Rule, State
 from mmspec.errors import MismatchError
-from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.refusals import check_no_history
 from mmspec.stopping import Stop
@@ -83,14 +81,7 @@ class ColumnRule(Rule):
     lossless = True
     invariant = False
     takes: tuple[Kind, ...] = ("sampled",)
-
-    def bind(self, target: Any) -> None:
-        """Raise MismatchError for a target that does not write columns."""
-        if not target.writes_columns:
-            raise MismatchError(
-                f"the rule {name_of('rules', self)!r} judges columns of codes, and {type(target).__name__} emits "
-                "single tokens: use 'exact'"
-            )
+    judges = "columns"
 
     def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
         """Decide how many columns stay. scores: [B, N, K, V]. See `mmspec.contract.Rule`."""

@@ -84,6 +84,7 @@ class Csm(BaseTarget):
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:
         """Siblings would need several passes of the depth decoder, so drafts must be chains."""
+        super().check_drafter(drafter)
         if not drafter.drafts_chains:
             raise MismatchError(
                 f"the drafter {name_of('drafters', drafter, cls.modality)!r} does not draft for CSM, which takes "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from PIL import Image
@@ -18,14 +18,13 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from mmspec.base_target import PROMPT, BaseTarget, check_served, unpad
-from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
-from mmspec.errors import InputError, MismatchError
+from mmspec.contract import Accepted, Draft, Needs, State, Verified
+from mmspec.errors import InputError
 from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
 from mmspec.prompts import asking, check_plain
-from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
-from mmspec.speech.columns import ColumnRule, ColumnSampler, ColumnStop
+from mmspec.speech.columns import ColumnSampler, ColumnStop
 from mmspec.tree import chain
 
 
@@ -73,12 +72,12 @@ class Delayed(BaseTarget):
     modality = "speech"
     makes = "sound"
     usual_drafter = "none"
-    writes_columns = True
+    emits = "columns"
     settings = ("guidance",)
     applies = ("guidance_scale",)
     rules = {"exact": "columns", "ratio": "columns-ratio"}  # noqa: RUF012
-    noun: ClassVar[str]
-    """What messages call it."""
+    advised_rules = "'exact', 'ratio' (each code by itself) or 'columns-joint'"
+    advised_drafters = "'none', or the folder or hub id of a smaller model of the kind"
     codebooks: int
     padding: int
     delays: list[int]
@@ -89,24 +88,6 @@ class Delayed(BaseTarget):
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """See `ColumnSampler`."""
         return ColumnSampler(sampling, batch, self.model.device)
-
-    def check_rule(self, rule: Rule) -> None:
-        """Only rules for columns can judge columns."""
-        if not isinstance(rule, ColumnRule):
-            raise MismatchError(
-                f"the rule {name_of('rules', rule)!r} judges single tokens, and {self.noun} writes columns of "
-                f"{self.codebooks} codes: use 'exact', 'ratio' (each code by itself) or 'columns-joint'"
-            )
-
-    @classmethod
-    def check_drafter(cls, drafter: Any) -> None:
-        """Only drafters of columns can draft columns."""
-        if not drafter.drafts_columns:
-            name = name_of("drafters", drafter, cls.modality)
-            raise MismatchError(
-                f"the drafter {name!r} drafts single tokens, and {cls.noun} writes columns of codes: use 'none', or "
-                f"the folder or hub id of a smaller {cls.noun}"
-            )
 
     def stopping(self, budget: int, strings: Sequence[str], text_of: Callable[[list[int]], str]) -> ColumnStop:
         """The budget ends a row."""

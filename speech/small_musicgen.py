@@ -29,7 +29,7 @@ class SmallMusicgen(Drafter):
 
     kinds: frozenset[Kind] = frozenset({"point", "sampled", "coupled"})
     shapes = CHAINS
-    drafts_columns = True
+    drafts = "columns"
     method = "small-musicgen"
     source = "a smaller MusicGen (arXiv 2306.05284) with exact rules for columns"
     advice = "pass the folder or the hub id of a smaller MusicGen, such as facebook/musicgen-small"

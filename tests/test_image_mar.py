@@ -439,20 +439,20 @@ def test_rules_and_shapes_by_name(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ratio", "match", "block", "typical", "lantern", "gsd"])
 def test_rules_for_ids_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(MismatchError, match="judges ids, and the tokens of MAR are continuous: use 'exact'"):
+    with pytest.raises(MismatchError, match="judges single ids, and MAR emits continuous tokens: use 'exact'"):
         mmspec.load(folder, "none", name)
 
 
 @pytest.mark.parametrize("name", ["eagle2", "prompt-lookup", "hybrid", "jacobi", "spd"])
 def test_drafters_of_ids_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(MismatchError, match="drafts ids, and the tokens of MAR are continuous: use 'none', 'mar'"):
+    with pytest.raises(MismatchError, match="drafts single ids, and MAR emits continuous tokens: use 'none', 'mar'"):
         mmspec.load(folder, name)
 
 
 @pytest.mark.parametrize("name", ["continuous", "continuous-conditioned", "continuous-released"])
 def test_rules_for_continuous_tokens_judge_no_ids(name: str) -> None:
     janus = tiny_images.janus_model()
-    with pytest.raises(MismatchError, match="continuous, and those of Janus are ids: use 'exact'"):
+    with pytest.raises(MismatchError, match="judges continuous tokens, and the model emits single ids: use 'exact'"):
         mmspec.load(janus, "none", name, processor=tiny_images.janus_processor())
 
 

@@ -405,7 +405,7 @@ def test_mistakes_are_told(model: Any, tmp_path: Path) -> None:
     with pytest.raises(MismatchError):
         pipeline(model, SmallMusicgen(model), acceptance="block")
     with pytest.raises(
-        MismatchError, match="the drafter 'prompt-lookup' drafts single tokens, and MusicGen writes col"
+        MismatchError, match="the drafter 'prompt-lookup' drafts single ids, and MusicGen emits columns"
     ):
         pipeline(model, "prompt-lookup")
     target = pipeline(model).target

@@ -63,7 +63,7 @@ def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(t
     studio = Tiny(str(tmp_path / "music"))
     assert studio.drafters == ["none"]
     studio.plain = mmspec.load(music, "none", processor=tiny_musicgen.tokenizer())  # type: ignore[misc]
-    assert studio.drafting("none", "own").drafter.drafts_columns
+    assert studio.drafting("none", "own").drafter.drafts is None
     whisper().save_pretrained(tmp_path / "whisper")
     with pytest.raises(UnsupportedError, match="listens, and no tab shows that"):
         app.studio_of(str(tmp_path / "whisper"))

@@ -215,7 +215,7 @@ def test_mistakes_are_told(model: Any, processor: Processor) -> None:
         pipe(prompt="two", voice="low", max_new_tokens=9)
     with pytest.raises(InputError, match="guidance=0"):
         pipe(prompt="two", guidance=0, max_new_tokens=9)
-    with pytest.raises(MismatchError, match="Dia writes columns of 3 codes"):
+    with pytest.raises(MismatchError, match="Dia emits columns of codes"):
         pipeline(model, processor, acceptance="block")
     with pytest.raises(MismatchError, match="delays"):
         pipeline(model, processor, SmallDia(dia(1, delays=[0, 1, 2])))

@@ -12,7 +12,8 @@ class NoDrafter(Drafter, Drafting):
     """Proposes nothing, so every round is one autoregressive step."""
 
     kinds: frozenset[Kind] = frozenset(get_args(Kind))
-    drafts_columns = drafts_chains = True  # none of them
+    drafts = None
+    drafts_chains = True  # none of them
     source = "plain autoregressive decoding"
     early = True
 
