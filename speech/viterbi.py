@@ -22,7 +22,9 @@ from transformers import LlamaConfig
 from mmspec.contract import Draft, Kind, Shape, State
 from mmspec.control import CHAINS
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.medusa import Guessing, Medusa, MedusaHeads
+from mmspec.drafters.medusa import Medusa, MedusaHeads
+from mmspec.drafters.on_slots import OnSlots
+from mmspec.drafters.slots import Last
 from mmspec.errors import InputError
 from mmspec.tree import chain
 
@@ -96,10 +98,11 @@ def places_in_rows(rows: Tensor, count: int) -> Tensor:
 
 
 @dataclass
-class Searching(Guessing):
+class Searching(OnSlots):
     """The search on one request."""
 
     drafter: Viterbi
+    slots: Last
 
     @property
     def early(self) -> bool:
@@ -113,7 +116,7 @@ class Searching(Guessing):
         levels = min(state.levels(own.depth), own.most)
         if levels < 1:
             return state.undrafted()
-        logits = self.guess(levels)  # [B, levels, V]
+        logits = own.net.guess(self.slots.features, own.head, levels)  # [B, levels, V]
         tokens, confidence = [], []
         for level in range(levels):
             pending = state.pending[:, None, None]  # what stands between is known only once the path is

@@ -209,7 +209,7 @@ def test_heads_that_know_the_targets_laws_draft_what_it_draws_next(target: Any) 
     with torch.inference_mode():
         state = target.prefill({**inputs_of(target, *["two"] * 6), "max_new_tokens": 20}, drafter.needs, sampler)
         search = drafter.begin(state, sampler, "coupled")
-        search.guess = lambda levels: laws[:, :levels]  # type: ignore[method-assign]
+        drafter.net.guess = lambda features, head, levels: laws[:, :levels]  # type: ignore[method-assign]
         path = search.propose(state).tokens[:, 1:]
     assert torch.equal(path, sampler.draw(laws, state.emitted[:, None] + torch.arange(3)))
 

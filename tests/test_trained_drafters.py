@@ -36,8 +36,8 @@ from mmspec.drafters.dspark import DSpark
 from mmspec.drafters.eagle3 import usual_taps
 from mmspec.drafters.independent import Independent, Writing
 from mmspec.drafters.none import NoDrafter
-from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.on_slots import OnSlots, SlotDrafter
+from mmspec.drafters.slots import Last, Slots
 from mmspec.drafters.static import TYPICAL, Node, best_tree, checked
 from mmspec.errors import CheckpointError, InputError, MismatchError
 from mmspec.sampling import Sampler, Sampling
@@ -123,20 +123,21 @@ def test_a_prompt_read_in_portions_is_read_whole(method: str, monkeypatch: pytes
     test_drafting_with_a_cache_equals_a_full_forward(method, "simple")
 
 
-class Blurting(OnFeatures):
+class Blurting(OnSlots):
     """Guesses one token."""
 
     def propose(self, state: State) -> Draft:
         assert state.pending is not None
-        told = torch.cat([self.read(), self.drafter.target.embed(state.pending)], -1)
+        told = torch.cat([self.slots.read(self.forwards[0]), self.drafter.target.embed(state.pending)], -1)
         token = self.drafter.head(self.drafter.net.heads[0](told)).argmax(-1)
         return chain(torch.stack([state.pending, token], 1))
 
 
-class Blurt(FeatureDrafter):
+class Blurt(SlotDrafter):
     """One head of another method's network."""
 
     noun = "blurting"
+    text = Last
     drafting = Blurting
 
     def taps(self, target: Any) -> tuple[int, ...]:

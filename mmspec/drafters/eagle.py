@@ -53,10 +53,6 @@ class OneLayer(HeadNet):
             use_cache=cache is not None,
         )
 
-    def fuse(self, heard: Tensor) -> Tensor:
-        """The features [B, N, H] of slots from the target's hidden states: those of its last layer, as they are."""
-        return heard
-
     def logits(self, features: Tensor, head: nn.Module) -> Tensor:
         """[.., V] of estimates [.., H], with the target's output head."""
         return head(features)

@@ -78,6 +78,10 @@ class HeadNet(nn.Module):
         self.draft_ids: Tensor | None
         self.register_buffer(DRAFT_IDS, None, persistent=False)  # no weight: other formats draft all words
 
+    def fuse(self, heard: Tensor) -> Tensor:
+        """The features [B, N, H] of slots from the target's hidden states: those of one layer, as they are."""
+        return heard
+
 
 class HeadDrafter(TrainedDrafter):
     """Drafts trees with a `HeadNet`.

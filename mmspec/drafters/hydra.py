@@ -10,7 +10,7 @@ position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,12 +19,10 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from mmspec.contract import Draft, State
-from mmspec.drafters.growing import Above
+from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.medusa import Medusa, ResidualBlock
-from mmspec.drafters.on_features import OnFeatures
-from mmspec.drafters.slots import Slots
+from mmspec.drafters.slots import Forward, Slots
 
 
 class MergingBlock(nn.Module):
@@ -101,28 +99,6 @@ class PrefixedHeads(HydraHeads):
         return self.norm(states)
 
 
-@dataclass
-class Telling(OnFeatures):
-    """Hydra on one request. paths: [B, F, n H] what the heads were told about the nodes that got children last."""
-
-    drafter: Hydra
-    paths: Tensor | None = None
-
-    def propose(self, state: State) -> Draft:
-        """The tree, filled level by level."""
-        return self.drafter.tree(state, self.choice, self._expand)
-
-    def _expand(self, level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
-        """See `mmspec.drafters.growing.Expand`."""
-        if level == 0:
-            before = self.read()[:, None]
-        else:
-            assert self.paths is not None
-            before = self.paths[torch.arange(len(tokens), device=tokens.device)[:, None], origin]
-        self.paths = torch.cat([before, self.drafter.target.embed(tokens)], -1)
-        return self.drafter.net.guess(level, self.paths, self.drafter.head)
-
-
 class Hydra(Medusa):
     """Drafts a static tree with `HydraHeads`."""
 
@@ -130,7 +106,19 @@ class Hydra(Medusa):
     source = "Hydra, arXiv 2402.05109"
     noun = "Hydra"
     net_class: ClassVar[type[HeadNet]] = HydraHeads
-    drafting = Telling
+
+    def expansion(self, forwards: Sequence[Forward], past: Any, read: Callable[[], Tensor], pending: Tensor) -> Expand:
+        """Each head is told what the ones before it guessed."""
+        paths = torch.empty(0)  # [B, F, n H] what the heads were told about the nodes that got children last
+
+        def expand(level: int, tokens: Tensor, origin: Tensor, above: Above) -> Tensor:
+            nonlocal paths
+            rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+            before = read()[:, None] if level == 0 else paths[rows, origin]
+            paths = torch.cat([before, self.target.embed(tokens)], -1)
+            return self.net.guess(level, paths, self.head)
+
+        return expand
 
 
 class HydraPlus(Hydra):

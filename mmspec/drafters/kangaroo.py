@@ -27,7 +27,7 @@ from mmspec.causal_state import CausalState
 from mmspec.contract import Draft, State
 from mmspec.drafters.growing import Above
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
+from mmspec.drafters.on_slots import OnSlots, SlotDrafter
 from mmspec.drafters.slots import Slots, beyond
 from mmspec.errors import MismatchError
 from mmspec.targets import CausalTarget
@@ -58,14 +58,14 @@ class Adapter(HeadNet):
 
 
 @dataclass
-class Jumping(OnFeatures):
+class Jumping(OnSlots):
     """Kangaroo on one request.
 
     depth: [B, M] of the nodes that were forwarded since `cache`, the view of the target's, was taken.
     """
 
     drafter: Kangaroo
-    text: Slots
+    slots: Slots
     cache: RowCache = field(init=False)
     depth: Tensor = field(init=False)
 
@@ -76,7 +76,7 @@ class Jumping(OnFeatures):
         self.cache = committed.first(self.drafter.net.settings["exit_layer"])
         self.depth = torch.zeros(len(committed.lengths), 0, dtype=torch.long, device=committed.device)
         draft = self.drafter.tree(state, self.choice, self._expand)
-        self.text.forget()
+        self.slots.forget()
         self.cache.commit(self.depth.shape[1], [[]] * len(committed.lengths))
         return draft
 
@@ -86,21 +86,20 @@ class Jumping(OnFeatures):
         seen = torch.cat([nodes.new_ones(*nodes.shape[:2], 1), nodes], -1)
         self.depth = torch.cat([self.depth, torch.full_like(tokens, level)], 1)
         if level == 0:
-            self.read()
+            self.slots.read(self.forwards[0])
         inputs = self.drafter.target.decoder.placed(self.cache, tokens, self.depth, seen)
         features = self.drafter.shallow(**inputs, past_key_values=self.cache.hf, use_cache=True).last_hidden_state
-        positions, mask = beyond(self.text.cache, level, seen, features.dtype)
-        return self.drafter.head(self.drafter.net(features, positions, mask, self.text.cache.hf))
+        positions, mask = beyond(self.slots.cache, level, seen, features.dtype)
+        return self.drafter.head(self.drafter.net(features, positions, mask, self.slots.cache.hf))
 
 
-class Kangaroo(FeatureDrafter):
+class Kangaroo(SlotDrafter):
     """Drafts with the target's first layers and an `Adapter`."""
 
     method = "kangaroo"
     source = "Kangaroo, arXiv 2404.18911"
     noun = "Kangaroo"
     net_class: ClassVar[type[HeadNet]] = Adapter
-    text = Slots
     drafting = Jumping
     shallow: nn.Module
 

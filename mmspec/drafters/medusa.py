@@ -12,7 +12,7 @@ the same children, and the tree's shape can only be a static one; it is measured
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import LlamaConfig
 
-from mmspec.contract import Draft, State
-from mmspec.drafters.growing import Guess
+from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.on_features import FeatureDrafter, OnFeatures
-from mmspec.drafters.slots import Last
+from mmspec.drafters.on_slots import SlotDrafter
+from mmspec.drafters.slots import Forward, Last, Slots
 
 
 class ResidualBlock(nn.Module):
@@ -65,28 +64,7 @@ class MedusaHeads(HeadNet):
         return torch.stack([project(state) for project, state in each], -2)
 
 
-@dataclass
-class Guessing(OnFeatures):
-    """Medusa on one request."""
-
-    drafter: Medusa
-    text: Last
-
-    @property
-    def early(self) -> bool:
-        """Static trees are filled on the device, others chosen on the host."""
-        return self.drafter.static
-
-    def propose(self, state: State) -> Draft:
-        """The tree, filled from all heads at once."""
-        return self.drafter.tree(state, self.choice, Guess(self.guess))
-
-    def guess(self, levels: int) -> Tensor:
-        """[B, levels, V] of the first heads."""
-        return self.drafter.net.guess(self.text.features, self.drafter.head, levels)
-
-
-class Medusa(FeatureDrafter):
+class Medusa(SlotDrafter):
     """Drafts a static tree with `MedusaHeads`."""
 
     method = "medusa"
@@ -94,7 +72,7 @@ class Medusa(FeatureDrafter):
     noun = "Medusa"
     static = True
     net_class: ClassVar[type[HeadNet]] = MedusaHeads
-    drafting: ClassVar[type[OnFeatures]] = Guessing
+    text: ClassVar[type[Last | Slots]] = Last
 
     @property
     def most(self) -> int:
@@ -104,3 +82,9 @@ class Medusa(FeatureDrafter):
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""
         return (target.num_layers,)
+
+    def expansion(
+        self, forwards: Sequence[Forward], past: Any, read: Callable[[], Tensor], pending: Tensor
+    ) -> Expand | Guess:
+        """What all heads guess at once."""
+        return Guess(lambda levels: self.net.guess(read(), self.head, levels))

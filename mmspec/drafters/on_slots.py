@@ -1,4 +1,5 @@
-"""Drafters that read slots and then make a tree, on every device: EAGLE, DFlash, and those that see pictures.
+"""Drafters that read the target's features of the text and then make a tree, on every device: EAGLE, DFlash, those that
+see pictures, and heads that look at the last feature alone.
 
 A `SlotDrafter` is such a method: its steps, and what follows the nodes of a tree, which it says level by level or for
 all levels at once. `OnSlots` is one on a request: it reads the slots that wait (`mmspec.drafters.slots`), makes the
@@ -8,10 +9,9 @@ tree, and drops the draft's own slots. Where steps are compiled, a draft is made
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from mmspec.contract import Accepted, Draft, Drafting, Kind, State, Verified
 from mmspec.drafters.children import Choice
 from mmspec.drafters.growing import Expand, Guess
 from mmspec.drafters.heads import HeadDrafter, Sizes
-from mmspec.drafters.slots import Forward, Slots
+from mmspec.drafters.slots import Forward, Last, Slots
 from mmspec.drafters.whole import MOST_READ, Whole
 from mmspec.sampling import Sampler
 
@@ -28,70 +28,23 @@ if TYPE_CHECKING:
     from mmspec.engine.steps import Steps
 
 
-class SlotDrafter(HeadDrafter):
-    """A drafter that reads slots and then makes a tree, by steps that may be compiled. `bind` gives the steps."""
-
-    forwards: tuple[Forward, ...]
-    """Its steps; the first one reads the slots."""
-    steps: tuple[Steps, ...] | None = None
-    """The same, where they are compiled as the target is."""
-    masked: ClassVar[bool] = True
-    """Whether the first one looks at the slots before those that it reads (`mmspec.drafters.slots.causal`)."""
-
-    @property
-    def most_read(self) -> int:
-        """Most tokens that a round may have emitted, but for rounds of deeper drafts than usual."""
-        return MOST_READ
-
-    @abstractmethod
-    def forwarded(self, sizes: Sizes) -> int:
-        """How many slots in front of a static cache drafting takes at most."""
-
-    @abstractmethod
-    def expansion(
-        self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
-    ) -> Expand | Guess:
-        """What follows the nodes of a tree.
-
-        Args: forwards: its steps. past: the cache of the slots. read: reads those that wait, and returns the first
-            step's output at each row's last one, [B, H]; asked once, before anything else is forwarded. pending: [B].
-        """
-
-    def settle(self, slots: Slots, budget: int) -> None:
-        """Read the prompt at once, and go on with the cache that compiled steps take. budget: tokens that follow, at
-        most."""
-        assert self.steps is not None
-        slots.settle(self.steps[0], budget)
-
-    def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
-        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        slots = Slots.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
-        choice = self.choice(sampler, kind)
-        if self.steps is None:
-            return OnSlots(self, choice, slots)
-        self.settle(slots, max(state.limits))
-        whole = Whole(self, self.steps, choice, slots)
-        whole.take_over(state)
-        return OnSlots(self, choice, slots, whole=whole)
-
-
 @dataclass
 class OnSlots(Drafting):
-    """A drafter that reads slots and then makes a tree, on one request. whole: drafts in one launch, where it can."""
+    """A drafter on features, on one request. whole: drafts in one launch, where it can."""
 
     drafter: SlotDrafter
     choice: Choice
-    slots: Slots
+    slots: Last | Slots
     whole: Whole | None = field(default=None, kw_only=True)
 
     @property
     def early(self) -> bool:
-        """Plain calls ask what was accepted."""
-        return self.whole is not None
+        """Plain calls ask what was accepted, but for static trees on a last feature, chosen on the device."""
+        return self.whole is not None or (isinstance(self.slots, Last) and self.drafter.static)
 
     def ahead(self, state: State) -> bool:
         """See `Drafting`."""
-        return self.whole is not None and self.whole.serves(state)
+        return self.whole is None or self.whole.serves(state)
 
     @property
     def forwards(self) -> tuple[Forward, ...]:
@@ -119,3 +72,60 @@ class OnSlots(Drafting):
             self.slots.observe(draft, heard, accepted)
         else:
             self.whole.observe(draft, heard, accepted)
+
+
+class SlotDrafter(HeadDrafter):
+    """A drafter on features: it reads the text, and then makes a tree, by steps that may be compiled."""
+
+    text: ClassVar[type[Last | Slots]] = Slots
+    """What is kept of the text: a slot for every token, or the last feature."""
+    drafting: ClassVar[type[OnSlots]] = OnSlots
+    """What it does on one request."""
+    forwards: tuple[Forward, ...]
+    """Its steps, which `bind` gives; the first one reads the slots."""
+    steps: tuple[Steps, ...] | None = None
+    """The same, where they are compiled as the target is."""
+    masked: ClassVar[bool] = True
+    """Whether the first one looks at the slots before those that it reads (`mmspec.drafters.slots.causal`)."""
+
+    @property
+    def most_read(self) -> int:
+        """Most tokens that a round may have emitted, but for rounds of deeper drafts than usual."""
+        return MOST_READ
+
+    def bind(self, target: Any) -> None:
+        """See `HeadDrafter`. The one step here is that of a network that reads features and no tokens."""
+        super().bind(target)
+        self.forwards = (lambda tokens, *given: self.net(*given),)
+
+    def forwarded(self, sizes: Sizes) -> int:
+        """How many slots in front of a static cache drafting takes at most; asked where steps are compiled."""
+        raise NotImplementedError
+
+    def expansion(
+        self, forwards: Sequence[Forward], past: Past, read: Callable[[], Tensor], pending: Tensor
+    ) -> Expand | Guess:
+        """What follows the nodes of a tree.
+
+        Args: forwards: its steps. past: the cache of the slots. read: reads those that wait, and returns the first
+            step's output at each row's last one, [B, H]; asked once, before anything else is forwarded. pending: [B].
+        """
+        raise NotImplementedError
+
+    def settle(self, slots: Slots, budget: int) -> None:
+        """Read the prompt at once, and go on with the cache that compiled steps take. budget: tokens that follow, at
+        most."""
+        assert self.steps is not None
+        slots.settle(self.steps[0], budget)
+
+    def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
+        """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
+        slots = self.text.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
+        choice = self.choice(sampler, kind)
+        if self.steps is None:
+            return self.drafting(self, choice, slots)
+        assert isinstance(slots, Slots)
+        self.settle(slots, max(state.limits))
+        whole = Whole(self, self.steps, choice, slots)
+        whole.take_over(state)
+        return OnSlots(self, choice, slots, whole=whole)

@@ -170,10 +170,11 @@ class Last:
     """
 
     features: Tensor
+    cache: Any = None
 
     @classmethod
-    def of_prompt(cls, state: State, features: Tensor) -> Last:
-        """That of a prefilled request; features: [B, T, H] of the prompt."""
+    def of_prompt(cls, state: State, features: Tensor, *reading: Any) -> Last:
+        """That of a prefilled request; features: [B, T, H] of the prompt. reading: how slots would be read."""
         last = torch.tensor([len(ids) - 2 for ids in state.ids], device=features.device)
         return cls(features[torch.arange(len(last), device=last.device), last])
 
@@ -184,6 +185,9 @@ class Last:
     def read(self, forward: Forward) -> Tensor:
         """[B, H]; there is nothing to forward."""
         return self.features
+
+    def forget(self) -> None:
+        """Nothing was forwarded."""
 
 
 def portions(width: int, counts: list[int], most: int) -> Iterator[tuple[slice, list[int]]]:
