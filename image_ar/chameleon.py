@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +26,6 @@ from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
 from mmspec.prompts import check_plain, padded
-from mmspec.sampling import Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ START, END, TURN = "<racm3:break>", "<eoss>", "<reserved08706>"
 LINE = "<reserved08799>"
 UNITS = "<reserved{:05d}>"
 FIRST_UNIT, CODES_PER_UNIT = 8800, 2
-LUMINA_SIDE, LUMINA_TOP_K = 48, 2000
+LUMINA_SIDE = 48
 LUMINA_SETTING = "z_loss_weight"
 """Of the training, in every configuration of Lumina-mGPT's own class. transformers keeps it when it saves the model
 again, and writes the stock class in the place of Lumina-mGPT's."""
@@ -135,21 +132,16 @@ class Chameleon(ImageTarget):
 
 
 class Lumina(Chameleon):
-    """A Lumina-mGPT. See `CausalTarget`. Codes are drawn of the 2000 likeliest where nobody names another `top_k`.
+    """A Lumina-mGPT. See `CausalTarget`.
 
     Beside `input_ids`, a request may have `image_sizes` [B, 2], rows and columns of codes, the same for all; its
     prompts end with the start of an image and these sizes (`size_tokens`).
     """
 
+    usual_top_k = 2000
     extra_inputs = ("image_sizes",)
     any_size = True
     settings = ("guidance", "size")
-
-    def sampling(self, options: Mapping[str, Any]) -> Sampling:
-        """See `BaseTarget`: of the 2000 likeliest codes, as Lumina-mGPT draws, where nobody says how many."""
-        drawn = super().sampling(options)
-        told = options.get("top_k", self.model.generation_config.top_k)
-        return replace(drawn, top_k=LUMINA_TOP_K) if told is None else drawn
 
     @staticmethod
     def serves(config: PreTrainedConfig) -> bool:

@@ -36,6 +36,7 @@ class Emu3(ImageTarget):
 
     hf = ("Emu3ForConditionalGeneration", "Emu3Processor")
     usual_guidance = 3.0
+    usual_top_k = 2048
     extra_inputs = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
     any_size = True
     settings = ("guidance", "size")

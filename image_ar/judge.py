@@ -73,8 +73,7 @@ class Judge:
             from mmspec.image_ar.pretrain.world import scene
 
             scenes = [scene(SEED, index) for index in range(start, start + count)]
-            pictures = [Image.fromarray(made.pixels.permute(1, 2, 0).numpy()) for made in scenes]
-            return [Asked(made.caption.text, made.said, p) for made, p in zip(scenes, pictures, strict=True)]
+            return [Asked(made.caption.text, made.said, made.picture) for made in scenes]
         lines = read_lines(file)
         if len(lines) < start + count:
             raise InputError(f"{file} holds {len(lines)} captions, one a line; {start + count} are asked for")

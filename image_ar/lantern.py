@@ -4,8 +4,9 @@ The neighbours n_1, n_2, ... of x lend to it as long as they lend no more than a
 (lambda - 1) p(x) (LANTERN++), so that a token that the target rules out stays ruled out. The bound holds for every x by
 itself, not for what is emitted. At temperature 0 a code is kept if, with what it borrows, it is the best.
 
-As published the drafts are EAGLE-2's trees of likeliest children, whose q is 1: little of them is kept, and little is
-gained by what they borrow. Drawn children and windows of Jacobi decoding are kept far more often, with the same bounds.
+LANTERN's drafts, as published, are EAGLE-2's trees of likeliest children, whose q is 1: little of them is kept, and
+little is gained by what they borrow. Drawn children (as of LANTERN++, as published) and windows of Jacobi decoding are
+kept far more often, with the same bounds.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.tree import deepest, path_to
 
+USUAL = 1000
+"""How many codes may lend where nobody says."""
+PART = 8
+"""No more than one in so many codes then: where most of a codebook lends, looking alike means nothing."""
+
 
 class Lantern(Relaxed):
-    """Args: delta: what neighbours lend at most, in [0, 1], 0 is the ratio rule. k: how many may lend, 0 likewise.
+    """Args: delta: what neighbours lend at most, in [0, 1], 0 is the ratio rule.
 
+    k: how many may lend, 0 is the ratio rule, too. None is 1000 but no more than an eighth of the codebook, so that
+        both published settings (16384 codes of LlamaGen, 8192 of Chameleon) stay as published, and 512 codes give 64.
     residual: see `Relaxed`.
-    plain: whether drafters that make both are asked for the likeliest children, as published, not for drawn ones. Where
-        nothing else can be had they are taken in any case.
+    plain: whether drafters that make both are asked for the likeliest children, not for drawn ones. Where nothing else
+        can be had they are taken in any case. These are LANTERN's published trees and bound, with our residual: a
+        rejection takes out the rejected code alone. The released code also zeroes the k + 1 codes nearest to it where
+        any of them lent, and goes on with a uniform law where nothing is left.
     unit: whether code vectors are compared at unit length, or as they are stored (the released LANTERN); None as the
         picture tokenizer takes them.
     """
@@ -37,14 +47,14 @@ class Lantern(Relaxed):
     def __init__(
         self,
         delta: float = 0.1,
-        k: int = 1000,
+        k: int | None = None,
         residual: str = "plain",
         plain: bool = False,
         unit: bool | None = None,
     ) -> None:
         super().__init__(residual)
-        if not isinstance(k, int) or k < 0 or not 0 <= delta <= 1:
-            raise InputError(f"LANTERN needs k >= 0 and delta in [0, 1], got {k!r} and {delta!r}")
+        if not (k is None or (isinstance(k, int) and k >= 0)) or not 0 <= delta <= 1:
+            raise InputError(f"LANTERN needs k >= 0 (or None) and delta in [0, 1], got {k!r} and {delta!r}")
         self.k, self.delta, self.unit = k, delta, unit
         self.takes = ("point", "sampled") if plain else ("sampled", "point")
         self.neighbours: Neighbours | None = None
@@ -56,7 +66,8 @@ class Lantern(Relaxed):
             raise MismatchError(
                 f"{name_of('rules', self)!r} needs a codebook of images, {type(target).__name__} has none"
             )
-        self.neighbours = target.neighbours(self.k, self.unit) if self.k else None
+        k = min(USUAL, len(target.codebook) // PART) if self.k is None else self.k
+        self.neighbours = Neighbours(target.neighbours(k, self.unit).nearest[:, :k]) if k else None
 
     def bound(self, own: Tensor) -> Tensor:
         """What neighbours may lend to tokens with probabilities `own` [B, K]."""
@@ -77,7 +88,7 @@ class Lantern(Relaxed):
             return torch.zeros_like(own), empty, empty.bool()
         table = self.neighbours.nearest
         codes = len(table)
-        near = table[tokens.clamp(max=codes - 1), : self.k].long()  # [B, K, k]
+        near = table[tokens.clamp(max=codes - 1)].long()  # [B, K, k]
         mass = law.gather(1, near.flatten(1)).view(near.shape)
         lends = mass.cumsum(-1) <= self.bound(own)[..., None]
         lends &= (tokens < codes)[..., None]  # layout tokens look like nothing
@@ -112,7 +123,7 @@ class LanternPlus(Lantern):
     def __init__(
         self,
         bound: float = 2.0,
-        k: int = 1000,
+        k: int | None = None,
         residual: str = "plain",
         plain: bool = False,
         unit: bool | None = None,

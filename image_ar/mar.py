@@ -30,14 +30,14 @@ from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
 
 SCHEDULES = ("linear", "constant")
-UNSERVED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "ras_window": 0}
-"""Settings for laws over a vocabulary, and where they are off."""
+FOR_WORDS = ("top_k", "top_p", "min_p", "repetition_penalty", "ras_window")
+"""Settings for laws over a vocabulary."""
 
 
 class ContinuousSampler(Sampler):
     """The noise of a request. Temperature is the head's business, so nothing is warped here.
 
-    Raises: InputError: temperature 0, or a setting for vocabularies.
+    Raises: InputError: temperature 0.
     """
 
     def __init__(self, sampling: Sampling, batch: int, device: torch.device) -> None:
@@ -46,11 +46,6 @@ class ContinuousSampler(Sampler):
             raise InputError(
                 "temperature=0 is not valid: tokens are drawn from densities, it must be above 0 (usual: 1)"
             )
-        for name, off in UNSERVED.items():
-            if getattr(sampling, name) != off:
-                raise InputError(
-                    f"{name} is for models with a vocabulary; the tokens here are continuous: leave it out"
-                )
 
     def warp(self, draft: Any, logits: Tensor) -> Tensor:
         """What the rule needs, as it is."""
@@ -67,6 +62,7 @@ class MarTarget(BaseTarget):
     emits = "values"
     noun = "MAR"
     settings = ("guidance", "steps")
+    refuses = dict.fromkeys(FOR_WORDS, "whose tokens are continuous")
     applies = ("guidance_scale",)
     usual_guidance = 1.0
     rules = {"exact": "continuous-conditioned"}  # noqa: RUF012
@@ -146,7 +142,7 @@ class MarTarget(BaseTarget):
         condition = self.model.slots(rows)
         dtype = torch.promote_types(self.model.dtype, torch.float32)  # of values and noise: densities need it
         budget = inputs["max_new_tokens"]
-        canvas = Canvas.blank(condition, size, dtype, stages, budget, scale, sampler)
+        canvas = Canvas.blank(condition, size, dtype, stages, budget, scale, config.guidance_schedule, sampler)
         inputs["canvas"] = canvas
         return canvas
 
@@ -224,7 +220,7 @@ def walks(
     every = torch.arange(rows, device=places.device)[:, None]
     told, *free = states[:, every, context, places].unbind(0)
     scale = torch.full(places.shape, canvas.scale, device=places.device, dtype=values.dtype)
-    if model.config.guidance_schedule == "linear":
+    if canvas.schedule == "linear":
         # the published loop counts one token as hidden still when it reveals the last ones
         after = canvas.after(depth + 1).clamp(max=canvas.length - 1).to(values.dtype)
         scale = 1 + (scale - 1) * after / canvas.length

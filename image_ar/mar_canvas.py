@@ -47,7 +47,8 @@ class Canvas(State):
 
     values: [B, L, D], 0 where nothing is known. order: [B, L] places in the order of their revelation; rank: [B, L] its
         inverse. known: [B] how many are known; revealed: the same on the host. plan: [S + 1] see `plan`; those numbers
-        on the host are `stages`. condition: [B, slots]. scale: of the guidance, 1 is off.
+        on the host are `stages`. condition: [B, slots]. scale: of the guidance, 1 is off; schedule: how it grows, see
+        `mmspec.image_ar.mar_config.MarConfig.guidance_schedule`. It is the target's, which a drafter follows.
     sampler: the request's temperature and noise.
     """
 
@@ -60,6 +61,7 @@ class Canvas(State):
     stages: list[int] = field(kw_only=True)
     condition: Tensor = field(kw_only=True)
     scale: float = field(kw_only=True)
+    schedule: str = field(kw_only=True)
     sampler: Sampler = field(kw_only=True)
 
     @classmethod
@@ -71,6 +73,7 @@ class Canvas(State):
         stages: list[int],
         budget: int,
         scale: float,
+        schedule: str,
         sampler: Sampler,
     ) -> Canvas:
         """Nothing is known yet. size: tokens of a picture, numbers of a token. Noise decides on the orders."""
@@ -93,6 +96,7 @@ class Canvas(State):
             stages=stages,
             condition=condition,
             scale=scale,
+            schedule=schedule,
             sampler=sampler,
         )
 

@@ -1,6 +1,7 @@
 """A smaller MAR drafts for a MAR: group by group, each walk with the noise of the target's (CSpD, arXiv 2411.11925).
 
-It shares with the target the places, their order, the condition and all noise, so that only the two models differ.
+It shares with the target the places, their order, the condition, how that guides and all noise, so that only the two
+models differ.
 """
 
 from __future__ import annotations

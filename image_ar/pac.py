@@ -27,9 +27,11 @@ LEAVES = 512
 
 
 class Proactive(MaximalCoupling):
-    """Args: window: levels of the whole draft, 32 unless told. Paper and released code take L = 64, for pictures of
-    thousands of codes; ours was chosen on the bundled model, whose pictures have 256. width: children on each of the
-    first `depth` - 1 levels (K, D).
+    """Args: window: levels of the whole draft, 32 unless told: chosen on the bundled model, whose pictures have 256
+    codes. width: children on each of the first `depth` - 1 levels (K, D).
+
+    Paper and released code, for pictures of thousands of codes, take D = 3 and L = 64, which counts nodes, the last
+    token included: that is window=45 with the paper's K = 4, and window=53 with K = 3, the code's default.
 
     Raises: InputError: a value that leaves no tree.
     """

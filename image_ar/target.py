@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from mmspec.image_ar.layout import Layout
 from mmspec.image_ar.neighbours import Neighbours
 from mmspec.image_ar.pictures import to_picture
 from mmspec.options import guidance_scale
-from mmspec.sampling import Sampler, float32_at_least
+from mmspec.sampling import Sampler, Sampling, float32_at_least
 from mmspec.targets import CausalTarget
 
 
@@ -117,6 +117,8 @@ class ImageTarget(CausalTarget):
     applies: tuple[str, ...] = ("guidance_scale",)
     usual_guidance = 1.0
     """The scale where neither the request nor the checkpoint's generation config names one."""
+    usual_top_k: int | None = None
+    """Of how many likeliest codes one is drawn, likewise; None cuts nothing off."""
     any_size = False
     """Whether the request decides the size of its picture."""
     unit_codes = False
@@ -277,6 +279,12 @@ class ImageTarget(CausalTarget):
     def states(self, state: GuidedState, draft: Draft) -> dict[int, Tensor]:
         """What `verify` finds of both rows, tap -> [P * B, N, H], and no logits."""
         return self.decoder.states(state.cache, *in_pairs(draft, state.pairs), state.taps)
+
+    def sampling(self, options: Mapping[str, Any]) -> Sampling:
+        """See `BaseTarget`; of the `usual_top_k` likeliest codes where neither says how many."""
+        drawn = super().sampling(options)
+        told = options.get("top_k", self.model.generation_config.top_k)
+        return replace(drawn, top_k=self.usual_top_k or 0) if told is None else drawn
 
     def guidance(self, asked: Any = None) -> float:
         """The scale of a request, or the checkpoint's usual one. Raises InputError for one that is none."""

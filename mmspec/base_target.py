@@ -49,6 +49,8 @@ class BaseTarget(ABC):
     settings: tuple[str, ...] = ()
     """Options that only some models take, of `mmspec.options.Options`: those that it does not name are refused before
     its weights are read. `encode` is told `size` and `voice`, where they are given."""
+    refuses: Mapping[str, str] = {}
+    """Settings of `Sampling` that mean nothing here, and why: a clause behind `noun`."""
     applies: tuple[str, ...] = ()
     """Settings of a generation config that the target itself applies."""
     answers: Mapping[str, Any] = {}
@@ -148,8 +150,15 @@ class BaseTarget(ABC):
         raise uncompiled(self, "its rounds are not one forward over a tree")
 
     def sampling(self, options: Mapping[str, Any]) -> Sampling:
-        """How tokens are drawn, by the options of a request, then by the checkpoint's generation config."""
-        return sampling_for(options, self.model.generation_config, sampled=self.makes != "text")
+        """How tokens are drawn, by the options of a request, then by the checkpoint's generation config.
+
+        Raises: InputError: one of `refuses` is on.
+        """
+        drawn, off = sampling_for(options, self.model.generation_config, sampled=self.makes != "text"), Sampling()
+        for name, why in self.refuses.items():
+            if getattr(drawn, name) != (neutral := getattr(off, name)):
+                raise InputError(f"{name} means nothing to {self.noun}, {why}: leave it out ({neutral} is off)")
+        return drawn
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:
         """What warps the laws of a request and makes its noise."""

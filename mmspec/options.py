@@ -56,9 +56,9 @@ class Options(TypedDict, total=False):
         Whisper's, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
-        the checkpoint's generation config; what that does not state is off, but for Lumina-mGPT's top_k, which is 2000,
-        as published. Where neither says whether to sample, words are greedy, and pictures and sounds are sampled
-        (temperature 1): a greedy picture is hardly one.
+        the checkpoint's generation config; what that does not state is off, but for top_k of Lumina-mGPT, which is
+        2000, and of Emu3, 2048, as published. Where neither says whether to sample, words are greedy, and pictures and
+        sounds are sampled (temperature 1): a greedy picture is hardly one.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
     n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mmspec.speech.audio import Audio
@@ -69,8 +68,3 @@ class Chunks:
         self.tail = heard.samples[stop : stop + frame]
         self.played = end
         return Audio(samples, heard.rate)
-
-
-def single_codebook(first: list[int], known: Tensor | None) -> Tensor:
-    """`complete` where the first codebook is all there is."""
-    return torch.tensor([first])

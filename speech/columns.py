@@ -24,8 +24,7 @@ from mmspec import noise
 from mmspec.acceptance.ratio import residual
 from mmspec.contract import Accepted, Draft, Kind, Rule, State
 from mmspec.errors import MismatchError
-from mmspec.sampling import Sampler, Sampling
-from mmspec.speech.refusals import check_no_history
+from mmspec.sampling import Sampler
 from mmspec.stopping import Stop
 
 logger = logging.getLogger(__name__)
@@ -35,11 +34,7 @@ LANES, MOST = 8, 4096
 
 
 class ColumnSampler(Sampler):
-    """Draws columns. Raises: InputError: see `check_no_history`."""
-
-    def __init__(self, sampling: Sampling, batch: int, device: torch.device) -> None:
-        check_no_history(sampling)
-        super().__init__(sampling, batch, device)
+    """Draws columns."""
 
     def warp(self, draft: object, logits: Tensor) -> Tensor:
         """[B, N, K, V] raw logits -> warped log-scores of every code."""

@@ -29,8 +29,7 @@ from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
-from mmspec.speech.refusals import check_no_history
-from mmspec.speech.speaking import ANSWER_S
+from mmspec.speech.speaking import ANSWER_S, SHARED_IDS
 from mmspec.stopping import Stop
 from mmspec.tree import is_chain
 
@@ -64,6 +63,7 @@ class Csm(BaseTarget):
     modality = "speech"
     makes = "sound"
     usual_drafter = "depth"
+    refuses = SHARED_IDS
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model)  # no tokenizer: what is emitted are codes, no words
@@ -134,7 +134,6 @@ class Csm(BaseTarget):
         Args: inputs: `input_ids` [B, T], `attention_mask`, `max_new_tokens` codes. Sound before them is not served.
         """
         check_served(inputs, (), "CSM is served with texts alone: leave {} out")
-        check_no_history(sampler.sampling)
         rows, budget = unpad(inputs), inputs["max_new_tokens"]
         most, longest = self.decoder.max_length, max(map(len, rows))
         if longest >= most:

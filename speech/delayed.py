@@ -25,6 +25,7 @@ from mmspec.options import guidance_scale
 from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnSampler, ColumnStop
+from mmspec.speech.speaking import SHARED_IDS
 from mmspec.tree import chain
 
 
@@ -74,6 +75,7 @@ class Delayed(BaseTarget):
     usual_drafter = "none"
     emits = "columns"
     settings = ("guidance",)
+    refuses = SHARED_IDS
     applies = ("guidance_scale",)
     rules = {"exact": "columns", "ratio": "columns-ratio"}  # noqa: RUF012
     advised_rules = "'exact', 'ratio' (each code by itself) or 'columns-joint'"

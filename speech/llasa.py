@@ -21,7 +21,6 @@ from mmspec.checkpoints import read_model
 from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
-from mmspec.speech.chunks import single_codebook
 from mmspec.speech.placing import place_codec
 from mmspec.speech.speaking import ANSWER_S, Speaking
 from mmspec.speech.text import code_token
@@ -132,10 +131,6 @@ class Llasa(Speaking):
     def speaker(self) -> LlamaForCausalLM:
         """The model itself."""
         return self.model
-
-    def complete(self, prompt: list[int], voice: Any, first: list[int], known: Tensor | None = None) -> Tensor:
-        """One codebook is all there is."""
-        return single_codebook(first, known)
 
     def written(self, text: str) -> str:
         """The text as it is. Raises InputError if it has nothing to pronounce."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -19,6 +20,8 @@ from mmspec.targets import CausalTarget
 
 ANSWER_S = 30.0
 """Seconds of speech after which an utterance is cut where `max_new_tokens` does not say; then `finish` is "length"."""
+SHARED_IDS = dict.fromkeys(("repetition_penalty", "ras_window"), "whose codebooks share their ids")
+"""What models that write the codes of several codebooks refuse, see `BaseTarget`."""
 
 
 class Speaking(CausalTarget):
@@ -63,8 +66,11 @@ class Speaking(CausalTarget):
         return [i - self.first_code for i in ids if 0 <= i - self.first_code < self.code_count]
 
     def complete(self, prompt: list[int], voice: Tensor, first: list[int], known: Tensor | None = None) -> Tensor:
-        """[K, F] all codebooks, from the first one. known: [K, G] frames that are settled already and stay."""
-        raise NotImplementedError
+        """[K, F] all codebooks, from the first one, unless overridden the only one.
+
+        Args: known: [K, G] frames that are settled already and stay.
+        """
+        return torch.tensor([first])
 
     def sounding(self, inputs: dict[str, Any], row: int) -> Chunks | None:
         """See `BaseTarget.sounding`."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -54,15 +53,9 @@ class SSD(Independent):
         """The counterpart of `save`, on the device and in the dtype of `target`, whose layers it takes."""
         model = shortened(target.speaker, **description["layers"])
         weights = load_file(folder / "model.safetensors")
-        expected = own_weights(model)
-        for name, weight in weights.items():
-            if name not in expected or weight.shape != expected[name].shape or not weight.isfinite().all():
-                raise CheckpointError(f"the weights in {folder} are damaged: {name} does not fit or is not finite")
-        if missing := expected.keys() - weights.keys():
-            raise CheckpointError(f"the weights in {folder} are incomplete: {min(missing)} is missing")
-        with torch.no_grad():
-            for name, weight in expected.items():
-                weight.copy_(weights[name])
+        if unlike := weights.keys() ^ own_weights(model).keys():  # the others are the target's memory
+            raise CheckpointError(f"the weights in {folder} are incomplete, or not its own: {min(unlike)}")
+        model.load_state_dict(weights, strict=False)
         return cls(model, **description["options"])
 
 

@@ -200,6 +200,18 @@ def test_without_guidance_no_negative_prompt_is_needed(target: Emu3) -> None:
     assert all(len(out.token_ids) == LENGTH for out in mmspec.load(target.model).generate(**plain))
 
 
+@pytest.mark.parametrize(
+    ("asked", "config", "drawn"), [({}, None, 2048), ({}, 7, 7), ({"top_k": 5}, 7, 5), ({"top_k": 0}, None, 0)]
+)
+def test_codes_are_drawn_of_the_likeliest_2048_where_nobody_says_how_many(
+    asked: dict[str, Any], config: int | None, drawn: int
+) -> None:
+    made = Emu3(tiny_images.emu3_model())
+    assert made.model.generation_config.top_k is None
+    made.model.generation_config.top_k = config
+    assert made.sampling(asked) == Sampling(temperature=1.0, top_k=drawn)
+
+
 def test_a_vocabulary_map_with_a_hole_is_refused() -> None:
     model = tiny_images.emu3_model()
     known = model.model.vocabulary_mapping.img2bpe

@@ -254,6 +254,8 @@ def test_a_proactive_tree_has_siblings_on_its_first_levels_and_then_a_chain() ->
     assert parents == [-1, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 13]
     assert level == [0, 1, 1, 1] + [2] * 9 + [3, 4]
     assert rank[:4] == [0, 0, 1, 2]
+    for width, window in ((4, 45), (3, 53)):  # with D = 3 the published 64 nodes, the last token included
+        assert len(pac.branches(2, width, window)[0]) == 64
     for bad in ({"width": 0}, {"width": 2.5}, {"depth": 9, "window": 4}, {"depth": 8, "width": 8, "window": 16}):
         with pytest.raises(mmspec.Error, match="SJD-PAC needs"):
             Proactive(**bad)

@@ -489,7 +489,7 @@ def test_classes_are_drawn_by_number_and_name(tmp_path: Path) -> None:
         ({"prompt": "a red unicorn"}, r"words that the model was never told: \['unicorn'\]"),
         ({"prompt": "a red circle above a blue square and two"}, "has 9 words, the model's context is 8: shorten it"),
         ({"prompt": "a", "temperature": 0}, "temperature=0 is not valid: tokens are drawn from densities"),
-        ({"prompt": "a", "top_p": 0.9}, "top_p is for models with a vocabulary"),
+        ({"prompt": "a", "top_p": 0.9}, "top_p means nothing to MAR, whose tokens are continuous"),
         ({"prompt": "a", "guidance": 0}, "guidance=0 is not valid: a number above 0 is needed"),
         ({"prompt": "a", "steps": 17}, "steps=17 is not valid for 16 tokens: a whole number from 1 to 16"),
         ({"prompt": "a", "steps": 2.0}, "steps=2.0 is not valid"),

@@ -311,3 +311,14 @@ def test_an_equal_drafter_is_accepted_wholly_where_it_is_judged_by_what_it_saw(s
     masked, rounds = tiny_mar.draw(target, MarDrafter(made, 3, alone=0.0), Continuous(), 5, seed=2)
     assert min(rounds[1].drafted) >= canvas.stages[1]
     assert sum(rounds[1].drafted) < 5 * canvas.stages[3]
+
+
+@pytest.mark.parametrize(("schedule", "other"), [("linear", "constant"), ("constant", "linear")])
+def test_a_drafter_is_guided_by_the_schedule_of_its_target(schedule: str, other: str) -> None:
+    target = MarTarget(tiny_mar.model(guidance_schedule=schedule))
+    drafters = [MarDrafter(tiny_mar.model(guidance_schedule=name), 3, alone=0.0) for name in (schedule, other)]
+    drawings = [tiny_mar.draw(target, drafter, Conditioned(), 5, seed=2, guidance=4.0) for drafter in drafters]
+    (canvas, rounds), (again, as_many) = drawings
+    assert [done.drafted for done in as_many] == [done.drafted for done in rounds]
+    assert len(rounds) - 1 == 2  # all is kept, since the weights are the target's
+    assert torch.equal(again.values, canvas.values)

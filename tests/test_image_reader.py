@@ -64,7 +64,7 @@ def test_labels_say_what_the_scene_shows() -> None:
         ground = int(item["ground"])
         assert made.said.ground == (None if ground == read.UNTOLD else GROUNDS[ground])
         told += ground != read.UNTOLD
-        assert torch.equal(pixels_of([read.picture(made)])[0], made.pixels / 127.5 - 1)
+        assert torch.equal(pixels_of([made.picture])[0], made.pixels / 127.5 - 1)
     assert 0 < told < 12
 
 
@@ -82,7 +82,7 @@ def test_it_learns_a_batch_by_heart_and_reads_it_in_any_order() -> None:
         loss.backward()
         optimizer.step()
     reader = lesson.reader
-    pictures = [read.picture(made) for made in scenes]
+    pictures = [made.picture for made in scenes]
     seen = reader.read(pictures)
     assert [one.things for one in seen] == [made.seen for made in scenes]
     assert read.measure(reader, scenes) == dict.fromkeys(read.measure(reader, scenes), 1.0)

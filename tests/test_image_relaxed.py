@@ -242,6 +242,23 @@ def test_no_more_neighbours_lend_than_may() -> None:
         assert torch.allclose(rule.borrowed(law, ids, law)[0], torch.full_like(law, 0.01 * k))
 
 
+@pytest.mark.parametrize(("codes", "lending"), [(16384, 1000), (8192, 1000), (512, 64), (61, 7)])
+def test_where_nobody_says_how_many_may_lend_they_are_1000_or_an_eighth_of_the_codebook(
+    codes: int, lending: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Coded(TARGET.table)
+    target.codebook = torch.zeros(codes, 3)
+    table = Neighbours((torch.arange(2000, dtype=torch.int32) % codes).expand(codes, -1))
+    monkeypatch.setattr(target, "neighbours", lambda count, unit: table)  # wide, as another rule asked for it
+    law = torch.full((1, codes), 1 / codes)
+    ids = torch.tensor([[codes - 1]])
+    for rule in (Lantern(1.0), LanternPlus(1e9)):
+        rule.bind(target)
+        assert rule.neighbours is not None
+        assert torch.equal(rule.neighbours.nearest, table.nearest[:, :lending])
+        assert torch.allclose(rule.borrowed(law, ids, law.gather(1, ids))[0], torch.tensor(lending / codes))
+
+
 def test_layout_tokens_look_like_no_code() -> None:
     law, ids = torch.full((1, VOCAB + 2), 0.01), torch.arange(VOCAB + 2)[None]
     for rule in (Lantern(1.0, 5), LanternPlus(9.0, 5)):
@@ -409,7 +426,7 @@ def test_neighbours_may_be_those_of_the_vectors_as_they_are_stored() -> None:
 def test_what_stands_behind_a_rule_s_name_is_its_knob() -> None:
     assert rule_named("lantern=0.25", Janus).delta == 0.25
     assert rule_named("lantern++=3", Janus).times == 3
-    with pytest.raises(mmspec.Error, match=r"delta in \[0, 1\], got 1000 and 3"):
+    with pytest.raises(mmspec.Error, match=r"delta in \[0, 1\], got None and 3"):
         rule_named("lantern=3", Janus)
 
 

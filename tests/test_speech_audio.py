@@ -16,7 +16,7 @@ from mmspec.errors import InputError
 from mmspec.speech import audio as audio_module
 from mmspec.speech import codec as codec_module
 from mmspec.speech.audio import Audio, read_audio, resampled
-from mmspec.speech.chunks import AFTER, BEFORE, FIRST, SIZE, Chunks, single_codebook
+from mmspec.speech.chunks import AFTER, BEFORE, FIRST, SIZE, Chunks
 from mmspec.speech.codec import MelCodec, MelCodecConfig
 from mmspec.speech.text import CHARACTERS, make_tokenizer, spoken
 
@@ -214,7 +214,7 @@ def murmur(codes: torch.Tensor) -> Audio:
 
 def test_chunks_are_the_whole_sound_into_which_the_end_of_the_one_before_fades() -> None:
     codes = torch.randint(100, (70,), generator=torch.Generator().manual_seed(0)).tolist()
-    chunks = Chunks(lambda ids: ids, single_codebook, murmur)
+    chunks = Chunks(lambda ids: ids, lambda first, known: torch.tensor([first]), murmur)
     made = [chunks.add([code], last=place == len(codes)) for place, code in enumerate(codes, 1)]
     want = murmur(torch.tensor([codes])).samples
     for end in (FIRST, FIRST + SIZE, FIRST + 2 * SIZE):

@@ -10,6 +10,7 @@ import pytest
 import tiny_speech as tiny
 import torch
 import toys
+from safetensors.torch import load_file, save_file
 from test_drafters import surprise
 
 import mmspec
@@ -296,6 +297,20 @@ def test_damaged_weights_of_a_shortened_target_are_refused(target: Any, tmp_path
     (folder / "drafter.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match="incomplete"):
         load_drafter(folder, target)
+    description["layers"] = {"own": 1, "shared": [2]}
+    (folder / "drafter.json").write_text(json.dumps(description))
+    load_drafter(folder, target)
+    weights, words = load_file(folder / "model.safetensors"), target.embed.weight.clone()
+    up = "model.layers.0.mlp.up_proj.weight"
+    for change, message in (
+        ({"model.embed_tokens.weight": torch.zeros_like(words)}, "incomplete, or not its own: model.embed_tokens"),
+        ({up: weights[up][:1].clone()}, "cannot be loaded: .*up_proj"),
+        ({up: weights[up] * math.nan}, "up_proj.weight is not finite"),
+    ):
+        save_file(weights | change, folder / "model.safetensors")
+        with pytest.raises(CheckpointError, match=message):
+            load_drafter(folder, target)
+        assert torch.equal(target.embed.weight, words)  # whose memory it shares
 
 
 def test_a_shortened_target_has_no_width_of_its_own() -> None:

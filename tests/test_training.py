@@ -41,7 +41,7 @@ from mmspec.training.drafter import train_drafters
 from mmspec.training.eagle import EagleLoss, EagleRecipe
 from mmspec.training.eagle3 import Eagle3Recipe
 from mmspec.training.features import Features, head_law
-from mmspec.training.folders import claim
+from mmspec.training.folders import claim, made_once
 from mmspec.training.loop import Epochs, collate, last_checkpoint, require_training
 from mmspec.training.medusa import HydraRecipe, MedusaRecipe
 from mmspec.training.muon import build_optimizer, orthogonalized
@@ -256,6 +256,31 @@ def test_a_place_that_cannot_be_a_run_s_folder_is_one_clear_error(tmp_path: Path
     (tmp_path / "settings.json").write_text("[1]")
     with pytest.raises(MismatchError, match="differs in a"):
         claim(tmp_path, {"a": 1})
+
+
+def test_what_a_run_makes_once_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    class Note:
+        def __init__(self, breaks: bool = False) -> None:
+            made.append("a note")
+            self.breaks = breaks
+
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "config.json").write_text("{}")
+            if self.breaks:
+                raise MemoryError
+
+        @staticmethod
+        def from_pretrained(folder: Path, **how: Any) -> Any:
+            return [path.name for path in folder.iterdir()], how
+
+    with pytest.raises(MemoryError):
+        made_once(tmp_path / "note", lambda: Note(breaks=True), Note)
+    assert not list(tmp_path.iterdir())
+    for _ in range(2):
+        assert made_once(tmp_path / "note", Note, Note, dtype=4) == (["config.json"], {"dtype": 4})
+    assert len(made) == 2  # the one that broke, and one that was kept
 
 
 LONG = "What is it, and why? " * 16  # the whole context

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate
 from torch.utils.data import Dataset
@@ -95,15 +94,10 @@ def spoilt(pixels: Tensor) -> Tensor:
     return (mixed * gain + tint + noise).clamp(-1, 1)
 
 
-def picture(made: Scene) -> Image.Image:
-    """The picture of a scene."""
-    return Image.fromarray(made.pixels.permute(1, 2, 0).numpy())
-
-
 def measure(reader: Reader, scenes: Sequence[Scene]) -> dict[str, float]:
     """How often the reader is right on real pictures: their cells, whole grids, grounds, and captions of which it finds
     everything kept."""
-    seen = reader.read([picture(made) for made in scenes])
+    seen = reader.read([made.picture for made in scenes])
     pairs = list(zip(scenes, seen, strict=True))
     cells = [made.seen.get(cell) == one.things.get(cell) for made, one in pairs for cell in CELLS]
     grounds = [one.ground == made.said.ground for made, one in pairs if made.said.ground is not None]

@@ -40,6 +40,11 @@ class Scene:
     owners: Tensor
     questions: Tensor
 
+    @property
+    def picture(self) -> Image.Image:
+        """The pixels as a picture."""
+        return Image.fromarray(self.pixels.permute(1, 2, 0).numpy())
+
 
 def scene(seed: int | str, index: int) -> Scene:
     """Scene `index` of the data set `seed`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mmspec.checkpoints import writing
 from mmspec.errors import MismatchError
 from mmspec.safe_files import make_folder, write_whole
 
@@ -22,12 +23,16 @@ def run_folder(base: Path, settings: dict[str, Any]) -> Path:
     return folder
 
 
-def made_once(folder: Path, make: Callable[[], Any], kind: Any) -> Any:
-    """What `make` makes, read from `folder`, where it is kept the first time. kind: its class, or one that reads it."""
-    if not (folder / "done").exists():
-        make().save_pretrained(folder)
-        (folder / "done").touch()
-    return kind.from_pretrained(folder)
+def made_once(folder: Path, make: Callable[[], Any], kind: Any, **how: Any) -> Any:
+    """What `make` makes, read from `folder`, where it is kept the first time.
+
+    Args: kind: its class, or one that reads it. how: arguments of `from_pretrained`.
+    """
+    if not folder.exists():
+        made = make()
+        with writing(folder) as draft:
+            made.save_pretrained(draft)
+    return kind.from_pretrained(folder, **how)
 
 
 def claim(folder: Path, settings: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from mmspec.speech.pretrain.fitting import fit
 from mmspec.speech.texts import sentences
 from mmspec.speech.wer import audible, word_errors
 from mmspec.training.card import figure_list, millions, shown_place
-from mmspec.training.folders import check_claim, claim
+from mmspec.training.folders import check_claim, claim, made_once
 from mmspec.training.loop import Epochs, training_arguments
 
 VOICE_WEIGHT = 0.2
@@ -147,12 +148,9 @@ def run(options: argparse.Namespace, config: ListenerConfig | None = None, speak
     claim(home, settings)
     torch.manual_seed(options.seed)
     listener = Listener(config) if start is None else start
-    if options.steps and not (home / "plain-done").exists():
-        learn(listener, spoken["train"], home / "plain", options, options.steps, options.rate)
-        with writing(home / "plain-done") as folder:
-            listener.save_pretrained(folder)
     if options.steps:
-        listener.load_state_dict(Listener.from_pretrained(home / "plain-done", dtype=torch.float32).state_dict())
+        plain = partial(learn, listener, spoken["train"], home / "plain", options, options.steps, options.rate)
+        listener = made_once(home / "plain-done", plain, Listener, dtype=torch.float32)
     codec = codec_in(options.codec or options.run / "codec-done")
     behind = home / f"codec-{weights_digest(codec)}"
     behind.mkdir(exist_ok=True)
@@ -187,10 +185,11 @@ def begun(folder: Path, config: ListenerConfig) -> Listener:
 
 def learn(
     listener: Listener, samples: list[Utterance], folder: Path, options: argparse.Namespace, steps: int, rate: float
-) -> None:
-    """Train in place on `samples`, from where `folder` left off."""
+) -> Listener:
+    """Train in place on `samples`, from where `folder` left off; returns it."""
     arguments = training_arguments(folder, steps=steps, batch=options.batch, rate=rate, seed=options.seed, use_cpu=True)
     fit(listener, ListenerLoss(listener), Epochs(samples, steps * options.batch, options.seed), arguments)
+    return listener
 
 
 def codec_in(folder: Path) -> MelCodec:

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mmspec.checkpoints import replaceable, weights_digest, writing
+from mmspec.checkpoints import replaceable, weights_digest
 from mmspec.errors import InputError
 from mmspec.pretrain.command import check_counts, parsed, target_parser
 from mmspec.pretrain.growth import deepened
@@ -33,7 +33,7 @@ from mmspec.speech.processing import VOICE_S, SpeechProcessor
 from mmspec.speech.text import make_tokenizer
 from mmspec.speech.texts import sentences
 from mmspec.speech.valle import Valle
-from mmspec.training.folders import claim
+from mmspec.training.folders import claim, made_once
 from mmspec.training.loop import Epochs, stage_arguments, training_arguments
 
 STACK = "speaker.model.layers"
@@ -48,11 +48,10 @@ def train_codec(
     spoken: list[Utterance], config: MelCodecConfig, options: argparse.Namespace, start: Start | None = None
 ) -> MelCodec:
     """The codec, of this run if it was finished; that of the start, if it is not to be trained."""
-    done = options.run / "codec-done"
-    if start is not None and start.keeps_codec and not done.exists():
-        with writing(done) as folder:
-            start.codec.save_pretrained(folder)
-    if not done.exists():
+
+    def make() -> MelCodec:
+        if start is not None and start.keeps_codec:
+            return start.codec
         torch.manual_seed(options.seed)
         codec = MelCodec(config)
         if start is None:
@@ -70,9 +69,9 @@ def train_codec(
             use_cpu=True,  # like all of this model's training: it is small, and its rows are ragged
         )
         fit(learner, learner.loss, Epochs(spoken, steps * options.batch, options.seed), arguments)
-        with writing(done) as folder:
-            codec.save_pretrained(folder)
-    return MelCodec.from_pretrained(done, dtype=torch.float32).eval()
+        return codec
+
+    return made_once(options.run / "codec-done", make, MelCodec, dtype=torch.float32).eval()
 
 
 def train_model(
@@ -85,22 +84,15 @@ def train_model(
     """The model, of this run if it was finished. begin: makes what it goes on from, with the same codes."""
 
     def stage(name: str, begin: Callable[[], Valle], steps: int, rate: float, falling: int) -> Valle:
-        done = options.run / f"{name}-done"
-        if not done.exists():
+        def make() -> Valle:
             model = begin()
-            more = {
-                "seed": options.seed,
-                "falling": falling,
-                "bf16": options.bf16,
-                "weight_decay": 0.01,
-                "use_cpu": True,
-            }
-            arguments = stage_arguments(options.run / name, steps, options.batch, rate, **more)
+            more = {"seed": options.seed, "bf16": options.bf16, "weight_decay": 0.01, "use_cpu": True}
+            arguments = stage_arguments(options.run / name, steps, options.batch, rate, falling=falling, **more)
             samples = ByLength(corpus, steps * options.batch, options.seed, options.batch)
             fit(model, voices_of(model, corpus, processor), samples, arguments)
-            with writing(done) as folder:
-                model.save_pretrained(folder)
-        return Valle.from_pretrained(done, dtype=torch.float32)
+            return model
+
+        return made_once(options.run / f"{name}-done", make, Valle, dtype=torch.float32)
 
     def deepened_anew() -> Valle:
         return deepened(
