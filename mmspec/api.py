@@ -209,8 +209,9 @@ class Pipeline:
         """
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
-        several = isinstance(voice, list | tuple)
-        told = {} if voice is None else {"voice": repeated(list(voice), n) if several else voice}
+        several, single = isinstance(voice, list | tuple), isinstance(prompt, str)
+        rows = 1 if single else n
+        told = {} if voice is None else {"voice": repeated(list(voice), rows) if several else voice}
         told |= {} if size is None else {"size": size}
         if told:
             check_options(told, self.target)
@@ -219,7 +220,9 @@ class Pipeline:
         if several and len(voice) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")
         with READING:
-            return self.target.encode(self.processor, repeated(texts, n), repeated(pictures, n), **told)
+            inputs = self.target.encode(self.processor, repeated(texts, rows), repeated(pictures, rows), **told)
+        # however a single prompt's tensors are laid out, n rows of it are n times the whole
+        return {name: torch.cat([value] * n) for name, value in inputs.items()} if single and n > 1 else inputs
 
     def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from mmspec.errors import InputError, shorten, unknown_name
-from mmspec.sampling import Sampling
+from mmspec.sampling import COLDEST, Sampling
 from mmspec.stopping import Stop
 
 logger = logging.getLogger(__name__)
@@ -166,6 +166,8 @@ def sampling_for(options: Mapping[str, Any], config: Any, sampled: bool = False)
         values["temperature"] = 0.0
     elif values["temperature"] is None:
         values["temperature"] = 1.0
+    elif values["temperature"] <= COLDEST:
+        values["temperature"] = 0.0  # meant to be greedy, as Qwen2.5-VL's 1e-6 is
     values.update({name: options[name] for name in WARPERS if name in options})
     return Sampling(**{name: value for name, value in values.items() if value is not None}, seed=options.get("seed", 0))
 

@@ -328,16 +328,24 @@ def nucleus(p: Tensor, share: float) -> Tensor:
     return inside
 
 
-def in_order(scores: Tensor, most: Tensor, share: float) -> Tensor:
-    """[.., V] scores in descending order: all, or on a CPU the first ones, where `nucleus` needs no more of any law.
+def edge(highest: Tensor, most: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The least score in the nucleus of laws [.., 1], and whether it is the last one told.
 
-    Args: most: [.., 1] the largest probability of each law.
+    Args: highest: [.., K] their scores in descending order, perhaps the first ones alone. most: [.., 1] the largest
+        probability of each.
     """
-    if not scores.is_cuda and scores.shape[-1] > FIRST:
-        first = scores.topk(FIRST, dim=-1).values
-        if not nucleus((first - first[..., :1]).exp() * most, share)[..., -1].any():
-            return first
-    return scores.sort(dim=-1, descending=True).values
+    inside = nucleus((highest - highest[..., :1]).exp() * most, share)
+    return highest.masked_fill(~inside, math.inf).amin(-1, keepdim=True), inside[..., -1]
+
+
+def edge_of_all(scores: Tensor, most: Tensor, share: float) -> Tensor:
+    """The same [.., 1] from scores in any order. On a CPU only laws that the first ones do not tell are sorted."""
+    if scores.is_cuda or scores.shape[-1] <= FIRST:
+        return edge(scores.sort(dim=-1, descending=True).values, most, share)[0]
+    least, wide = edge(scores.topk(FIRST, dim=-1).values, most, share)
+    if wide.any():
+        least[wide] = edge(scores[wide].sort(dim=-1, descending=True).values, most[wide], share)[0]
+    return least
 
 
 def warp(scores: Tensor, sampling: Sampling) -> Tensor:
@@ -353,11 +361,8 @@ def warp(scores: Tensor, sampling: Sampling) -> Tensor:
         highest = best_of_many(scores, sampling.top_k)[0]
         scores = torch.where(scores < highest[..., -1:], -math.inf, scores)
     if sampling.top_p < 1:
-        most = scores.softmax(-1).amax(-1, keepdim=True)
-        if highest is None:
-            highest = in_order(scores, most, sampling.top_p)
-        p = (highest - highest[..., :1]).exp() * most
-        least = highest.masked_fill(~nucleus(p, sampling.top_p), math.inf).amin(-1, keepdim=True)
+        most, share = scores.softmax(-1).amax(-1, keepdim=True), sampling.top_p
+        least = edge_of_all(scores, most, share) if highest is None else edge(highest, most, share)[0]
         scores = torch.where(scores < least, -math.inf, scores)
     if sampling.min_p > 0:
         p = scores.softmax(-1)

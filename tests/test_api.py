@@ -209,6 +209,9 @@ def test_the_generation_config_gives_the_defaults(folder: Path) -> None:
     assert pipe(RED, QUESTION, max_new_tokens=12).token_ids == sampled != greedy
     penalised = pipe(RED, QUESTION, max_new_tokens=12, temperature=0)
     assert penalised.token_ids == pipe(RED, QUESTION, max_new_tokens=12, temperature=0, top_k=3).token_ids
+    config.temperature = 1e-6  # as of Qwen2.5-VL
+    assert pipe.target.sampling({}).temperature == 0
+    assert pipe(RED, QUESTION, max_new_tokens=12).token_ids == penalised.token_ids
     config.eos_token_id = [config.eos_token_id, greedy[3]]
     answer = pipe(RED, QUESTION, max_new_tokens=12, temperature=0, repetition_penalty=1.0)
     assert answer.token_ids == greedy[: greedy.index(greedy[3]) + 1]

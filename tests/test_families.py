@@ -278,6 +278,18 @@ def test_the_answer_depends_on_the_pictures_and_their_order(family: str) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_several_answers_read_their_pictures_once(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = plain(family)
+    asked, encode = [], type(pipe.target).encode
+    monkeypatch.setattr(type(pipe.target), "encode", lambda *given: asked.append(given[2]) or encode(*given))
+    once = pipe.prepare([RED, BLUE], "why", n=3)
+    thrice = pipe.prepare([[RED, BLUE]] * 3, ["why"] * 3)
+    assert asked == [["why"], ["why"] * 3]
+    assert once.keys() == thrice.keys()
+    assert all(torch.equal(once[name], thrice[name]) for name in once)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_is_loaded_with_its_own_classes(family: str, tmp_path: Path) -> None:
     base = plain(family)
     base.target.model.save_pretrained(tmp_path)
