@@ -25,7 +25,7 @@ from mmspec.benchmarks.gpu.book import Book, markdown
 from mmspec.benchmarks.gpu.cli import STAGES, gpu
 from mmspec.benchmarks.gpu.clock import Deadline, OutOfTime
 from mmspec.benchmarks.gpu.equality import first_other
-from mmspec.benchmarks.gpu.floors import H200, cap, draft_seconds, step_seconds
+from mmspec.benchmarks.gpu.floors import H200, draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import build, names, spec_of
 from mmspec.benchmarks.gpu.rounds import head_like
 from mmspec.benchmarks.gpu.sweep import binary_tree
@@ -104,11 +104,12 @@ def test_draft_step_and_roofline_cap(
     name: str, vocabulary: int | None, length: int, us: float, share: float, efficiency: tuple[float, ...] | None
 ) -> None:
     dims = spec_of(name).dims
-    taken = draft_seconds(dims, length, H200, vocabulary)
+    taken, plain = draft_seconds(dims, length, H200, vocabulary), step_seconds(dims, 1, length, H200)
     assert 1e6 * taken == pytest.approx(us, abs=1.0)
-    assert taken / step_seconds(dims, 1, length, H200) == pytest.approx(share, abs=0.0011)
+    assert taken / plain == pytest.approx(share, abs=0.0011)
     for depth, expected in zip((3, 5, 7), efficiency or (), strict=False):
-        assert cap(dims, 32, depth, length, H200, vocabulary) == pytest.approx(expected, abs=0.0101)
+        cap = plain / (step_seconds(dims, 32, length, H200) + depth * taken)
+        assert cap == pytest.approx(expected, abs=0.0101)
 
 
 @pytest.mark.parametrize("name", names())
@@ -611,6 +612,7 @@ def check_rounds(found: dict) -> None:
         assert record["drafted_words"] == {"gemma3-12b": 64, "speech-0.5b": None}[record["model"]]
         assert record["speedup"]["3"] == pytest.approx(3 * record["efficiency"])
         assert min(record["draft_ms"], record["verify_ms"], record["other_ms"]) > 0
+        assert record["cap"] == pytest.approx(record["plain_floor_ms"] / record["floor_ms"])
         assert record["share_of_cap"] == pytest.approx(record["efficiency"] / record["cap"])
         assert record["further_ms"] is not None
         assert record["answer_ms"] is not None

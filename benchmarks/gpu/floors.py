@@ -113,12 +113,3 @@ def draft_seconds(dims: Dims, length: int, card: Card, vocabulary: int | None = 
     weights = 2 * dims.hidden**2 + dims.layer_weights + words * dims.hidden
     kv = rows * length * 2 * dims.kv_heads * dims.head_dim * HALF
     return (HALF * weights + kv) / card.bandwidth
-
-
-def cap(
-    dims: Dims, nodes: int, depth: int, length: int, card: Card, vocabulary: int | None = None, rows: int = 1
-) -> float:
-    """The roofline cap of S / tau: verification of `nodes` nodes and `depth` draft steps, and nothing else."""
-    plain = step_seconds(dims, 1, length, card, rows)
-    verify = step_seconds(dims, nodes, length, card, rows)
-    return plain / (verify + depth * draft_seconds(dims, length, card, vocabulary, rows))

@@ -24,7 +24,7 @@ from mmspec.benchmarks.gpu.baselines import COMPILED, OWN
 from mmspec.benchmarks.gpu.bench import DECODING, Bench, found_before, pipeline, sized
 from mmspec.benchmarks.gpu.book import Row
 from mmspec.benchmarks.gpu.clock import settle
-from mmspec.benchmarks.gpu.floors import cap, draft_seconds, step_seconds
+from mmspec.benchmarks.gpu.floors import draft_seconds, step_seconds
 from mmspec.benchmarks.gpu.models import Spec, build, prompt_of
 from mmspec.benchmarks.gpu.sweep import verify_ms
 from mmspec.benchmarks.gpu.synthetic import TABLES, Synthetic
@@ -218,8 +218,8 @@ def measured(
     dims, length = spec.dims, spec.prompt + bench.settings.tokens // 2
     drafted = depth * draft_seconds(dims, length, bench.card, spec.draft_vocabulary, rows)
     floor = step_seconds(dims, nodes, length, bench.card, rows) + drafted
-    share = plain[base] / round_ms
-    limit = cap(dims, nodes, depth, length, bench.card, spec.draft_vocabulary, rows)
+    plain_floor = step_seconds(dims, 1, length, bench.card, rows)
+    share, limit = plain[base] / round_ms, plain_floor / floor
     return {
         "synthetic": True,
         "model": spec.name,
@@ -232,7 +232,7 @@ def measured(
         "plain_ms": plain,
         "base": base,
         "base_ms": plain[base],
-        "plain_floor_ms": 1000 * step_seconds(dims, 1, length, bench.card, rows),
+        "plain_floor_ms": 1000 * plain_floor,
         "round_ms": round_ms,
         "further_ms": further_ms,
         "answer_ms": answer_ms,
