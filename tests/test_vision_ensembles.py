@@ -28,8 +28,8 @@ from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 from mmspec.training.muon import build_optimizer
 from mmspec.vlm.drafters.branching import SpecLlava
-from mmspec.vlm.drafters.ensemble import MEMBERS, Ibed, Search, Tabed, grid, pooled
-from mmspec.vlm.drafters.eyes import Grafted, OwnEyes
+from mmspec.vlm.drafters.ensemble import MEMBERS, Ibed, Search, Tabed, grid
+from mmspec.vlm.drafters.eyes import Grafted, OwnEyes, pooled
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import MassvRecipe
 
@@ -194,18 +194,21 @@ def test_a_caption_stands_where_the_picture_was() -> None:
     made.bind(target)
     first, slots = target.placeholders[0], torch.randn(8, 16, dtype=torch.float64)
     ids = [7, first, first, first, first, 9, first, first, first, first, 8]
-    told = made.told("caption", ids, slots, [50, 51])
-    assert torch.equal(told, net.words([7, 50, 51, 9, 8]))
-    assert torch.equal(made.told("text", ids, slots, []), net.words([7, 9, 8]))
+
+    def told(member: str, caption: tuple[int, ...] = ()) -> Tensor:
+        return net.prompt(ids, slots, target.placeholders, member, caption)
+
+    assert torch.equal(told("caption", (50, 51)), net.words([7, 50, 51, 9, 8]))
+    assert torch.equal(told("text"), net.words([7, 9, 8]))
     whole = torch.cat([net.words([7]), slots[:4], net.words([9]), slots[4:], net.words([8])])
-    assert torch.equal(made.told("multimodal", ids, slots, []), whole)
-    assert len(made.told("pooled", ids, slots, [])) == 5
+    assert torch.equal(told("multimodal"), whole)
+    assert len(told("pooled")) == 5
     with torch.no_grad():
         captions = made.captions([ids, [7, 8]], [slots, slots[:0]])
     assert 0 < len(captions[0]) <= 24
     assert captions[1] == []
     assert not {*captions[0]} & {*target.placeholders}
-    again = torch.cat([made.text(ids[:-1], slots), asked(made)])
+    again = torch.cat([net.prompt(ids[:-1], slots, target.placeholders), asked(made)])
     for token in captions[0]:
         logits = net.speaker(inputs_embeds=again[None]).logits[0, -1]
         logits[list(target.placeholders)] = -torch.inf
@@ -213,6 +216,21 @@ def test_a_caption_stands_where_the_picture_was() -> None:
         again = torch.cat([again, net.words([token])])
     with pytest.raises(MismatchError, match="chat template"):
         made.bind(test_equality.make("smolvlm")[1])
+
+
+def test_a_prompt_of_pictures_alone_keeps_its_last_token_where_nothing_stands_for_them() -> None:
+    _, target = test_equality.make("smolvlm")
+    net, slots = grafted(target), torch.randn(4, 16, dtype=torch.float64)
+    ids = [target.placeholders[0]] * 4
+    for member in ("text", "caption"):  # a caption that ended at once
+        assert torch.equal(net.prompt(ids, slots, target.placeholders, member), net.words(ids[-1:]))
+    assert torch.equal(net.prompt(ids, slots, target.placeholders, "caption", [50]), net.words([50]))
+    assert torch.equal(net.prompt(ids, slots, target.placeholders), slots)
+    inputs = test_equality.inputs_for(target, 17)
+    inputs |= {name: inputs[name][:, 1:5] for name in ("input_ids", "attention_mask")}
+    assert inputs["input_ids"].tolist() == [ids]
+    want = toys.answer(target, NoDrafter(), inputs, 5).rows
+    assert toys.answer(target, Ibed(net, members=("multimodal", "text")), inputs, 5).rows == want
 
 
 def asked(made: Any) -> Tensor:

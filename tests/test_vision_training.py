@@ -29,8 +29,7 @@ from mmspec.training.drafter import find_recipe, train_drafters
 from mmspec.training.features import Features, head_law
 from mmspec.training.start import begin, shaped
 from mmspec.training.store import Store
-from mmspec.vlm.drafters.ensemble import pooled
-from mmspec.vlm.drafters.eyes import Grafted
+from mmspec.vlm.drafters.eyes import Grafted, pooled
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.grafted_recipe import IbedRecipe, MassvRecipe
 from mmspec.vlm.drafters.insights import Insight, Insights, Sharpness, early
@@ -205,6 +204,13 @@ def test_a_loss_watches_the_layers_that_it_asks_about(
         assert bool(one.middle.numel()) is (method == "dream")
 
 
+@pytest.mark.parametrize("method", sights.METHODS)
+def test_room_is_kept_for_insights_where_a_loss_asks_for_any(method: str, pipe: Any) -> None:
+    """Bytes per token: one number of focus, and the states of the sharpest layer."""
+    states = pipe.target.hidden_size * 4
+    assert sights.recipe_of(method).beside(pipe.target) == {"dream": 4 + states, "specvlm": 4}.get(method, 0)
+
+
 def test_sharpness_weighs_every_position_of_a_row_once() -> None:
     flat, sharp = torch.full((1, 2, 2, 4), 0.25), torch.zeros(1, 2, 2, 4)
     sharp[..., 0] = 1.0
@@ -235,9 +241,11 @@ def test_what_is_learnt_from_is_what_is_read_while_drafting(pipe: Any, rows: lis
         places = [place for place, token in enumerate(row.prompt) if token in pipe.target.placeholders]
         seen = net.projector(here[places])
         with torch.no_grad():
-            want = made.text(row.ids, seen)
+            want = net.words(row.ids)
+            want[places] = seen
         assert start == row.start
         assert torch.equal(text, want)
+        assert torch.equal(made.net.prompt(row.ids, seen, made.placeholders), want)
 
 
 def test_every_token_of_an_answer_is_learnt_where_it_is_said(pipe: Any, rows: list[Answered]) -> None:
@@ -266,6 +274,18 @@ def test_an_ensemble_learns_its_members_ways_in_turn(pipe: Any, rows: list[Answe
     lengths = [len(first.texts(rows[:1], states[:1], step * 3)[0][0]) for step in range(4)]
     assert lengths == [whole, whole - 3] * 2  # while the MLP learns alone, it always has something to learn
     assert len(pooled(torch.zeros(4, 2))) == 1
+
+
+def test_the_projector_does_not_learn_from_what_shows_no_picture(pipe: Any, rows: list[Answered]) -> None:
+    """Zeros would still let momentum and decay change it."""
+    features = Features(pipe, Miniworld("test", 3), (0,))
+    recipe = IbedRecipe(**{**GRAFTED, "steps": 10}, projector_share=0.0)
+    net: Grafted = recipe.build(pipe.target)
+    loss = recipe.loss(net, pipe.target, features)
+    for step, learns in enumerate((True, True, False)):
+        net.zero_grad()
+        loss(torch.tensor([step * recipe.batch]), rows).backward()
+        assert all((weight.grad is not None) is learns for weight in net.projector.parameters())
 
 
 def test_the_projector_learns_alone_at_first(pipe: Any, rows: list[Answered]) -> None:

@@ -24,12 +24,11 @@ from mmspec.training.features import Features
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.vlm.drafters.dream import Dream, DreamNet
-from mmspec.vlm.drafters.insights import InsightLoss, InsightRecipe
-from mmspec.vlm.drafters.lessons import Reader, check_share
+from mmspec.vlm.drafters.lessons import Reader, SightLoss, SightRecipe, check_share
 from mmspec.vlm.drafters.sight import Seen, Sight
 
 
-class DreamLoss(InsightLoss):
+class DreamLoss(SightLoss):
     """The loss of an EAGLE head, with the distance to the middle layer's hidden states."""
 
     sharpest: ClassVar[bool] = True
@@ -71,7 +70,7 @@ class Halfway(Reader):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamRecipe(InsightRecipe):
+class DreamRecipe(SightRecipe):
     """keep: share of the image slots that the drafter reads. middle_weight: of the distance to the sharpest early
     layer's hidden states."""
 

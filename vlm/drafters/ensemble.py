@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isqrt
 from typing import Any
 
 import torch
@@ -93,8 +92,12 @@ class Ibed(Massv):
         seen = self.net.pictures(state, self.placeholders)
         texts = [ids[:-1] for ids in state.ids]
         captions = self.captions(texts, seen) if "caption" in self.members else [[] for _ in texts]
-        rows = list(zip(texts, seen, captions, strict=True))
-        cache = self.absorb([self.told(member, *row) for member in self.members for row in rows])
+        prompts = [
+            self.net.prompt(ids, here, self.placeholders, member, caption)
+            for member in self.members
+            for ids, here, caption in zip(texts, seen, captions, strict=True)
+        ]
+        cache = self.absorb(prompts)
         return Chorus(
             self,
             sampler,
@@ -103,26 +106,6 @@ class Ibed(Massv):
             [ids[-1:] for ids in state.ids],
             weights=torch.tensor(self.weights, device=cache.device).expand(len(texts), -1),
         )
-
-    def told(self, member: str, ids: list[int], seen: Tensor, caption: list[int]) -> Tensor:
-        """[T, D] a member's prompt. ids: the request's. seen: [n, D] its image slots."""
-        parts: list[Tensor] = []
-        start = 0
-        for image, run in itertools.groupby(ids, lambda token: token in self.placeholders):
-            tokens = list(run)
-            if not image:
-                parts.append(self.net.words(tokens))
-                continue
-            here, start = seen[start : start + len(tokens)], start + len(tokens)
-            if member == "multimodal":
-                parts.append(here)
-            elif member == "pooled":
-                parts.append(pooled(here))
-            elif member == "caption":
-                parts.append(self.net.words(caption))
-                caption = []  # of all pictures together, where the first one stands
-        prompt = torch.cat(parts)
-        return prompt if len(prompt) else self.net.words(ids[-1:])
 
     def captions(self, texts: list[list[int]], seen: list[Tensor]) -> list[list[int]]:
         """What the drafter says about each prompt's pictures, greedily; nothing where there are none."""
@@ -134,7 +117,8 @@ class Ibed(Massv):
         prompts = []
         for ids, slots in zip(texts, seen, strict=True):
             stop = max((place + 1 for place, token in enumerate(ids) if token in self.placeholders), default=0)
-            prompts.append(torch.cat([self.text(ids[:stop], slots), self.net.words(asked)]))
+            shown = self.net.prompt(ids[:stop], slots, self.placeholders)
+            prompts.append(torch.cat([shown, self.net.words(asked)]))
         cache = self.absorb([prompt[:-1] for prompt in prompts])
         found: list[list[int]] = [[] for _ in texts]
         tokens = torch.tensor([asked[-1:]] * len(texts), device=cache.device)
@@ -253,11 +237,3 @@ def grid(members: int, parts: int = 10) -> Tensor:
     cuts = itertools.combinations(range(parts + members - 1), members - 1)
     stops = torch.tensor([(-1, *cut, parts + members - 1) for cut in cuts])
     return (stops.diff(dim=1) - 1) / parts
-
-
-def pooled(slots: Tensor) -> Tensor:
-    """A quarter of the vectors [n, D] of a run of image slots: means of squares, or of four in a row."""
-    side = isqrt(len(slots))
-    if side * side == len(slots) and side % 2 == 0:
-        return slots.view(side // 2, 2, side // 2, 2, -1).mean((1, 3)).flatten(0, 1)
-    return torch.stack([part.mean(0) for part in slots.split(4)])

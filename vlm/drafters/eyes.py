@@ -6,6 +6,9 @@ likes: its vector, a mean of several, a caption, nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ class Eyes(nn.Module):
         """Raise MismatchError unless it can see what the target sees."""
         raise NotImplementedError
 
-    def words(self, ids: list[int]) -> Tensor:
+    def words(self, ids: Sequence[int]) -> Tensor:
         """[n, D] embeddings of a text."""
         speaker: Any = self.speaker
         return speaker.get_input_embeddings()(torch.tensor(ids, dtype=torch.long, device=speaker.device))
@@ -45,6 +48,37 @@ class Eyes(nn.Module):
     def pictures(self, state: State, placeholders: tuple[int, ...]) -> list[Tensor]:
         """Per row [n, D]: what it sees in the image slots of the prompt."""
         raise NotImplementedError
+
+    def prompt(
+        self,
+        ids: list[int],
+        seen: Tensor,
+        placeholders: Sequence[int],
+        way: str = "multimodal",
+        caption: Sequence[int] = (),
+    ) -> Tensor:
+        """[T, D] embeddings of a prompt; its last token alone, where nothing else would be left of it.
+
+        Args: seen: [n, D] its image slots; what they hold matters to the ways "multimodal" and "pooled" alone. way:
+            what stands for a picture, see the members of `mmspec.vlm.drafters.ensemble`. caption: of all pictures
+            together.
+        """
+        parts: list[Tensor] = []
+        start = 0
+        for image, run in groupby(ids, lambda token: token in placeholders):
+            tokens = list(run)
+            if not image:
+                parts.append(self.words(tokens))
+                continue
+            here, start = seen[start : start + len(tokens)], start + len(tokens)
+            if way == "multimodal":
+                parts.append(here)
+            elif way == "pooled":
+                parts.append(pooled(here))
+            elif way == "caption":
+                parts.append(self.words(caption))
+                caption = ()  # it stands where the first picture was
+        return torch.cat(parts) if any(map(len, parts)) else self.words(ids[-1:])
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what the folder of the speaker lacks; returns what the description must say."""
@@ -123,6 +157,14 @@ class OwnEyes(Eyes):
     def save(self, folder: Path) -> dict[str, Any]:
         """See `Eyes`."""
         return {"eyes": "own"}
+
+
+def pooled(slots: Tensor) -> Tensor:
+    """A quarter of the vectors [n, D] of a run of image slots: means of squares, or of four in a row."""
+    side = isqrt(len(slots))
+    if side * side == len(slots) and side % 2 == 0:
+        return slots.view(side // 2, 2, side // 2, 2, -1).mean((1, 3)).flatten(0, 1)
+    return torch.stack([part.mean(0) for part in slots.split(4)])
 
 
 def load_eyes(folder: Path, eyes: str, target: Any) -> Eyes:

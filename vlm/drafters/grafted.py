@@ -56,15 +56,8 @@ class Massv(Independent):
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> Writing:
         """Read the prompts, pictures included; the pending tokens wait for the first proposal."""
         seen = self.net.pictures(state, self.placeholders)
-        cache = self.absorb([self.text(ids[:-1], here) for ids, here in zip(state.ids, seen, strict=True)])
-        return Writing(self, sampler, kind, cache, [ids[-1:] for ids in state.ids])
-
-    def text(self, ids: list[int], seen: Tensor) -> Tensor:
-        """[T, D] embeddings of a prompt whose image slots hold `seen` [n, D]."""
-        embeddings = self.net.words(ids)
-        places = [place for place, token in enumerate(ids) if token in self.placeholders]
-        embeddings[places] = seen
-        return embeddings
+        texts = [self.net.prompt(ids[:-1], here, self.placeholders) for ids, here in zip(state.ids, seen, strict=True)]
+        return Writing(self, sampler, kind, self.absorb(texts), [ids[-1:] for ids in state.ids])
 
     def absorb(self, texts: list[Tensor]) -> RowCache:
         """A cache of prompts [T, D] each, read in one forward."""

@@ -8,11 +8,10 @@ cross-entropy to the tokens comes that to the target's laws, which the project's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +25,7 @@ from mmspec.training.spd import SpdLoss, SpdRecipe
 from mmspec.training.start import other_kind
 from mmspec.training.updates import frozen
 from mmspec.vlm.drafters.branching import SpecLlava
-from mmspec.vlm.drafters.ensemble import Ibed, Tabed, pooled
+from mmspec.vlm.drafters.ensemble import MEMBERS, Ibed, Tabed
 from mmspec.vlm.drafters.eyes import Grafted
 from mmspec.vlm.drafters.grafted import Massv
 from mmspec.vlm.drafters.lessons import check_share, first_stage
@@ -68,42 +67,30 @@ class GraftedLoss(SpdLoss):
     def texts(self, rows: list[Answered], embeddings: Tensor, position: int) -> tuple[list[Tensor], list[int]]:
         """[T, D] embeddings of every text, and where its answer begins. embeddings: [B, T, H] of the target."""
         found, starts = [], []
+        placeholders = self.target.placeholders
         for row, here in zip(rows, embeddings, strict=True):
-            prompt = torch.cat(self.prompt(row, here, position) or [self.net.words(row.prompt[-1:])])
+            way = self.way(row, position)
+            places = [place for place, token in enumerate(row.prompt) if token in placeholders]
+            seen = here[places]
+            if places and way != "text":  # where nothing is seen, the MLP has no gradients, not even zeros
+                seen = self.net.projector(seen)
+            prompt = self.net.prompt(row.prompt, seen, placeholders, way)
             found.append(torch.cat([prompt, self.net.words(row.answer)]))
             starts.append(len(prompt))
         return found, starts
 
-    def prompt(self, row: Answered, embeddings: Tensor, position: int) -> list[Tensor]:
-        """The parts [n, D] of a prompt."""
-        return [
-            self.net.projector(embeddings[start:stop]) if image else self.net.words(row.prompt[start:stop])
-            for image, start, stop in self.parts(row.prompt)
-        ]
-
-    def parts(self, ids: list[int]) -> Iterator[tuple[bool, int, int]]:
-        """Runs of image slots and of words: whether it is one of slots, start, stop."""
-        start = 0
-        for slot, run in groupby(token in self.target.placeholders for token in ids):
-            stop = start + len(list(run))
-            yield slot, start, stop
-            start = stop
+    def way(self, row: Answered, position: int) -> str:
+        """What stands for the pictures of a prompt, as `Eyes.prompt` calls it."""
+        return "multimodal"
 
 
 class EnsembleLoss(GraftedLoss):
     """Every batch is read in the way of one member, in turn: the picture whole, pooled or not at all."""
 
-    def prompt(self, row: Answered, embeddings: Tensor, position: int) -> list[Tensor]:
+    def way(self, row: Answered, position: int) -> str:
         """See `GraftedLoss`."""
-        way = position // self.recipe.batch % (2 if self.alone([row], position) else 3)
-        found = []
-        for image, start, stop in self.parts(row.prompt):
-            if not image:
-                found.append(self.net.words(row.prompt[start:stop]))
-            elif way < 2:
-                seen = self.net.projector(embeddings[start:stop])
-                found.append(pooled(seen) if way else seen)
-        return found
+        ways = MEMBERS[: 2 if self.alone([row], position) else 3]
+        return ways[position // self.recipe.batch % len(ways)]
 
 
 @dataclass(frozen=True, kw_only=True)

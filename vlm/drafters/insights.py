@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from mmspec.training.answers import Answered
 from mmspec.training.asking import prepare
 from mmspec.training.features import Features
 from mmspec.training.kept import Kept
-from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
 
 
 @dataclass(frozen=True)
@@ -120,27 +118,3 @@ class Sharpness:
 def early(num_layers: int) -> int:
     """How many layers are asked for their entropy: the first two fifths."""
     return max(1, num_layers * 2 // 5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InsightRecipe(SightRecipe):
-    """How a head that asks what the target looks at is trained; its loss is an `InsightLoss`."""
-
-    def beside(self, target: Any) -> int:
-        """See `Recipe`."""
-        middle = target.hidden_size * target.model.dtype.itemsize if self.loss_class.sharpest else 0
-        return torch.float32.itemsize + middle
-
-
-class InsightLoss(SightLoss):
-    """The loss of an EAGLE head that reads the image slots that the target looks at. sharpest: see `Insights`."""
-
-    sharpest: ClassVar[bool] = False
-
-    def __init__(self, net: Any, target: Any, features: Features, recipe: Any) -> None:
-        super().__init__(net, target, features, recipe)
-        self.insights = Insights(features, self.sharpest)
-
-    def focus(self, rows: list[Answered]) -> list[Tensor]:
-        """See `SightLoss`."""
-        return [insight.focus for insight in self.insights(rows)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,13 +19,21 @@ from mmspec.cache import additive
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.eagle import EagleLoss, EagleRecipe
+from mmspec.training.features import Features
 from mmspec.training.steps import Batch
 from mmspec.training.unroll import unroll
+from mmspec.vlm.drafters.insights import Insights
 from mmspec.vlm.drafters.sight import Seen, Sight, SightHead, check_sees
 
 
 class SightLoss(EagleLoss):
-    """EAGLE's loss, on slots with pictures in place."""
+    """EAGLE's loss, on slots with pictures in place. sharpest: see `Insights`."""
+
+    sharpest: ClassVar[bool] = False
+
+    def __init__(self, net: Any, target: Any, features: Features, recipe: Any) -> None:
+        super().__init__(net, target, features, recipe)
+        self.insights = Insights(features, self.sharpest)
 
     def estimates(self, batch: Batch) -> list[Tensor]:
         """See `StepLoss`."""
@@ -50,14 +58,11 @@ class SightLoss(EagleLoss):
         device = embeddings.device
         focus = None
         if self.net.focuses:
-            focus = pad_sequence(self.focus(batch.rows), batch_first=True)[:, 1 : slots + 1].to(device)
+            looks = [insight.focus for insight in self.insights(batch.rows)]
+            focus = pad_sequence(looks, batch_first=True)[:, 1 : slots + 1].to(device)
         image = image_slots(batch.rows, self.target.placeholders, slots).to(device)
         prompt = torch.tensor([row.start - 1 for row in batch.rows], device=device)
         return Sight(embeddings, batch.features[:, :slots], image, prompt, focus)
-
-    def focus(self, rows: list[Answered]) -> list[Tensor]:
-        """[T] how much attention the positions of each text get while its prompt is read; for networks that ask."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -130,3 +135,10 @@ class SightRecipe(EagleRecipe):
     def taps(self, net: Any) -> tuple[int, ...]:
         """See `Recipe`: the embeddings."""
         return (0,)
+
+    def beside(self, target: Any) -> int:
+        """See `Recipe`: of insights, where the loss asks for any."""
+        net: Any = self.drafter_class.net_class
+        sharpest = self.loss_class.sharpest
+        middle: int = target.hidden_size * target.model.dtype.itemsize if sharpest else 0
+        return torch.float32.itemsize + middle if sharpest or net.focuses else 0

@@ -13,12 +13,12 @@ from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.steps import Batch, generator_at
-from mmspec.vlm.drafters.insights import InsightLoss, InsightRecipe
+from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
 from mmspec.vlm.drafters.sight import Seen, Sight
 from mmspec.vlm.drafters.specvlm import SpecVlm, SpecVlmHead
 
 
-class SpecVlmLoss(InsightLoss):
+class SpecVlmLoss(SightLoss):
     """The loss of an EAGLE head, cross-entropy and distance to the features."""
 
     def look(self, sight: Sight, batch: Batch) -> Seen:
@@ -27,7 +27,7 @@ class SpecVlmLoss(InsightLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecVlmRecipe(InsightRecipe):
+class SpecVlmRecipe(SightRecipe):
     """ratio: image slots per vector. queries: vectors per picture where learned queries make them."""
 
     ratio: int = 4
