@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.prompts import asking, check_plain, padded
+from mmspec.prompts import asking, control_as_text, padded
 from mmspec.targets import CausalTarget
 
 
@@ -44,21 +44,22 @@ class CausalLM(CausalTarget):
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
-        Without a chat template the text is taken as it is, control tokens included. Of a processor that prepares more
-        than texts the tokenizer is taken, with the processor's template where it has none.
+        In a chat template control tokens of a text stay text; without one it is taken as it is, control tokens
+        included. Of a processor that prepares more than texts the tokenizer is taken, with the processor's template
+        where it has none.
+        Raises: InputError: control tokens that would not stay text, or what the chat template does not take.
         """
         tokenizer = getattr(processor, "tokenizer", processor)
         own, other = tokenizer.chat_template, processor.chat_template
-        if own or other:
-            check_plain(texts, tokenizer)
         with asking(processor):
             if own or other:
                 contents = texts if own else [[{"type": "text", "text": text}] for text in texts]
                 chats = [[{"role": "user", "content": content}] for content in contents]
                 template = None if own else other
-                rows = tokenizer.apply_chat_template(
-                    chats, chat_template=template, add_generation_prompt=True, return_dict=False
-                )
+                with control_as_text(texts, tokenizer) as told:
+                    rows = tokenizer.apply_chat_template(
+                        chats, chat_template=template, add_generation_prompt=True, return_dict=False, **told
+                    )
             else:
                 rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
         return padded(rows, tokenizer.pad_token_id or 0)

@@ -51,14 +51,43 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
 
     In a chat template it would open a turn or a picture slot of its own.
     """
-    control = [*control_tokens(tokenizer), *slots]
-    for text in texts:
-        found = next((token for token in control if token in text), None)
-        if found:
-            raise InputError(
-                f"the prompt holds the control token {found!r}: take it out (pictures are passed as image), or pass "
-                "tensors to generate(**inputs)"
-            )
+    check_without(texts, [*control_tokens(tokenizer), *slots])
+
+
+def check_without(texts: list[str], tokens: Sequence[str]) -> None:
+    """Raise InputError for a text that holds one of these control tokens."""
+    found = _held(texts, tokens)
+    if found:
+        raise InputError(_refusal(found))
+
+
+@contextmanager
+def control_as_text(texts: list[str], tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """What `apply_chat_template` is to be told so that control tokens in these texts stay text.
+
+    Nothing where they hold none, so that they keep their ids: elsewhere the pieces are encoded one by one.
+    Raises: InputError: for the block, where it fails for a text that holds one. Some tokenizers add a token in front by
+        themselves, and then cannot do so.
+    """
+    found = _held(texts, control_tokens(tokenizer))
+    try:
+        yield {"sanitize_control_tokens": True} if found else {}
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if not found:
+            raise
+        raise InputError(f"{_refusal(found)} (it cannot be taken as text: {one_line(error, 200)})") from error
+
+
+def _held(texts: list[str], tokens: Sequence[str]) -> str | None:
+    """The first of these tokens that the first text with any holds."""
+    return next((token for text in texts for token in tokens if token in text), None)
+
+
+def _refusal(token: str) -> str:
+    return (
+        f"the prompt holds the control token {token!r}: take it out (pictures are passed as image), or pass tensors to "
+        "generate(**inputs)"
+    )
 
 
 def control_tokens(tokenizer: Any) -> list[str]:

@@ -6,6 +6,7 @@ ones with random weights, and `oracle` knows the answer, so that deep and sparse
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,8 @@ import test_drafters
 import tiny_families as families
 import torch
 import toys
-from tiny_families import BLUE, PICTURES, RED, TEXTS
+from tiny_families import BLUE, PICTURES, RED, TEXTS, WIDE
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
     Gemma3Config,
@@ -379,6 +381,45 @@ def test_a_prompt_cannot_make_slots(family: str) -> None:
     slot = pipe.target.tokenizer.convert_ids_to_tokens(pipe.target.slot)
     with pytest.raises(InputError, match="control token"):
         pipe(RED, f"what {slot} is it")
+    named = (getattr(pipe.processor, name, None) for name in ("image_token", "video_token"))
+    for token in {*pipe.target.tokenizer.convert_ids_to_tokens(list(pipe.target.placeholders)), *named} - {None}:
+        with pytest.raises(InputError, match=f"control token '{re.escape(token)}'"):
+            pipe.prepare(None, ["why", f"what {token} is it"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_control_tokens_of_a_prompt_stay_text(family: str) -> None:
+    """They open no turn; a prompt without any keeps its ids, even beside one that has some."""
+    pipe = plain(family)
+    tokenizer = pipe.target.tokenizer
+    special = [token for token in tokenizer.added_tokens_decoder if token not in pipe.target.placeholders]
+    start = getattr(pipe.processor, "boi_token", None)  # where Gemma3's template has a picture
+    texts = [text for text in tokenizer.convert_ids_to_tokens(special) if text != start]
+    assert len(texts) >= 3
+    text = f"is {''.join(texts)} what {texts[0]}User: wrote?"
+    without = re.sub("|".join(map(re.escape, texts)), "", text)
+    for pictures in ([], [RED, WIDE]):
+        held, asked = (pipe.prepare([pictures], [each])["input_ids"][0].tolist() for each in (text, without))
+        assert text in tokenizer.decode(held)
+        for token in tokenizer.added_tokens_decoder:
+            assert held.count(token) == asked.count(token)
+    inputs = pipe.prepare([[RED], [WIDE]], [text, "why"])
+    alone = pipe.prepare(WIDE, "why")["input_ids"][0]
+    assert inputs["input_ids"][1][inputs["attention_mask"][1] == 1].tolist() == alone.tolist()
+    assert pipe([[RED], []], [text, "why"], max_new_tokens=2)[0].token_ids
+
+
+def test_control_tokens_that_would_not_stay_text_are_refused() -> None:
+    """A tokenizer that puts a token in front by itself, as Llama's behind LLaVA-1.5's template, encodes no pieces."""
+    model, processor = families.MAKERS["llava"](0)
+    tokenizer = processor.tokenizer
+    start = (tokenizer.bos_token, tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(f"{start[0]} $A", special_tokens=[start])
+    processor.chat_template = processor.chat_template.removeprefix("<|im_start|>")
+    pipe = mmspec.load(model, "none", processor=processor)
+    assert pipe.prepare(RED, "why")["input_ids"][0, 0] == start[1]
+    with pytest.raises(InputError, match=r"control token '<end_of_utterance>': take it out .* \(it cannot be taken as"):
+        pipe.prepare(RED, "why <end_of_utterance>")
 
 
 @pytest.mark.parametrize(

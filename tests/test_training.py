@@ -1,9 +1,11 @@
 """Training of drafters, on tiny random targets: answers, losses, resuming, the folder that comes out, bad input."""
 
+import copy
 import importlib.util
 import itertools
 import json
 import math
+import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +17,9 @@ import tiny
 import torch
 from one_drafter import train_drafter
 from PIL import Image
+from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 
 import mmspec
 from mmspec import cli
@@ -33,7 +37,7 @@ from mmspec.errors import CheckpointError, InputError, MismatchError, MissingExt
 from mmspec.sampling import Sampler, Sampling
 from mmspec.training import answers
 from mmspec.training.answers import Answered, AnswerOptions, collect
-from mmspec.training.asking import held_out_batches, prepare
+from mmspec.training.asking import check_faults, held_out_batches, prepare
 from mmspec.training.course import Course
 from mmspec.training.data import Lines, Miniworld, as_many_as_read, has_answers, open_data
 from mmspec.training.dflash import DFlashRecipe
@@ -217,6 +221,74 @@ def test_own_answers_end_where_the_target_s_turn_does() -> None:
     turn = whole[-2]  # some token ends the turn
     pipe.target.model.generation_config.eos_token_id = [turn, whole[-1]]
     assert own_answer(pipe, question) == whole[:-1]
+
+
+def llama_tokenizer() -> PreTrainedTokenizerFast:
+    """As Llama's in LLaVA's checkpoints: what is encoded gets a space in front, and so gets two where it begins with
+    one."""
+    words = ["<unk>", "<s>", "</s>", "<image>", "▁", "▁I", "▁It", *map(chr, range(32, 127))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    made = Tokenizer(models.BPE(vocabulary, [("▁", "I"), ("▁I", "t")], unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>", extra_special_tokens=["<image>"]
+    )
+
+
+def templated(tokenizer: Any, template: str) -> Any:
+    """What `own_answer` asks of a pipeline, with this chat template."""
+    processor = copy.deepcopy(tiny.processor())
+    processor.tokenizer, processor.chat_template = tokenizer, template
+    target = SimpleNamespace(makes="text", ends=lambda: [tokenizer.eos_token_id])
+    return SimpleNamespace(processor=processor, target=target)
+
+
+PARTS = "{% for part in message['content'] %}{{ part['text'] + ' ' if 'text' in part else '<image>' }}{% endfor %}"
+LLAVA = "{% for message in messages %}{{ message['role'] | upper }}: " + PARTS + "{% endfor %}"
+LLAVA += "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+LLAVA_MISTRAL = LLAVA.replace("+ ' ' if", "+ (' ' if message['role'] == 'user' else '<\\\\s> ') if")
+"""The template of LLaVA-1.6 with Mistral ends a turn with what is no token."""
+
+
+@pytest.mark.parametrize("template", [LLAVA, LLAVA_MISTRAL])
+@pytest.mark.parametrize("answer", ["It is red.", "It is red.\n"])
+def test_own_answers_end_where_the_template_writes_no_end_and_begin_as_the_target_would(
+    template: str, answer: str
+) -> None:
+    """LLaVA's."""
+    tokenizer = llama_tokenizer()
+    ids = own_answer(templated(tokenizer, template), Question(Image.new("RGB", (8, 8)), "Which?", answer))
+    assert tokenizer.convert_ids_to_tokens(ids) == ["▁It", "▁", *"is", "▁", *"red.", "</s>"]
+
+
+def test_own_answers_of_nothing_are_an_end_alone() -> None:
+    tokenizer = llama_tokenizer()
+    assert own_answer(templated(tokenizer, LLAVA), Question(None, "Which?", " ")) == [tokenizer.eos_token_id]
+
+
+def test_own_answers_begin_as_the_target_would_where_the_template_ends_them_too() -> None:
+    tokenizer, template = llama_tokenizer(), LLAVA.replace("{% endfor %}{% if", "</s>{% endfor %}{% if")
+    ids = own_answer(templated(tokenizer, template), Question(None, "Which?", "It is red."))
+    assert tokenizer.convert_ids_to_tokens(ids) == ["▁It", "▁", *"is", "▁", *"red.", "▁", "</s>"]
+
+
+MISTRAL = "<|im_start|>{% for message in messages %}{% if message['role'] == 'user' %}[INST]" + PARTS + "[/INST]"
+MISTRAL += "{% else %}{{ ANSWER + '<end_of_utterance>' }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("written", ["message['content']", "message['content'].strip()"])
+def test_own_answers_are_plain_texts_where_a_template_takes_no_others(written: str) -> None:
+    """As those of Mistral and Pixtral."""
+    pipe = templated(tiny.tokenizer(), MISTRAL.replace("ANSWER", written))
+    ids = own_answer(pipe, Question(Image.new("RGB", (8, 8)), "Which?", "Blue."))
+    assert tiny.tokenizer().decode(ids) == "Blue.<end_of_utterance>"
+
+
+def test_a_template_that_takes_no_answers_at_all_is_one_clear_error() -> None:
+    pipe = templated(tiny.tokenizer(), MISTRAL.replace("ANSWER", "message['content'] + 1"))
+    with pytest.raises(InputError, match="SmolVLMProcessor refuses the prompt: "):
+        own_answer(pipe, Question(None, "Which?", "Blue."))
 
 
 def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
@@ -1020,7 +1092,7 @@ def test_lines_that_cannot_be_asked_are_named_and_left_out(
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "damaged.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     good = {"image": "a.png", "prompt": "<image>\nWhich?"}
-    damaged, control = {**good, "image": "damaged.png"}, {"prompt": f"What {pipe.processor.tokenizer.eos_token} then?"}
+    damaged, control = {**good, "image": "damaged.png"}, {"prompt": f"What {pipe.processor.video_token} then?"}
     options = AnswerOptions(max_new_tokens=8, batch=2)  # greedy, then at temperature 1
     want = collect(pipe, Lines(write(tmp_path, *[good] * 4)), options, tmp_path / "want", "it")
     assert not warned(caplog)
@@ -1073,6 +1145,19 @@ def test_data_too_much_of_which_cannot_be_asked_is_refused(
     rows = collect(text_pipe, questions, options, tmp_path / "run", "it")
     assert len(calls) == 6
     assert rows == collect(text_pipe, questions, options, tmp_path / "fresh", "it")
+
+
+def test_what_cannot_be_asked_is_said_of_the_folder_alone(tmp_path: Path) -> None:
+    data = tmp_path / "my data, 2 [a]"
+    data.mkdir()
+    (data / "a.jsonl").write_text("".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(9)))
+    questions, held_out = open_data(str(data), None, 3, 0)
+    spoken, _ = open_data(str(data), None, 3, 0, voices=["bella", "adam"])
+    few = as_many_as_read(questions, 3, 0)
+    for each in (Lines(data), questions, held_out, spoken, few, as_many_as_read(spoken, 3, 0)):
+        assert each.name.startswith(f"{data} ")
+        with pytest.raises(InputError, match=f"^3 of 3 questions of {re.escape(str(data))} cannot be asked; the first"):
+            check_faults(["why"] * 3, 3, each.name)
 
 
 def test_of_more_data_than_a_run_reads_some_from_all_over_it_is_answered() -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
-from mmspec.prompts import asking, check_plain
+from mmspec.prompts import asking, check_without, control_as_text
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
 
@@ -98,20 +98,22 @@ class VisionTarget(CausalTarget):
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.
 
+        Control tokens in a text stay text, where the processor can do that; a picture slot of its own it never has.
         Returns: what the processor makes: `input_ids`, `attention_mask` [B, T], and the family's picture inputs.
-        Raises: InputError: a text with control tokens; a processor without a chat template, or without a token to
-            pad a batch with; a picture that the processor refuses.
+        Raises: InputError: a text with image slots, or with control tokens that would not stay text; a processor
+            without a chat template, or without a token to pad a batch with; a picture that the processor refuses.
         """
-        slots = (getattr(processor, name, None) for name in ("image_token", "video_token"))
         tokenizer = processor.tokenizer
-        check_plain(texts, tokenizer, [slot for slot in slots if slot])
+        named = (getattr(processor, name, None) for name in ("image_token", "video_token"))
+        slots = (*named, *tokenizer.convert_ids_to_tokens(list(self.placeholders)))
+        check_without(texts, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
         chats = [
             [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
             for text, pictures in zip(texts, images, strict=True)
         ]
-        with _padding(tokenizer, len(texts) > 1), asking(processor):
+        with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(texts, tokenizer) as told:
             inputs = processor.apply_chat_template(
                 chats,
                 add_generation_prompt=True,
@@ -119,6 +121,7 @@ class VisionTarget(CausalTarget):
                 return_dict=True,
                 return_tensors="pt",
                 processor_kwargs={"padding": len(texts) > 1, "padding_side": "left", "verbose": False},
+                **told,
             )
         return dict(inputs)
 

@@ -25,7 +25,7 @@ from mmspec.spread import Here, Spread
 from mmspec.training.asking import check_faults, prepare, prepare_askable, readable, room_behind
 from mmspec.training.folders import SETTINGS, claim
 from mmspec.training.processes import group, leader_first, own_part, wait
-from mmspec.training.questions import Question, Questions
+from mmspec.training.questions import Question, Questions, place_of
 from mmspec.training.written import own_answer
 
 logger = logging.getLogger(__name__)
@@ -182,9 +182,10 @@ def _usable(answered: list[Answered], questions: Questions, target: Any) -> list
     context = target.decoder.max_length
     long = sum(len(row.prompt) >= context for row in asked)
     if long and long == len(asked):
+        shortest = min(len(row.prompt) for row in asked)
         raise InputError(
-            f"no prompt of {questions.name} fits: the shortest has {min(len(row.prompt) for row in asked)} tokens, "
-            f"the model's context is {context}"
+            f"no prompt of {place_of(questions.name)} fits: the shortest has {shortest} tokens, the model's context is "
+            f"{context}"
         )
     if group().is_main_process:
         failed, count = len(answered) - len(asked), len(answered)

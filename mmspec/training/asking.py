@@ -10,7 +10,7 @@ from typing import Any
 from mmspec.base_target import unpad
 from mmspec.errors import InputError
 from mmspec.training.processes import group
-from mmspec.training.questions import Question, Questions
+from mmspec.training.questions import Question, Questions, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,10 @@ def room_behind(pipe: Any, prompts: list[list[int]]) -> list[int]:
 
 
 def check_faults(faults: Sequence[str], asked: int, source: str) -> None:
-    """Raise InputError if all questions failed, or too many (see `FEW`). faults: why, each of those that failed."""
+    """Raise InputError if all questions failed, or too many (see `FEW`).
+
+    Args: faults: why, each of those that failed. source: the name of the questions.
+    """
     if len(faults) == asked or len(faults) > max(FEW, asked // SHARE):
-        raise InputError(f"{len(faults)} of {asked} questions of {source} cannot be asked; the first: {faults[0]}")
+        told = f"{len(faults)} of {asked} questions of {place_of(source)} cannot be asked"
+        raise InputError(f"{told}; the first: {faults[0]}")

@@ -39,9 +39,15 @@ class Questions(Protocol):
     """A numbered source of questions. Equal names mean equal questions at equal numbers."""
 
     name: str
+    """With a folder or a data set, where it lies, a digest of what it holds, and which of its questions these are."""
 
     def __len__(self) -> int:
         """How many there are."""
 
     def __getitem__(self, index: int) -> Question:
         """Question `index`, from 0."""
+
+
+def place_of(name: str) -> str:
+    """The folder or data set in a name of questions (see `Questions`), for messages: all before the digest."""
+    return re.split(r" [0-9a-f]{16}(?=$|\[|,| said by )", name)[0]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from jinja2 import UndefinedError
+
 from mmspec.errors import InputError, shorten
+from mmspec.prompts import asking
 from mmspec.training.questions import Question
 
 
 def own_answer(pipe: Any, question: Question) -> list[int]:
     """The ids of the data's own answer, as the target would have to write it, up to the first that ends it.
 
-    With a chat template that is what the template puts between the prompt and the end of the assistant's turn.
+    With a chat template that is what the template puts between the prompt and the end of the assistant's turn; where it
+    puts no end there, as those of LLaVA, it is the answer alone and the end of a text.
     """
     if pipe.target.makes != "text":
         raise InputError("the data's own answers are texts, and this model makes none: use the target's answers")
@@ -21,32 +25,60 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
             "and no warm-up (--answers target --warm-steps 0)"
         )
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
-    text = written_answer(pipe, question.image, question.prompt, question.answer)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    before, text = _written(pipe, question.image, question.prompt, question.answer)
+    ids = _ids_behind(tokenizer, before, text)
     ends = {*pipe.target.ends(), tokenizer.eos_token_id}  # of a turn and of a text: two ids in some families
-    return ids[: next((place for place, token in enumerate(ids, 1) if token in ends), None)]
+    place = next((place for place, token in enumerate(ids, 1) if token in ends), None)
+    if place is not None or tokenizer.eos_token_id is None:
+        return ids[:place]
+    answer = question.answer.strip()
+    lead = text[: max(0, text.find(answer))]  # a space, in most templates
+    return [*_ids_behind(tokenizer, before, lead + answer), tokenizer.eos_token_id]
 
 
 def written_answer(pipe: Any, image: Any, prompt: str, answer: str) -> str:
     """An answer as the target would have to write it behind its prompt, with what ends its turn.
 
     Args: image: a picture, a list of them, or None.
-    Raises: InputError: the chat template writes the prompt otherwise when an answer follows.
+    Raises: InputError: the chat template does not take an answer, or writes the prompt otherwise when one follows.
     """
+    return _written(pipe, image, prompt, answer)[1]
+
+
+def _written(pipe: Any, image: Any, prompt: str, answer: str) -> tuple[str, str]:
+    """What the chat template makes of the prompt (empty: there is no template), and what it puts behind that."""
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     if not getattr(pipe.processor, "chat_template", None):
-        return answer + (tokenizer.eos_token or "")
+        return "", answer + (tokenizer.eos_token or "")
     given = image if isinstance(image, list | tuple) else [image]
     pictures = [{"type": "image"} for one in given if one is not None]
-    turns = [_turn(pipe, "user", prompt, pictures)]
-    before = pipe.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    whole: str = pipe.processor.apply_chat_template([*turns, _turn(pipe, "assistant", answer, [])], tokenize=False)
+    asked = {"role": "user", "content": _content(pipe, prompt, pictures)}
+    with asking(pipe.processor):
+        before = pipe.processor.apply_chat_template([asked], add_generation_prompt=True, tokenize=False)
+        try:
+            whole = _answered(pipe, asked, _content(pipe, answer, []))
+        except (TypeError, UndefinedError):  # Mistral's templates take answers as plain texts alone
+            whole = _answered(pipe, asked, answer)
     if not whole.startswith(before):
         raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
-    return whole[len(before) :]
+    return before, whole[len(before) :]
 
 
-def _turn(pipe: Any, role: str, text: str, before: list[dict[str, str]]) -> dict[str, Any]:
-    """A chat message: parts for a processor, a plain text for a tokenizer."""
-    parts = [*before, {"type": "text", "text": text}]
-    return {"role": role, "content": parts if hasattr(pipe.processor, "tokenizer") else text}
+def _answered(pipe: Any, asked: dict[str, Any], answer: Any) -> str:
+    """A question and its answer in the chat template."""
+    turns = [asked, {"role": "assistant", "content": answer}]
+    whole: str = pipe.processor.apply_chat_template(turns, tokenize=False)
+    return whole
+
+
+def _content(pipe: Any, text: str, before: list[dict[str, str]]) -> Any:
+    """What a chat message holds: parts for a processor, a plain text for a tokenizer."""
+    return [*before, {"type": "text", "text": text}] if hasattr(pipe.processor, "tokenizer") else text
+
+
+def _ids_behind(tokenizer: Any, before: str, text: str) -> list[int]:
+    """The ids of a text where it stands behind another one: alone, some tokenizers would put a space in front of it."""
+    known, ids = (tokenizer(each, add_special_tokens=False)["input_ids"] for each in (before, before + text))
+    if ids[: len(known)] == known:
+        return list(ids[len(known) :])
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
