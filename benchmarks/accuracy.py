@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mmspec import Pipeline
-from mmspec.benchmarks.figures import Score, score
 from mmspec.benchmarks.questions import Question, class_of, judged_questions, shuffled
 from mmspec.benchmarks.records import Store
+from mmspec.benchmarks.start import ModelSettings
 from mmspec.benchmarks.stock import Stock
 from mmspec.checkpoints import find_model
 from mmspec.errors import InputError, check_least
@@ -17,28 +16,22 @@ from mmspec.progress import progress
 
 
 @dataclass(frozen=True)
-class AccuracySettings:
+class AccuracySettings(ModelSettings):
     """What the answers of an accuracy run depend on. drafter and acceptance change the time, and not the answers.
 
     stock: whether transformers alone answers everything as well, in float32.
     """
 
-    model: str
     drafter: str = "none"
-    acceptance: str = "exact"
     questions: int = 3000
     max_new_tokens: int = 192
     batch: int = 32
     shuffle_images: bool = False
     stock: bool = False
-    threads: int = 0
-    dtype: str | None = None
-    device: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_least(self, "questions", "max_new_tokens", "batch")
-        if self.threads < 0:
-            raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
         if self.shuffle_images and self.questions < 20:
             raise InputError(f"questions={self.questions} is not valid with shuffled images: at least 20 are needed")
 
@@ -69,6 +62,8 @@ def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> li
         questions = shuffled(questions)
     stock = Stock(find_model(settings.model)) if settings.stock else None
     missing = sorted((q for q in questions if q.index not in done), key=lambda q: (q.qa.form, q.index))
+    if missing:
+        store.go_on()
     with progress(desc="accuracy", unit="answer", total=len(questions), initial=len(done)) as bar:
         for start in range(0, len(missing), settings.batch):
             batch = missing[start : start + settings.batch]
@@ -102,16 +97,3 @@ def judge(question: Question, reply: str) -> Judged:
     kind = class_of(question.family, qa.form, qa.topic)
     place = question.index, question.picture
     return Judged(*place, kind, qa.form, question.family, qa.question, reply, value, qa.gold, right)
-
-
-def scores(answers: Sequence[Judged], field: str) -> list[Score]:
-    """Accuracy for every value of a field ("kind", "form", "family"), by name."""
-    groups: dict[str, list[Judged]] = {}
-    for answer in answers:
-        groups.setdefault(getattr(answer, field), []).append(answer)
-    return [score_of(name, groups[name]) for name in sorted(groups)]
-
-
-def score_of(name: str, answers: Sequence[Judged]) -> Score:
-    """Accuracy of some answers; those about one picture belong together."""
-    return score(name, [answer.right for answer in answers], [answer.picture for answer in answers])

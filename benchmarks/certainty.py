@@ -7,25 +7,41 @@ gauge of how predictable a task is, for every modality.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from torch import Tensor
 
 from mmspec import Pipeline
-from mmspec.benchmarks.overseen import Overseen
 from mmspec.contract import Accepted, Draft, Rule
+from mmspec.drafters.watched import hand_on
+from mmspec.sampling import Sampler
 
 
-class Watching(Overseen):
-    """Notes the largest probability at node 0 of every round, for columns that of every code. tops: of all rounds."""
+class Watching(Rule):
+    """Decides as another rule does, and notes the largest probability at node 0 of every round, for columns that of
+    every code. tops: of all rounds. Its looks are on the host, so no round is recorded."""
 
     def __init__(self, rule: Rule) -> None:
-        super().__init__(rule)
+        self.rule = rule
         self.tops: list[float] = []
+        self._tell()
 
-    def look(self, draft: Draft, scores: Tensor, accepted: Accepted) -> None:
-        """See `Overseen`."""
+    def _tell(self) -> None:
+        """Say what the rule says, but for what the looks forbid."""
+        hand_on(Rule, self.rule, self)
+        self.on_device = False
+
+    def bind(self, target: Any) -> None:
+        """See `mmspec.contract.Rule`."""
+        self.rule = copy(self.rule)  # another pipeline may have it, too
+        self.rule.bind(target)
+        self._tell()
+
+    def __call__(self, draft: Draft, scores: Tensor, sampler: Sampler, emitted: Tensor) -> Accepted:
+        """See `mmspec.contract.Rule`."""
         self.tops += scores[:, 0].softmax(-1).amax(-1).flatten().tolist()
+        return self.rule(draft, scores, sampler, emitted)
 
 
 def mean_top(pipe: Pipeline, requests: Sequence[dict[str, Any]]) -> float | None:

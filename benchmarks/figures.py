@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -309,6 +309,17 @@ def score(name: str, rights: Sequence[bool], units: Sequence[int] | None = None)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return Score(name, len(rights), share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def scores(answers: Iterable[tuple[str, bool, int]]) -> list[Score]:
+    """The score of every group, by name.
+
+    Args: answers: of each the group, whether it is right, and its unit as for `score`.
+    """
+    groups: dict[str, list[tuple[bool, int]]] = {}
+    for name, right, unit in answers:
+        groups.setdefault(name, []).append((right, unit))
+    return [score(name, [right for right, _ in own], [unit for _, unit in own]) for name, own in sorted(groups.items())]
 
 
 def independent(rights: Sequence[bool], units: Sequence[int]) -> float:

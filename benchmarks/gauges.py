@@ -18,6 +18,7 @@ from mmspec.benchmarks.figures import reply
 from mmspec.benchmarks.questions import Question, closed_share
 from mmspec.benchmarks.records import Sample
 from mmspec.benchmarks.speed import Prompt, model_inputs, tokenizer_of
+from mmspec.benchmarks.token_classes import kinds_of
 
 SURE = 0.9
 LIMITS = {
@@ -85,10 +86,8 @@ def top_probabilities(pipe: Pipeline, question: Prompt, tokens: list[int], tempe
 
 def image_share(qas: Sequence[Any], tokenizer: Any) -> float:
     """Share of the reference answers' tokens that overlap a span which only the picture determines."""
-    shown = total = 0
+    kinds: list[str] = []
     for qa in qas:
-        spans = [(start, end) for start, end, kind in qa.spans if kind == "image"]
-        offsets = tokenizer(qa.answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        shown += sum(any(begin < end and start < stop for start, end in spans) for begin, stop in offsets)
-        total += len(offsets)
-    return shown / total if total else 0.0
+        found = tokenizer(qa.answer, add_special_tokens=False, return_offsets_mapping=True)
+        kinds += kinds_of(found["offset_mapping"], qa.spans)
+    return kinds.count("image") / len(kinds) if kinds else 0.0

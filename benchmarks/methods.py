@@ -1,7 +1,8 @@
 """The methods of a comparison, each as one call from model inputs to a timed reply.
 
 Ours run through the pipeline. The others are what transformers offers on the same loaded model: `generate`, assisted
-generation with our independent drafter's model, and prompt lookup. All get the same inputs, warpers and stop rule.
+generation with our independent drafter's model, and prompt lookup. All get the same inputs, warpers and stop rule, and
+nothing else of the checkpoint's generation config.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
@@ -23,6 +24,7 @@ from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, HF_ASSISTED, HF_LOOKUP, OURS
 from mmspec.benchmarks.records import Run
 from mmspec.benchmarks.rows import in_dtype
+from mmspec.benchmarks.stock import bare
 from mmspec.contract import bound
 from mmspec.control import read_shape
 from mmspec.decoder import context_of
@@ -69,8 +71,9 @@ class HuggingFace:
     """`generate` of transformers: plain, with settings that make it draft, or with an assistant model.
 
     The time before the first token is that of a second call that stops there. Speculative methods verify their first
-    draft together with the prompt, so there every forward is a verification. ends: ids that end a reply, where they are
-    not those of the checkpoint alone.
+    draft together with the prompt, so there every forward is a verification. settings: how it drafts; the assistant is
+    told, too, whose own config says how long drafts are. ends: ids that end a reply, where they are not those of the
+    checkpoint alone.
     """
 
     model: PreTrainedModel
@@ -87,10 +90,12 @@ class HuggingFace:
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         max_new_tokens = min(max_new_tokens, self.context - inputs["input_ids"].shape[1])  # ours end there, too
         first = generation_config(self.model, 1, temperature, self.warpers, self.ends)
-        _, prefill = timed_generate(self.model, inputs, first, None, seed)
         config = generation_config(self.model, max_new_tokens, temperature, self.warpers, self.ends, **self.settings)
-        with counted_forwards(self.model) as forwards:
-            tokens, seconds = timed_generate(self.model, inputs, config, self.assistant, seed)
+        assisting = nullcontext() if self.assistant is None else bare(self.assistant, **self.settings)
+        with bare(self.model), assisting:
+            _, prefill = timed_generate(self.model, inputs, first, None, seed)
+            with counted_forwards(self.model) as forwards:
+                tokens, seconds = timed_generate(self.model, inputs, config, self.assistant, seed)
         skipped = 0 if self.settings else 1
         return Run(tokens, seconds, min(prefill, seconds), len(forwards) - skipped, len(tokens) - skipped)
 
@@ -118,11 +123,11 @@ def generation_config(
     ends: list[int] | None = None,
     **settings: Any,
 ) -> GenerationConfig:
-    """The settings of transformers that mean the same as ours. warpers: beside temperature, where tokens are drawn.
-    ends: see `HuggingFace`."""
+    """The settings of transformers that mean the same as ours. warpers: beside temperature; greedily the repetition
+    penalty alone. ends: see `HuggingFace`."""
     ends = model.generation_config.eos_token_id if ends is None else ends
     padding = model.generation_config.pad_token_id
-    greedy = {"do_sample": False, "repetition_penalty": 1.0}
+    greedy = {"do_sample": False, "repetition_penalty": warpers["repetition_penalty"]}
     sampling = {"do_sample": True, "temperature": float(temperature), **warpers} if temperature else greedy
     return GenerationConfig(
         max_new_tokens=max_new_tokens, eos_token_id=ends, pad_token_id=padding, **sampling, **settings
@@ -195,8 +200,6 @@ def partner_method(partner: str, pipe: Pipeline) -> HuggingFace:
     if partner == HF_LOOKUP:
         settings |= {"prompt_lookup_num_tokens": drafter.length, "max_matching_ngram_size": drafter.ngram}
         return HuggingFace(model, settings)
-    assistant = drafter.decoder.model
-    assistant.generation_config.num_assistant_tokens = drafter.length
-    assistant.generation_config.num_assistant_tokens_schedule = "constant"
-    assistant.generation_config.assistant_confidence_threshold = 0.0
-    return HuggingFace(model, settings, assistant)
+    settings |= {"num_assistant_tokens": drafter.length, "num_assistant_tokens_schedule": "constant"}
+    settings["assistant_confidence_threshold"] = 0.0
+    return HuggingFace(model, settings, drafter.decoder.model)

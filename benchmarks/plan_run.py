@@ -39,7 +39,8 @@ class PlanReport:
     @property
     def conditions(self) -> str:
         """When and where the samples were begun, a line for each that is unlike the others."""
-        return "\n".join(dict.fromkeys(map(told_conditions, self.summaries)))
+        found = [one for summary in self.summaries for one in (summary, *summary.get("others", []))]
+        return "\n".join(dict.fromkeys(map(told_conditions, found)))
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""

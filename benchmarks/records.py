@@ -2,7 +2,7 @@
 
 A sample is one JSON line, written in one piece when it is complete; tau, S and scores are computed from these lines
 alone. A second run with the same folder and settings goes on where the first one stopped. Other settings in the same
-folder, or another computer, are an error, because their figures must not be mixed.
+folder, or another computer, are an error, because their figures must not be mixed. Other code is told of, and noted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,8 @@ class Sample:
 
 
 class Store:
-    """The folder of a run: `settings.json`, `conditions.json` (when and where it began), `samples.jsonl` and what is
-    derived from them.
+    """The folder of a run: `settings.json`, `conditions.json` (when and where it began, and as "others" how it went on
+    where that was not alike), `samples.jsonl` and what is derived from them.
 
     Args: folder: made if it does not exist. settings: everything that the samples depend on.
     Raises: FolderError: the folder holds a run with other settings, is damaged, or cannot be written.
@@ -99,6 +100,7 @@ class Store:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.samples = folder, folder / "samples.jsonl"
+        self._noted = False  # the conditions of the samples that are added
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._settle(settings)
@@ -119,11 +121,29 @@ class Store:
 
     def _compare(self, settings: dict[str, Any], before: dict[str, Any]) -> None:
         unknown = {name for name in PLACED if name not in before}  # folders of earlier versions do not say it
-        names = sorted({*settings, *before} - FREE - unknown)
-        other = [name for name in names if settings.get(name) != before.get(name)]
-        if other:
-            told = ", ".join(f"{n}={shorten(before.get(n))} (now {shorten(settings.get(n))})" for n in other)
-            raise FolderError(f"{self.folder} holds a run with {told}: choose another folder or the same settings")
+        if other := _changes(before, settings, FREE | unknown):
+            raise FolderError(f"{self.folder} holds a run with {other}: choose another folder or the same settings")
+
+    def go_on(self) -> None:
+        """Say on stderr if samples of other code are there. To be called before some are added."""
+        here = conditions()
+        unlike = [one for one in _conditions_in(self.folder / CONDITIONS) if _state(one) != _state(here)]
+        if unlike and self.load():
+            other = _changes(_state(unlike[-1]), _state(here))
+            print(
+                f"{self.folder} holds samples made with {other}: the figures will be of both, and the summary names "
+                "both; another folder keeps them apart",
+                file=sys.stderr,
+            )
+
+    def _note(self) -> None:
+        """Keep the conditions of the samples that are added, beside those of samples that are there."""
+        path, here = self.folder / CONDITIONS, conditions()
+        known = _conditions_in(path)
+        if _state(here) not in map(_state, known):
+            first, *others = [*(known if self.load() else []), here]
+            write_whole(path, json.dumps(first | ({"others": others} if others else {}), indent=1))
+        self._noted = True
 
     def load(self) -> list[dict[str, Any]]:
         """All complete lines. A last line that a kill cut short is removed from the file, so that it is made again."""
@@ -138,6 +158,8 @@ class Store:
     def add(self, record: dict[str, Any]) -> None:
         """Append one line and see it safely on disk. Raises: FolderError: it cannot be written."""
         try:
+            if not self._noted:
+                self._note()
             with self.samples.open("a", encoding="utf-8") as file:
                 file.write(_line(record))
                 file.flush()
@@ -165,13 +187,32 @@ def plain(model: str) -> str:
 
 def conditions_of(places: Sequence[Path]) -> dict[str, Any]:
     """When and where the samples of a run were begun: the earliest conditions of the stores at `places`; as "others"
-    those of stores that were made with other code or on another computer. Empty where there is no store."""
-    files = [place / CONDITIONS for place in places]
-    told = [_parse(file.read_text(encoding="utf-8"), file) for file in files if file.exists()]
+    those of samples that were made with other code or on another computer. Empty where there is no store."""
+    told = [one for place in places for one in _conditions_in(place / CONDITIONS)]
     latest_first = sorted(told, key=lambda one: one["date"], reverse=True)
-    unlike = {json.dumps([one["versions"], one["hardware"]]): one for one in latest_first}  # the earliest of each
+    unlike = {json.dumps(_state(one)): one for one in latest_first}  # the earliest of each
     first, *others = sorted(unlike.values(), key=lambda one: one["date"]) or [{}]
     return first | ({"others": others} if others else {})
+
+
+def _conditions_in(path: Path) -> list[dict[str, Any]]:
+    """The conditions that a file tells of, those of its "others" behind the first; none where there is no file."""
+    if not path.exists():
+        return []
+    found = _parse(path.read_text(encoding="utf-8"), path)
+    others = found.pop("others", [])
+    return [found, *others]
+
+
+def _state(found: dict[str, Any]) -> dict[str, Any]:
+    """What makes conditions unlike others: all but the date."""
+    return {**found["versions"], **found["hardware"]}
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any], but: Set[str] = frozenset()) -> str:
+    """What differs, but for some names, as people are told it; "" if nothing does."""
+    names = [name for name in sorted({*before, *now} - but) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name}={shorten(before.get(name))} (now {shorten(now.get(name))})" for name in names)
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmspec import Pipeline
-from mmspec.benchmarks.accuracy import AccuracySettings, Judged, score_of, scores
-from mmspec.benchmarks.figures import OURS, Figures, figures, long_enough
+from mmspec.benchmarks.accuracy import AccuracySettings, Judged
+from mmspec.benchmarks.figures import OURS, Figures, figures, long_enough, scores
 from mmspec.benchmarks.gauges import Gauges, gauges
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.questions import told_of_own
@@ -115,13 +115,20 @@ class AccuracyReport:
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        fields = {"classes": "kind", "forms": "form", "families": "family"}
+        (whole,) = scores(("all", each.right, each.picture) for each in self.answers)
         return {
             "settings": asdict(self.settings),
-            "accuracy": asdict(score_of("all", self.answers)),
+            "accuracy": asdict(whole),
             "same_as_stock": self.same if self.settings.stock else None,
-            **{name: [asdict(each) for each in scores(self.answers, field)] for name, field in fields.items()},
+            "classes": self.scored("kind"),
+            "forms": self.scored("form"),
+            "families": self.scored("family"),
         }
+
+    def scored(self, field: str) -> list[dict[str, Any]]:
+        """The scores by a field of `Judged`."""
+        found = scores((getattr(each, field), each.right, each.picture) for each in self.answers)
+        return [asdict(each) for each in found]
 
     def text(self) -> str:
         """Everything, for people."""

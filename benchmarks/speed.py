@@ -14,6 +14,7 @@ from mmspec.benchmarks.figures import counted, too_short
 from mmspec.benchmarks.methods import Method, forget, methods
 from mmspec.benchmarks.questions import long_questions, own_questions
 from mmspec.benchmarks.records import Sample, Store, sample_of
+from mmspec.benchmarks.start import ModelSettings
 from mmspec.control import read_shape
 from mmspec.engine.cache import FRONT, rounded
 from mmspec.errors import Error, InputError, check_least
@@ -22,6 +23,9 @@ from mmspec.spread import Here, Spread
 from mmspec.training.questions import Question
 
 WARM_UP_SEED = "bench-warm-up"
+WARM_UPS = 3
+"""Replies of every method at every temperature before those that are timed. In the first ones memory is allocated and
+`auto` learns; Spec-Bench and EAGLE take as many."""
 FEW = 4
 """Samples after which it is told that no reply is long enough to count: a run may take hours."""
 
@@ -34,8 +38,8 @@ class Prompt(Protocol):
         """Pictures, or None."""
 
     @property
-    def prompt(self) -> str:
-        """The text."""
+    def prompt(self) -> str | list[str]:
+        """The text, or those of a batch."""
 
     @property
     def voice(self) -> Any:
@@ -43,22 +47,20 @@ class Prompt(Protocol):
 
 
 @dataclass(frozen=True)
-class SpeedSettings:
+class SpeedSettings(ModelSettings):
     """What the samples of a speed run depend on.
 
     drafters: names, folders or hub ids, as for `methods`; the partners of transformers come with them. questions: how
     many prompts, of one's own data those that cannot be asked included. min_tokens: shorter replies do not count.
     repeats: times that each prompt is answered. seed: of the first reply; each has one of its own, or all would meet
-    the same noise. rows: prompts that are answered together, as a batch. threads: 0 leaves torch's choice. shape: of
-    drafts, as `--shape` takes it; by default auto: how many tokens a round drafts then follows the clock (the reply
-    does not), while with any other one it is the same in every run. compile: whether our loop runs compiled forwards;
-    None: as `mmspec.load` chooses. data: whose questions are asked, the last ones of a folder or of a data set of the
-    hub (`own_questions`); None: the world's.
+    the same noise. rows: prompts that are answered together, as a batch. shape: of drafts, as `--shape` takes it; by
+    default auto: how many tokens a round drafts then follows the clock (the reply does not), while with any other one
+    it is the same in every run. compile: whether our loop runs compiled forwards; None: as `mmspec.load` chooses. data:
+    whose questions are asked, the last ones of a folder or of a data set of the hub (`own_questions`); None: the
+    world's.
     """
 
-    model: str
     drafters: tuple[str, ...]
-    acceptance: str = "exact"
     temperatures: tuple[float, ...] = (0.0, 1.0)
     questions: int = 32
     max_new_tokens: int = 96
@@ -66,21 +68,17 @@ class SpeedSettings:
     repeats: int = 2
     seed: int = 0
     rows: int = 1
-    threads: int = 0
-    dtype: str | None = None
-    device: str | None = None
     shape: str | None = None
     compile: bool | None = None
     data: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_least(self, "questions", "max_new_tokens", "min_tokens", "repeats", "rows")
         if self.min_tokens > self.max_new_tokens:
             raise InputError(
                 f"min_tokens={self.min_tokens} is above max_new_tokens={self.max_new_tokens}: no reply counts"
             )
-        if self.threads < 0:
-            raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
         read_shape(self.shape or "auto")
         for name in ("drafters", "temperatures"):
             given = getattr(self, name)
@@ -94,9 +92,9 @@ def model_inputs(pipe: Pipeline, question: Prompt) -> dict[str, Any]:
     return pipe.prepare(question.image, question.prompt, question.voice)
 
 
-def prompt_size(pipe: Pipeline, inputs: Any) -> int:
-    """How many tokens the prompt has, of what `model_inputs` gives."""
-    return inputs["input_ids"].shape[1]
+def prompt_size(pipe: Pipeline, question: Prompt) -> int:
+    """How many tokens the prompt has; of a batch, the longest."""
+    return model_inputs(pipe, question)["input_ids"].shape[1]
 
 
 def run_speed(
@@ -151,7 +149,7 @@ def own_read(pipe: Pipeline, data: str, number: int) -> Iterator[tuple[Question 
 def refusal(pipe: Pipeline, question: Prompt) -> str:
     """Why the model cannot be asked a question: its pictures, its text, no room for a reply; "" if it can."""
     try:
-        length, room = prompt_size(pipe, model_inputs(pipe, question)), pipe.target.decoder.max_length
+        length, room = prompt_size(pipe, question), pipe.target.decoder.max_length
     except Error as error:
         return str(error)
     return f"the prompt has {length} tokens, the model's context is {room}" if length >= room else ""
@@ -174,24 +172,23 @@ def run(
     warm: Callable[[], Prompt] | None = None,
     note: Callable[[Sample], dict[str, Any]] = lambda sample: {},
     prepare: Callable[[Pipeline, Any], Any] = model_inputs,
-    size: Callable[[Pipeline, Any], int] = prompt_size,
     spread: Spread | None = None,
 ) -> list[Sample]:
     """Answer what the store does not hold yet; returns all samples in order, in which the store's lines are left.
 
     Args: ask, make: the questions and the methods, if something is missing. warm: a question to warm up with; by
         default one of the miniworld. note: what else to write down about a sample. prepare: what the methods are given
-        of a question. size: how many tokens the prompt of that has; asked only where the target is compiled. spread:
-        where questions are answered, by default here. Workers elsewhere call `make`, `prepare` and `size` with
-        pipelines of their own, so these must be picklable then.
+        of a question. spread: where questions are answered, by default here. Workers elsewhere call `make` and
+        `prepare` with pipelines of their own, so these must be picklable then.
     """
     done = {sample.key: sample for sample in map(sample_of, store.load())}
     wanted = list(product(range(settings.questions), settings.temperatures, range(settings.repeats)))
     missing = sorted((plan for plan in wanted if plan not in done), key=pass_of)
     if missing:
+        store.go_on()
         questions = ask()
         first = warm() if warm else warm_question(pipe, None, settings.questions)
-        begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first, size=size)
+        begin = partial(answering, make=make, prepare=prepare, settings=settings, first=first)
         answered = (spread or Here(pipe)).map(begin, ((plan, questions[plan[0]]) for plan in missing))
         # the bar counts from where an earlier run stopped
         bar = progress(answered, desc="speed", unit="prompt", total=len(wanted), initial=len(done))
@@ -215,19 +212,18 @@ def answering(
     prepare: Callable[[Pipeline, Any], Any],
     settings: SpeedSettings,
     first: Prompt,
-    size: Callable[[Pipeline, Any], int] = prompt_size,
 ) -> Callable[[tuple[tuple[int, float, int], Prompt]], Sample]:
     """Warm methods, as a function from a sample's plan and its question to the sample."""
     ready, inputs = make(pipe), prepare(pipe, first)
     warm_up(ready, settings, inputs)
     current: tuple[int, float] | None = None
-    warm = {buffer_of(pipe, inputs, settings, size)}
+    warm = {buffer_of(pipe, first, settings)}
 
     def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
         nonlocal current
         plan, question = asked
         inputs = prepare(pipe, question)
-        if (buffer := buffer_of(pipe, inputs, settings, size)) not in warm:
+        if (buffer := buffer_of(pipe, question, settings)) not in warm:
             warm_up(ready, settings, inputs)
             warm.add(buffer)
             current = None  # what remembers replies has met this one
@@ -239,9 +235,9 @@ def answering(
     return answered
 
 
-def buffer_of(pipe: Pipeline, inputs: Any, settings: SpeedSettings, size: Callable[[Pipeline, Any], int]) -> int:
+def buffer_of(pipe: Pipeline, question: Prompt, settings: SpeedSettings) -> int:
     """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled."""
-    return rounded(FRONT + size(pipe, inputs) + settings.max_new_tokens) if pipe.target.compiled else 0
+    return rounded(FRONT + prompt_size(pipe, question) + settings.max_new_tokens) if pipe.target.compiled else 0
 
 
 def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:
@@ -264,9 +260,9 @@ def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], 
 
 
 def warm_up(ready: dict[str, Method], settings: SpeedSettings, inputs: Any) -> None:
-    """One reply of every method at every temperature to a question that is not measured."""
-    for temperature in settings.temperatures:
-        answer(ready, inputs, (0, temperature, 0), settings)
+    """WARM_UPS replies of every method at every temperature, which are not measured."""
+    for temperature, repeat in product(settings.temperatures, range(WARM_UPS)):
+        answer(ready, inputs, (0, temperature, repeat), settings)
 
 
 def token_counter(pipe: Pipeline) -> Callable[[str], int]:

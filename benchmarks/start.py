@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from mmspec.errors import InputError
 
@@ -25,19 +25,23 @@ BLIND = {
 `mmspec bench` is for them."""
 
 
-class Loading(Protocol):
-    """What of a run's settings decides how the model is loaded. threads: 0 leaves torch's choice."""
+@dataclass(frozen=True)
+class ModelSettings:
+    """What of a run's settings decides how the model is loaded. threads: 0 leaves torch's choice.
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def acceptance(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def dtype(self) -> str | None: ...
-    @property
-    def device(self) -> str | None: ...
+    Raises: InputError: fewer than 0 threads.
+    """
+
+    model: str
+    _: KW_ONLY
+    acceptance: str = "exact"
+    threads: int = 0
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise InputError(f"threads={self.threads} is not valid: 0 (torch's choice) or more is needed")
 
 
 def check_sees(model: str, worded: bool = False) -> None:
@@ -57,7 +61,7 @@ def check_sees(model: str, worded: bool = False) -> None:
     )
 
 
-def loaded(settings: Loading, drafter: str) -> Pipeline:
+def loaded(settings: ModelSettings, drafter: str) -> Pipeline:
     """The pipeline that the settings ask for, on their number of threads; compiled where they say so."""
     import torch
     import transformers

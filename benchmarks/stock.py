@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig, PreTrainedModel
+
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@contextmanager
+def bare(model: PreTrainedModel, **settings: Any) -> Iterator[None]:
+    """Meanwhile a model's generation config holds its special ids and these settings alone. `generate` takes what it is
+    not told from there: beams, n-grams that must not come twice, and whatever else our loop does without."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig(**{name: getattr(own, name) for name in IDS}, **settings)
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 class Stock:
@@ -31,6 +47,7 @@ class Stock:
             return_tensors="pt",
             processor_kwargs={"padding": True, "padding_side": "left"},
         )
-        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+        with bare(self.model):
+            ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
         texts = self.processor.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         return [text.strip() for text in texts]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmspec.benchmarks.accuracy import Judged, score_of, scores
-from mmspec.benchmarks.figures import HF, LEAST_UNITS, OURS, Figures
+from mmspec.benchmarks.accuracy import Judged
+from mmspec.benchmarks.figures import HF, LEAST_UNITS, OURS, Figures, scores
 from mmspec.benchmarks.gauges import LIMITS, Gauges
 
 MISSING = "-"
@@ -161,10 +161,12 @@ def gauge_table(found: Sequence[Gauges]) -> str:
 
 
 def accuracy_table(answers: Sequence[Judged]) -> str:
-    """Relaxed accuracy per class and per form, then overall."""
-    named = [(found.name, found) for found in scores(answers, "kind")]
-    named += [(f"form {found.name}", found) for found in scores(answers, "form")]
-    named.append(("all", score_of("all", answers)))
+    """Relaxed accuracy per class and per form, then overall; answers about one picture belong together."""
+    found = [
+        *scores((each.kind, each.right, each.picture) for each in answers),
+        *scores((f"form {each.form}", each.right, each.picture) for each in answers),
+        *scores(("all", each.right, each.picture) for each in answers),
+    ]
     rows = [["", "questions", "accuracy", "95 %"]]
-    rows += [[name, str(f.questions), f"{f.accuracy:.3f}", span(f.low, f.high, 3)] for name, f in named]
+    rows += [[each.name, str(each.questions), f"{each.accuracy:.3f}", span(each.low, each.high, 3)] for each in found]
     return aligned(rows)

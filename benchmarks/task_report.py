@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmspec.benchmarks.figures import Figures, Score, figures, score
+from mmspec.benchmarks.figures import Figures, Score, figures, scores
 from mmspec.benchmarks.tables import SHARED, aligned, percent, span, speed_table
 from mmspec.benchmarks.task_run import Answered, TaskRun
 from mmspec.benchmarks.token_classes import Counts, summed
@@ -128,39 +128,21 @@ def task_report(run: TaskRun) -> TaskReport:
 
 
 def task_scores(answered: list[Answered]) -> list[TaskScore]:
-    """The scores of every method at every temperature."""
+    """The scores of every method at every temperature; repetitions of a question belong together."""
     found = []
     for temperature in dict.fromkeys(each.sample.temperature for each in answered):
         chosen = [each for each in answered if each.sample.temperature == temperature]
         for method in dict.fromkeys(method for each in chosen for method in each.replies):
-            found.append(
-                TaskScore(
-                    method,
-                    temperature,
-                    score_of("all", chosen, method),
-                    sum(not each.replies[method].value for each in chosen) / len(chosen),
-                    sum(method in each.cut for each in chosen),
-                    {
-                        group: grouped(chosen, method, group)
-                        for group in dict.fromkeys(name for each in chosen for name in each.groups)
-                    },
-                )
-            )
+            told = [(each.groups, each.replies[method].right, each.sample.question) for each in chosen]
+            (whole,) = scores(("all", right, question) for _, right, question in told)
+            groups = {
+                group: scores((own[group], right, question) for own, right, question in told if group in own)
+                for group in dict.fromkeys(name for own, _, _ in told for name in own)
+            }
+            silent = sum(not each.replies[method].value for each in chosen) / len(chosen)
+            cut = sum(method in each.cut for each in chosen)
+            found.append(TaskScore(method, temperature, whole, silent, cut, groups))
     return found
-
-
-def grouped(chosen: list[Answered], method: str, group: str) -> list[Score]:
-    """The score for every value of a breakdown."""
-    parts: dict[str, list[Answered]] = {}
-    for each in chosen:
-        if group in each.groups:
-            parts.setdefault(each.groups[group], []).append(each)
-    return [score_of(value, parts[value], method) for value in sorted(parts)]
-
-
-def score_of(name: str, answered: list[Answered], method: str) -> Score:
-    """The score of a method; repetitions of a question belong together."""
-    return score(name, [each.replies[method].right for each in answered], [each.sample.question for each in answered])
 
 
 def score_table(scores: list[TaskScore]) -> str:

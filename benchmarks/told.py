@@ -24,6 +24,7 @@ from mmspec import Pipeline
 from mmspec.benchmarks.figures import with_interval
 from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.speed import token_counter, tokenizer_of
+from mmspec.benchmarks.start import ModelSettings
 from mmspec.benchmarks.tables import MISSING, aligned, change
 from mmspec.benchmarks.token_classes import DEPENDENCES, Counts, kinds_of
 from mmspec.contract import Accepted, Draft, Kind, Rule
@@ -37,20 +38,16 @@ from mmspec.tree import follow
 
 
 @dataclass(frozen=True)
-class ToldSettings:
+class ToldSettings(ModelSettings):
     """What the figures depend on. drafters: the first one is the one that the others are compared with. shape: of
     the drafts, see `mmspec.load`; "4" makes all of them chains of four, so that trees and chains can be compared."""
 
-    model: str
     drafters: tuple[str, ...]
     questions: int = 32
-    threads: int = 0
-    dtype: str | None = None
-    device: str | None = None
-    acceptance: str = "exact"
     shape: str = "own"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.drafters:
             raise InputError("name at least one drafter")
         if self.shape == "auto":

@@ -196,19 +196,22 @@ class CanvasStop(Stop):
         return [[] for _ in state.ids]
 
     def ask(self, state: State, draft: Draft, accepted: Accepted) -> Tensor:
-        """How many tokens were accepted, how many of them as drafted, which they are, their places."""
+        """How many tokens were accepted, how many of them as drafted, of how many that were drafted, which the accepted
+        ones are, their places."""
         assert isinstance(draft, Proposal)
         assert isinstance(accepted, Revealed)
         places = draft.places.gather(1, accepted.path)
-        return torch.cat([accepted.count[:, None], accepted.kept[:, None], accepted.path, places], 1)
+        offered = draft.filled.sum(-1, keepdim=True)
+        return torch.cat([accepted.count[:, None], accepted.kept[:, None], offered, accepted.path, places], 1)
 
     def cut(self, state: State, draft: Draft, accepted: Accepted, known: list[Any]) -> None:
         """Fill the host side of `accepted`; mark rows that are full."""
         size = accepted.path.shape[1]
-        for row, (count, kept, *rest) in enumerate(known):
+        for row, (count, kept, offered, *rest) in enumerate(known):
             accepted.paths.append(rest[:count])
             accepted.emitted.append(rest[size : size + count])
             accepted.drafted.append(kept)
+            accepted.offered.append(offered)
             self.outputs[row] += accepted.emitted[row]
             if len(self.outputs[row]) >= state.limits[row]:
                 state.done[row] = True

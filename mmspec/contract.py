@@ -193,6 +193,7 @@ class Accepted:
     paths, emitted, drafted: what the host knows of each row, filled once per round by the stop rule: node indices,
         emitted ids, and how many of these were drafted. A row that is already done, or is cut short by a stop, emits
         fewer tokens than `count` says.
+    offered: the same of how many nodes were drafted, where a draft has others, too; else empty.
     running: rows that had not ended when the round was started, as far as the host knew; none stands for all.
     report: of a round that was played in one launch, what the stop rule asks for: `mmspec.stopping.report`.
     """
@@ -204,6 +205,7 @@ class Accepted:
     paths: list[list[int]] = field(default_factory=list)
     emitted: list[list[int]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    offered: list[int] = field(default_factory=list)
     running: list[bool] = field(default_factory=list)
     report: Tensor | None = None
 
@@ -294,7 +296,8 @@ class Round:
     """What one round emitted, and how long its parts took.
 
     tokens: per row, the emitted ids. drafted: per row, how many of them were drafted (the others are the target's own).
-    proposed: nodes of the draft, the pending token not counted. draft_s, verify_s, other_s: seconds.
+    proposed: nodes of the draft, the pending token not counted. offered: per row, how many of these were drafted, where
+    the target fills some itself; else empty. draft_s, verify_s, other_s: seconds.
     prefill: this is the first, draftless round; its verify_s is the prefill and its other_s the drafter's start.
     """
 
@@ -305,6 +308,7 @@ class Round:
     verify_s: float = 0.0
     other_s: float = 0.0
     prefill: bool = False
+    offered: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

@@ -151,6 +151,7 @@ def decode(
         clock.lap()
         stop.cut(state, one.draft, one.accepted, one.read.values())
         one.round.tokens, one.round.drafted = one.accepted.emitted, one.accepted.drafted
+        one.round.offered = one.accepted.offered
         one.round.other_s += clock.lap()
         if not early:
             keep(one)

@@ -131,8 +131,9 @@ class Stream:
     Args: rounds: the decode loop. stop, target, rule: the loop's own. inputs: what the target was given. prompt_tokens:
         per row. single: yield the only prompt's piece itself. n: rows per prompt.
 
-    first_audio_seconds: how long the steps took up to the one with the first chunk of sound, without what is done with
-        pieces between them; None until there is one.
+    worked_seconds: how long the steps took so far, the making of sound included, without what is done with pieces
+        between them and what `finish` does. first_audio_seconds: those up to the step with the first chunk of sound;
+        None until there is one.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Stream:
         self._sounds = [target.sounding(inputs, row) for row in range(len(prompt_tokens))]
         self._whole: dict[int, dict[str, Any]] = {}  # what rows made, of whose sound there are no chunks
         self._turn = Lock()
-        self._worked = 0.0  # seconds in steps
+        self.worked_seconds = 0.0
         self.first_audio_seconds: float | None = None
 
     def __iter__(self) -> Stream:
@@ -177,9 +178,9 @@ class Stream:
         if self._makes == "picture":
             for row, piece in enumerate(pieces):
                 piece.draw = partial(self._drawn, row, len(self._stop.outputs[row]))
-        self._worked += time.perf_counter() - begun
+        self.worked_seconds += time.perf_counter() - begun
         if self.first_audio_seconds is None and any(piece.audio is not None for piece in pieces):
-            self.first_audio_seconds = self._worked
+            self.first_audio_seconds = self.worked_seconds
         return self._by_prompt(pieces)
 
     def __enter__(self) -> Stream:

@@ -15,7 +15,8 @@ class Stats:
 
     new_tokens: tokens emitted, stop token included.
     accept_lengths: drafted tokens accepted in each round, without the bonus token.
-    drafted_tokens: all that were drafted and verified; of a batch, whose rows are padded to one size, as many as that.
+    drafted_tokens: all that were drafted and verified; of a batch, whose rows are padded to one size, as many as that
+        (on a canvas each row counts its own).
     lossless: whether the acceptance rule keeps the target's law. verifies: whether it looks at that law at all.
     prefill_seconds: reading the prompt. draft_seconds: the drafter, its own reading of the prompt included.
     verify_seconds: target forwards. other_seconds: everything else in a round. On CUDA, where the host runs ahead,
@@ -75,7 +76,7 @@ class Stats:
             self.draft_seconds += done.other_s
         else:
             self.accept_lengths.append(done.drafted[row])
-            self.drafted_tokens += done.proposed
+            self.drafted_tokens += done.offered[row] if done.offered else done.proposed
             self.draft_seconds += done.draft_s
             self.verify_seconds += done.verify_s
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import defaultdict
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +28,11 @@ from typer.testing import CliRunner, Result
 import mmspec
 from mmspec.benchmarks import figures as fig
 from mmspec.benchmarks import gauges, machine, memory, methods, questions, records, speed, tables
-from mmspec.benchmarks.accuracy import judge, scores
+from mmspec.benchmarks.accuracy import judge
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.commands.speed import LENGTH, QUESTIONS, REPEATS
 from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS
-from mmspec.benchmarks.figures import score
+from mmspec.benchmarks.figures import score, scores
 from mmspec.benchmarks.load import LoadReport, LoadSettings, Visit
 from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.plot import plot, require_matplotlib, save_figure
@@ -47,6 +48,7 @@ from mmspec.stats import Stats
 from mmspec.targets import CausalTarget
 from mmspec.training.course import Course
 from mmspec.training.data import open_data
+from mmspec.training.questions import Question
 
 SETTINGS = {"model": "m", "seed": 0}
 
@@ -96,24 +98,45 @@ def test_every_reply_has_a_seed_of_its_own_that_all_methods_share() -> None:
 
 def test_a_cache_of_another_size_is_compiled_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what remembers replies forgets that it has met the question."""
-    asked, warm = [], {"input_ids": torch.zeros(1, 20)}
+    asked, warm = [], Question(None, 20 * "x")
     monkeypatch.setattr(speed, "forget", lambda ready: asked.append("forget"))
 
     def method(inputs: Any, length: int, temperature: float, seed: int) -> Run:
         asked.append(inputs["input_ids"].shape[1])
         return run_of(2, 1.0)
 
-    plain, compiled = [20, "forget", 21, 900, 900], [20, "forget", 21, 900, "forget", 900, 900]
+    warmed = [20, 20, 20, "forget", 21]
+    plain, compiled = [*warmed, 900, 900], [*warmed, 900, 900, 900, "forget", 900, 900]
     for compiles, expected in ((False, plain), (True, compiled)):
         settings = SpeedSettings("m", ("none",), temperatures=(0.0,))
         asked.clear()
-        pipe: Any = SimpleNamespace(target=SimpleNamespace(compiled=compiles))
-        question: Any = warm
-        answered = speed.answering(pipe, lambda _: {"none": method}, lambda _, one: one, settings, question)
+        pipe: Any = SimpleNamespace(
+            target=SimpleNamespace(compiled=compiles),
+            prepare=lambda image, prompt, voice: {"input_ids": torch.zeros(1, len(prompt))},
+        )
+        answered = speed.answering(pipe, lambda _: {"none": method}, speed.model_inputs, settings, warm)
         for number, length in enumerate((21, 900, 900)):
-            question = {"input_ids": torch.zeros(1, length)}
-            answered(((number, 0.0, 0), question))
+            answered(((number, 0.0, 0), Question(None, length * "x")))
         assert asked == expected
+
+
+def test_every_method_is_warm_at_every_temperature_before_it_is_timed() -> None:
+    asked: list[tuple[str, float, int]] = []
+
+    def method(name: str) -> Any:
+        def reply(inputs: Any, length: int, temperature: float, seed: int) -> Run:
+            asked.append((name, temperature, seed))
+            return run_of(2, 1.0)
+
+        return reply
+
+    settings, pipe = SpeedSettings("m", ("none",)), SimpleNamespace(target=SimpleNamespace(compiled=False))
+    ready = {name: method(name) for name in ("none", "eagle2")}
+    told: Any = (pipe, lambda _: ready, lambda _, one: one, settings, "warm")
+    speed.answering(*told)
+    for name, temperature in product(ready, settings.temperatures):
+        seeds = [seed for other, warmth, seed in asked if (other, warmth) == (name, temperature)]
+        assert len(set(seeds)) == len(seeds) == speed.WARM_UPS == 3  # other draws each time: there is more to learn
 
 
 # figures
@@ -502,6 +525,45 @@ def test_parts_of_a_run_that_began_elsewhere_are_named(tmp_path: Path) -> None:
     assert conditions_of([tmp_path / "none"]) == {}
 
 
+def test_a_run_that_goes_on_with_other_code_says_so_and_names_both(
+    two_samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = map(asdict, two_samples)
+
+    def opened(torch: str, date: str) -> Store:
+        told = {"date": date, "versions": {"torch": torch, "commit": "a"}, "hardware": {"cores": 2}}
+        monkeypatch.setattr(records, "conditions", lambda: told)
+        return Store(tmp_path, SETTINGS)
+
+    def made_with() -> list[str]:
+        found = conditions_of([tmp_path])
+        return [one["versions"]["torch"] for one in (found, *found.get("others", []))]
+
+    opened("0.9", "2026-03-01").go_on()  # and ended before there was a sample
+    store = opened("1.0", "2026-03-02")
+    store.go_on()
+    store.add(first)
+    opened("1.0", "2026-03-03").go_on()
+    assert capsys.readouterr().err == ""
+    assert made_with() == ["1.0"]
+    store = opened("2.0", "2026-03-04")
+    assert len(store.load()) == 1  # who only reads is told nothing
+    assert capsys.readouterr().err == ""
+    store.go_on()
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "holds samples made with torch='1.0' (now '2.0'): " in told
+    assert made_with() == ["1.0"]  # nothing is mixed yet
+    for _ in range(2):
+        store.add(second)
+    assert made_with() == ["1.0", "2.0"]
+    opened("2.0", "2026-03-05").go_on()
+    assert "torch='1.0' (now '2.0')" in capsys.readouterr().err  # the first ones are still there
+    opened("2.0", "2026-03-05").add(second)
+    assert made_with() == ["1.0", "2.0"]
+    assert conditions_of([tmp_path])["date"] == "2026-03-02"
+
+
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot write to"):
@@ -566,7 +628,7 @@ def test_scores_count_per_class_and_their_interval_contains_the_share() -> None:
     whole = score("all", [answer.right for answer in answers])
     assert whole.accuracy == pytest.approx(40 / 60)
     assert whole.low < whole.accuracy < whole.high
-    classes = scores(answers, "kind")
+    classes = scores((each.kind, each.right, each.picture) for each in answers)
     assert sum(each.questions for each in classes) == 60
     assert sum(each.questions * each.accuracy for each in classes) == pytest.approx(40)
     assert (score("x", [True] * 5).high, score("x", [False] * 5).low) == (1.0, 0.0)
@@ -726,6 +788,16 @@ def test_resumed_run_doubles_nothing_and_keeps_what_it_had(model: Path, tmp_path
     assert (out / "samples.jsonl").read_text() == "".join(again)
     refused = bench(*arguments, "--seed", "7", model=model)
     assert isinstance(refused.exception, InputError)
+
+    begun = json.loads((out / "conditions.json").read_text())
+    begun["versions"]["torch"] = "0.1"
+    (out / "conditions.json").write_text(json.dumps(begun))
+    whole = bench(*arguments, model=model)  # which any code may read
+    (out / "samples.jsonl").write_text(again[0])
+    mixed = bench(*arguments, model=model)
+    assert ["made with torch='0.1' (now " in done.stderr for done in (whole, mixed)] == [False, True]
+    summary = json.loads((out / "summary.json").read_text())
+    assert [one["versions"]["torch"] for one in (summary, *summary["others"])] == ["0.1", torch.__version__]
 
 
 def test_questions_of_one_s_own_are_measured(model: Path, speaker: Path, tmp_path: Path) -> None:
@@ -989,6 +1061,49 @@ def test_hf_baselines_mean_the_same_as_ours(model: Path) -> None:
     assert (drafted.verifications, drafted.verified_tokens) == (len(forwards) - 1, len(ours.tokens))
     config = methods.generation_config(pipe.target.model, 8, 0.7)
     assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 0, 1.0)
+
+
+ASKED = {
+    "num_beams": 3,
+    "no_repeat_ngram_size": 1,
+    "suppress_tokens": [*range(40)],
+    "min_p": 0.9,
+    "prompt_lookup_num_tokens": 4,
+    "stop_strings": ["a"],
+    "cache_implementation": "static",
+    "repetition_penalty": 3.0,
+    "max_time": 1e-9,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_hf_baselines_take_nothing_of_the_checkpoint_that_ours_do_not(model: Path, speaker: Path, asked: str) -> None:
+    pipe = mmspec.load(str(model), "none")
+    question = questions.long_questions(1, len)[0]
+    inputs = pipe.prepare(question.image, question.qa.question)
+    made = methods.methods(pipe, ["none", "prompt-lookup", str(speaker)])
+    assisted: Any = made[fig.HF_ASSISTED]
+    stock = Stock(model)
+    models = [pipe.target.model, assisted.assistant, stock.model]
+
+    def said() -> list[Any]:
+        drawn = {
+            (name, warmth): method(inputs, 8, warmth, 0).tokens
+            for name, method in made.items()
+            for warmth in (0.0, 1.0)
+        }
+        return [drawn, stock.replies([question.image], [question.qa.question], 8)]
+
+    before = said()
+    own = [each.generation_config for each in models]
+    for config in own:
+        setattr(config, asked, ASKED[asked])
+    assert said() == before
+    assert len({tuple(before[0][name, 0.0]) for name in made}) == 1
+    assert all(each.generation_config is config for each, config in zip(models, own, strict=True))
+    with pytest.raises(TypeError):  # nor is it lost after an error
+        assisted({**inputs, "unknown": inputs["input_ids"]}, None, 0.0, 0)
+    assert all(each.generation_config is config for each, config in zip(models, own, strict=True))
 
 
 def test_hf_baselines_end_with_the_models_context_as_ours_do(model: Path) -> None:

@@ -1,6 +1,7 @@
 """The run of continuous tokens: rows and steps, what is counted, what is kept on disk, and what it refuses."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ import mmspec
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.drawing import canvas_run
 from mmspec.benchmarks.drawing.canvas_report import run_canvas
-from mmspec.benchmarks.drawing.canvas_run import Counting
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH
 from mmspec.benchmarks.drawing.run import ImageSettings, drawing, steps_of
 from mmspec.benchmarks.records import conditions_of, sample_of
 from mmspec.benchmarks.speed import SpeedSettings
 from mmspec.checkpoints import save_drafter
 from mmspec.errors import InputError, UnknownNameError
+from mmspec.image_ar.continuous import Continuous
 from mmspec.image_ar.judge import Judge
 from mmspec.image_ar.mar import MarTarget
 from mmspec.image_ar.mar_drafter import MarDrafter
@@ -165,16 +166,35 @@ def test_real_pictures_go_through_the_vae(folder: Path) -> None:
     assert (found.int() - want.int()).abs().max() <= 1
 
 
-def test_what_is_counted_is_what_was_drafted_and_kept(folder: Path) -> None:
-    pipe = mmspec.load(folder, "mar")
-    counted = pipe.with_drafter(pipe.drafter, "own", Counting(pipe.rule))
-    out = counted(prompt="a red circle", seed=1)
-    counting: Any = counted.rule
-    assert counting.kept == sum(out.stats.accept_lengths)
-    assert counting.kept < counting.drafted <= LENGTH * 3
-    assert counting.lossless is pipe.rule.lossless
-    same = pipe(prompt="a red circle", seed=1)
-    assert same.image.tobytes() == out.image.tobytes()
+def test_what_is_counted_is_what_was_drafted_and_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each picture; places that the target fills by itself were not drafted."""
+    seen: list[Any] = []
+    judge = Continuous.__call__
+
+    def watched(self: Any, draft: Any, *given: Any) -> Any:
+        accepted = judge(self, draft, *given)
+        seen.append((draft.filled.sum(-1), accepted.kept))
+        return accepted
+
+    monkeypatch.setattr(Continuous, "__call__", watched)
+    pipe = mmspec.load(folder, "mar", shape="own")
+    stats = [reply.stats for reply in pipe(prompt=["a red circle", "a blue square"], temperature=1.0, seed=1)]
+    drafted, kept = (torch.stack(each).sum(0).tolist() for each in zip(*seen, strict=True))
+    assert [each.drafted_tokens for each in stats] == drafted
+    assert [sum(each.accept_lengths) for each in stats] == kept
+    assert 0 < kept[0] < drafted[0] <= LENGTH * 3
+    seen.clear()
+    speed = SpeedSettings("m", ("mar",), temperatures=(1.0,), max_new_tokens=LENGTH, min_tokens=1)
+    _, rates = canvas_run.paint_all(pipe, ImageSettings(speed, captions=2), Judge.captions(2), tmp_path)
+    assert rates["mar"] == sum(int(part.sum()) for _, part in seen) / sum(int(part.sum()) for part, _ in seen)
+
+
+def test_plain_decoding_drafts_nothing(folder: Path) -> None:
+    stats = mmspec.load(folder, "none")(prompt="a red circle", temperature=1.0, seed=1).stats
+    assert (stats.drafted_tokens, sum(stats.accept_lengths)) == (0, 0)
+    assert math.isnan(stats.acceptance_rate)
 
 
 def test_a_model_of_classes_draws_what_a_file_names(tmp_path: Path) -> None:

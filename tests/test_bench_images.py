@@ -33,10 +33,10 @@ from mmspec.benchmarks.drawing.laws import surprise
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH, Drawn, Quality, eyes, marks
 from mmspec.benchmarks.drawing.run import (
     AGAIN,
+    Captions,
     Drawing,
     ImageSettings,
     StockJanus,
-    captions_size,
     curve_rows,
     fitted,
     methods,
@@ -44,7 +44,7 @@ from mmspec.benchmarks.drawing.run import (
 )
 from mmspec.benchmarks.figures import score
 from mmspec.benchmarks.records import Run, Sample, conditions_of
-from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.speed import SpeedSettings, prompt_size
 from mmspec.checkpoints import bundled
 from mmspec.image_ar.captions import Kind
 from mmspec.image_ar.clusters import Grouped
@@ -278,6 +278,22 @@ def test_transformers_draw_the_same_at_temperature_0(pipe: mmspec.Pipeline) -> N
     sampled = StockJanus(pipe, 3.0)(captions, LENGTH, 1.0, 1)
     assert sampled.tokens != stock.tokens
     assert sampled.tokens == StockJanus(pipe, 3.0)(captions, LENGTH, 1.0, 1).tokens
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"num_beams": 3}, {"no_repeat_ngram_size": 2, "suppress_tokens": [*range(8)]}, {"num_return_sequences": 2}],
+)
+def test_transformers_draw_with_nothing_of_the_checkpoint_that_ours_does_not_apply(
+    folder: Path, asked: dict[str, Any]
+) -> None:
+    pipe = mmspec.load(folder, "none")
+    drawn = [StockJanus(pipe, 3.0)(["a red circle"], LENGTH, warmth, 0).tokens for warmth in (0.0, 1.0)]
+    own = pipe.target.model.generation_config
+    for name, value in asked.items():
+        setattr(own, name, value)
+    assert [StockJanus(pipe, 3.0)(["a red circle"], LENGTH, warmth, 0).tokens for warmth in (0.0, 1.0)] == drawn
+    assert pipe.target.model.generation_config is own
 
 
 def test_transformers_draw_where_only_ours_reads_the_start_of_an_image(folder: Path, tmp_path: Path) -> None:
@@ -524,7 +540,8 @@ def test_a_compiled_model_is_timed_with_captions(
     samples = run_batch(pipe, fitted(pipe, ImageSettings(speed)), 2, tmp_path)
     assert [len(sample.runs["none"].tokens) for sample in samples] == [2 * LENGTH] * 2
     short, long = "a red circle", "two blue stars on gray"
-    assert captions_size(pipe, [short, long]) == captions_size(pipe, [long]) > captions_size(pipe, [short])
+    both, one, other = (prompt_size(pipe, Captions(batch)) for batch in ([short, long], [long], [short]))
+    assert both == one > other
 
 
 def test_bench_of_an_image_model_is_that_of_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,16 @@ def test_stand_ins_are_never_called_the_data_set(finished: tuple[Path, str]) -> 
     assert json.loads((out / "summary.json").read_text())["command"] == last[0]
 
 
+def test_a_plan_names_all_conditions_that_its_samples_were_made_under() -> None:
+    def made(date: str, torch: str) -> dict[str, Any]:
+        hardware = {"system": "Linux", "processor": "", "cores": 2, "threads": 1, "gpu": None}
+        return {"date": date, "versions": {"torch": torch}, "hardware": hardware}
+
+    first, second = made("2026-03-01", "1.0"), made("2026-03-02", "2.0")
+    told = plan_run.PlanReport(Plan(), [], [first, first | {"others": [second]}], [], "").conditions.splitlines()
+    assert [line[-9:] for line in told] == ["torch 1.0", "torch 2.0"]
+
+
 def test_table_and_page_are_written(finished: tuple[Path, str]) -> None:
     out, text = finished
     head = next(line for line in text.splitlines() if line.startswith("model"))

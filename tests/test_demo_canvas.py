@@ -15,7 +15,6 @@ import tiny_mar
 from PIL import Image
 
 import mmspec
-from mmspec.benchmarks.drawing.canvas_run import Counting
 from mmspec.checkpoints import save_drafter
 from mmspec.demos.canvas_easel import RULES, CanvasEasel, CanvasRace, CanvasWish, account, counters, kinds_of, proposed
 from mmspec.demos.easel import Easel, Sketches
@@ -50,7 +49,7 @@ def canvas(tmp_path_factory: pytest.TempPathFactory) -> CanvasEasel:
 
 def drawn(canvas: CanvasEasel, drafter: str = "mar", rule: str = "exact", shape: str = "own") -> CanvasRace:
     """A race that is over."""
-    *_, race = canvas.draw(CanvasWish(canvas.captions[0], drafter, rule, seed=3, shape=shape))
+    *_, race = canvas.race(CanvasWish(canvas.captions[0], drafter, rule, seed=3, shape=shape))
     assert isinstance(race, CanvasRace)
     return race
 
@@ -69,13 +68,12 @@ def test_a_race_draws_what_the_pipelines_draw_and_counts_what_they_count(
     assert race.finished
     for name, trace, sketches in (("none", race.slow, race.slow_sketches), ("mar", race.fast, race.fast_sketches)):
         pipe = mmspec.load(canvas.model, name, rule if name == "mar" else "exact", shape="own")
-        pipe.rule = counting = Counting(pipe.rule)
         want = pipe(prompt=race.caption, temperature=1.0, seed=3)
         assert pixels(sketches.shots[-1][1]) == want.image.tobytes()
         assert len(sketches.shots) == len(trace.steps) + 1  # one per round, and the whole
         assert len({file for _, file in sketches.shots}) == len(trace.steps)  # each shows more, from nothing on
         assert trace.accept_lengths == want.stats.accept_lengths
-        assert (proposed(trace.steps), sum(trace.accept_lengths)) == (counting.drafted, counting.kept)
+        assert proposed(trace.steps) == want.stats.drafted_tokens
         end = read(trace, math.inf)
         assert (end.tokens, end.verifications) == (LENGTH, want.stats.target_calls)
         assert end.tau == want.stats.tau  # nothing is known after the prefill
@@ -160,7 +158,7 @@ def test_a_model_of_classes_is_asked_for_classes(tmp_path: Path) -> None:
     assert studio.drafters == ["none"]  # nothing lies beside it, and nothing else fits
     assert studio.noun == "class"
     assert all(0 <= int(each) < made.config.classes for each in studio.captions)
-    assert list(studio.draw(CanvasWish("1", "none")))[-1].agree
+    assert list(studio.race(CanvasWish("1", "none")))[-1].agree
     labels = {getattr(block, "label", None) for block in app.page(studio).blocks.values()}
     assert "Class" in labels
     assert "Caption" not in labels

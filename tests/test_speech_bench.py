@@ -32,15 +32,8 @@ from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
 from mmspec.benchmarks.speaking.report import draw_curve, speech_report
-from mmspec.benchmarks.speaking.run import (
-    SpeechSettings,
-    curve_rows,
-    run_speech,
-    script,
-    sentence_size,
-    speech_methods,
-)
-from mmspec.benchmarks.speed import SpeedSettings
+from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speech, script, speech_methods
+from mmspec.benchmarks.speed import SpeedSettings, prompt_size
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
 from mmspec.named import rule_named
@@ -178,7 +171,8 @@ def test_a_compiled_model_is_timed_with_sentences(pipe: Any, tmp_path: Path, mon
     (said,) = script(pipe, SpeechSettings(speed), None)
     ((sample, _),) = run_speech(pipe, SpeechSettings(speed), tmp_path, [said], None)
     assert set(sample.runs) == {"none", "hf"}
-    assert sentence_size(pipe, said) < sentence_size(pipe, replace(said, text=f"{said.text} {said.text}"))
+    longer = replace(said, prompt=f"{said.prompt} {said.prompt}")
+    assert prompt_size(pipe, said) < prompt_size(pipe, longer)
 
 
 @pytest.mark.parametrize("option", [(), ("--max-new-tokens", 7)])
@@ -208,6 +202,12 @@ def test_generate_of_transformers_has_the_ends_and_the_warpers_of_our_loop(monke
     pipe.target.model.generation_config.min_p = 0.2
     inner = cast("Any", speech_methods(pipe, ours, Sounds(pipe))["hf"]).inner
     assert inner.warpers == {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0, "min_p": 0.2}
+    pipe.target.model.generation_config.repetition_penalty = 5.0
+    made = speech_methods(pipe, ours, Sounds(pipe))
+    other = [made[name](sentence, 12, 0.0, 0).tokens for name in ("none", "hf")]
+    assert other[0] == other[1] != tokens[0]  # greedily, too
+    pipe.target.model.generation_config.suppress_tokens = other[0]
+    assert made["hf"](sentence, 12, 0.0, 0).tokens == other[0]  # as ours does not apply it
 
 
 def test_a_listener_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_a_text_need_only_be_one_that_the_model_says_unless_somebody_listens(fol
         test_speech_llasa.model(), "none", processor=test_speech_llasa.LlasaProcessor(test_speech_llasa.tokenizer())
     )
     settings = SpeechSettings(SpeedSettings("m", ("none",), questions=2), texts)
-    assert [one.text for one in script(music, settings, None)] == ["\u4f60\u597d", "?!"]
+    assert [one.prompt for one in script(music, settings, None)] == ["\u4f60\u597d", "?!"]
     with pytest.raises(InputError, match="sentence 2: the text '[?]!' has nothing to pronounce"):
         script(llasa, settings, None)
     with pytest.raises(InputError, match="sentence 1: the listener cannot write down"):
@@ -258,7 +258,7 @@ def test_a_file_of_few_sentences_is_said_as_far_as_it_goes(folder: Path, pipe: A
         assert (found["other"] is None) == (file == one)  # no other text to compare with
     speed = SpeedSettings("m", ("none",), questions=1)
     (only,) = script(pipe, SpeechSettings(speed, three), None)
-    assert (only.text, only.other) == ("two red circles", "one bar")
+    assert (only.prompt, only.other) == ("two red circles", "one bar")
 
 
 def test_mistakes_are_errors_of_ours(folder: Path, tmp_path: Path) -> None:

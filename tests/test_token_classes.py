@@ -184,8 +184,15 @@ def short_questions(number: int, token_count: Any) -> list[Any]:
     return [SimpleNamespace(image=picture, prompt=qa.question, qa=qa)] * number
 
 
-def test_an_empty_list_of_drafters_is_no_default() -> None:
-    for command in ("classes", "ablations"):
-        refused = CliRunner().invoke(app, ["bench", command, "--drafters", ""])
-        assert isinstance(refused.exception, InputError)
-        assert "name at least one drafter" in str(refused.exception)
+@pytest.mark.parametrize("command", ["classes", "ablations"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafters", ""], "name at least one drafter"),  # an empty list is no default
+        (["--threads", "-1"], "threads=-1 is not valid"),
+    ],
+)
+def test_bad_options_are_one_clear_error(command: str, arguments: list[str], message: str) -> None:
+    refused = CliRunner().invoke(app, ["bench", command, *arguments])
+    assert isinstance(refused.exception, InputError)
+    assert message in str(refused.exception)

@@ -11,7 +11,7 @@ import toys
 from torch import Tensor
 
 from mmspec.acceptance.exact import Exact
-from mmspec.benchmarks.overseen import Overseen
+from mmspec.benchmarks.certainty import Watching
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Rule, State
 from mmspec.demos.recorder import Recorder
 from mmspec.drafters.prompt_lookup import PromptLookup
@@ -67,13 +67,6 @@ class Candid(Says, Rule):
         raise AssertionError
 
 
-class Blind(Overseen):
-    """Looks at nothing."""
-
-    def look(self, draft: Draft, scores: Tensor, accepted: Accepted) -> None:
-        """Nothing."""
-
-
 WATCHED = [Recorder, lambda inner: Counting(inner, 2, 2)]
 
 
@@ -96,17 +89,17 @@ def test_a_watched_drafter_says_what_the_other_one_says(make: Any, monkeypatch: 
     assert type(outer.counts_backwards) is object
 
 
-def test_an_overseen_rule_says_what_the_other_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_rule_says_what_the_other_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """But that it may be recorded: its looks are on the host."""
     assert {"takes", "invariant", "chains", "verifies", "on_device"} < set(flags(Rule))
     monkeypatch.setitem(Rule.__annotations__, "rolls_dice", "bool")
     monkeypatch.setattr(Rule, "rolls_dice", False, raising=False)
-    outer = Blind(Candid())
+    outer = Watching(Candid())
     check_said(outer, outer.rule, Rule, "on_device")
     outer.bind(None)
     check_said(outer, outer.rule, Rule, "on_device")
     assert type(outer.rolls_dice) is object
-    assert Blind(Exact()).on_device is False
+    assert Watching(Exact()).on_device is False
 
 
 @pytest.mark.parametrize("kind", [Drafter, Rule])
@@ -117,7 +110,7 @@ def test_whatever_a_contract_says_is_annotated(kind: type) -> None:
 
 def test_whatever_a_drafter_can_be_asked_to_do_the_other_one_does() -> None:
     assert deeds(Drafter) <= deeds(Watched)
-    assert deeds(Rule) <= deeds(Overseen)
+    assert deeds(Rule) <= deeds(Watching)
 
 
 @pytest.mark.parametrize("make", WATCHED)

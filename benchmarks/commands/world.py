@@ -195,7 +195,13 @@ def classes(
     from mmspec.benchmarks.told import ToldSettings, run_told
 
     settings = ToldSettings(
-        model, words(CLASSES if drafters is None else drafters), questions, threads, dtype, device, shape=shape
+        model,
+        words(CLASSES if drafters is None else drafters),
+        questions,
+        shape,
+        threads=threads,
+        dtype=dtype,
+        device=device,
     )
     if plot and out is not None:
         require_matplotlib()
@@ -232,7 +238,13 @@ def ablations(
     from mmspec.benchmarks.told import ToldSettings
 
     settings = ToldSettings(
-        model, words(ABLATED if drafters is None else drafters), questions, threads, dtype, device, shape=shape
+        model,
+        words(ABLATED if drafters is None else drafters),
+        questions,
+        shape,
+        threads=threads,
+        dtype=dtype,
+        device=device,
     )
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")

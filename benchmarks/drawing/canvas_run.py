@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch import Tensor
 
 from mmspec import Pipeline
 from mmspec.benchmarks.drawing.run import TOGETHER, ImageSettings, check_captions, drawing, methods, told_of
-from mmspec.benchmarks.overseen import Overseen
 from mmspec.benchmarks.records import Store
 from mmspec.errors import InputError
 from mmspec.media import save_image
@@ -34,17 +32,6 @@ def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     return settings.whole(pipe.target.budget)
 
 
-class Counting(Overseen):
-    """Counts drafted tokens, and those that were kept; drafts are of continuous tokens."""
-
-    drafted = kept = 0
-
-    def look(self, draft: Any, scores: Tensor, accepted: Any) -> None:
-        """See `Overseen`."""
-        self.drafted += int(draft.filled.sum())
-        self.kept += int(accepted.kept.sum())
-
-
 def paint_all(
     pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: Path
 ) -> tuple[dict[str, list[Image.Image]], dict[str, float | None]]:
@@ -56,6 +43,8 @@ def paint_all(
     store = Store(folder, told_of(pipe, settings, captions) | {"run": "canvas", "captions": len(captions)})
     done = {(record["row"], record["batch"]): (record["drafted"], record["kept"]) for record in store.load()}
     starts = range(0, len(captions), TOGETHER)
+    if len(done) < len(rows) * len(starts):
+        store.go_on()
     with progress(desc="pictures", unit="batch", total=len(rows) * len(starts), initial=len(done)) as bar:
         for place, name in enumerate(rows):
             for start in starts:
@@ -78,13 +67,13 @@ def _paint(
     """Draw a batch into files. Returns how many tokens were drafted and kept."""
     folder.mkdir(exist_ok=True)
     painter = drawing(pipe, name, settings.guidance)
-    counting = Counting(painter.pipe.rule)
-    painter.pipe.rule = counting  # what is judged is what is timed, but for the counting
     length = settings.speed.max_new_tokens
     batch, seed = list(captions[start : start + TOGETHER]), settings.speed.seed + start
-    for index, reply in enumerate(painter.draw(batch, length, settings.temperature, seed), start):
+    replies = painter.draw(batch, length, settings.temperature, seed)
+    for index, reply in enumerate(replies, start):
         save_image(reply.image, folder / f"{index}.png")
-    return counting.drafted, counting.kept
+    rows = [reply.stats for reply in replies]
+    return sum(stats.drafted_tokens for stats in rows), sum(sum(stats.accept_lengths) for stats in rows)
 
 
 def _read(path: Path) -> Image.Image:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import math
 import re
 import time
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
+from transformers import GenerationConfig
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import HF, OURS
 from mmspec.benchmarks.methods import Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store
 from mmspec.benchmarks.rows import row
-from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
+from mmspec.benchmarks.speed import SpeedSettings, run
+from mmspec.benchmarks.stock import bare
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError, UnsupportedError
 from mmspec.options import sampling_for
@@ -94,6 +95,15 @@ class ImageSettings:
         return replace(self, speed=replace(self.speed, max_new_tokens=length, min_tokens=length))
 
 
+@dataclass(frozen=True)
+class Captions:
+    """A batch of captions, as a question."""
+
+    prompt: list[str]
+    image: ClassVar[None] = None
+    voice: ClassVar[None] = None
+
+
 def curve_rows() -> tuple[str, ...]:
     """The rows of a quality-speed curve."""
     return tuple(
@@ -158,20 +168,21 @@ class StockJanus:
         told = {name: value.to(model.device) for name, value in self.pipe.prepare(None, list(inputs)).items()}
         scale = self.pipe.target.guidance(self.guidance)
         sampling = sampling_for({"temperature": temperature}, model.generation_config)
-        drawn = {"do_sample": True, "temperature": temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-        config = copy(model.generation_config)
-        config.update(
+        drawn = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p or None}
+        config = GenerationConfig(
             max_length=told["input_ids"].shape[1] + max_new_tokens,
             guidance_scale=scale,
-            **(drawn if temperature else {"do_sample": False}),
+            repetition_penalty=sampling.repetition_penalty,
+            generation_kwargs={"boi_token_id": self.pipe.target.start},  # all that is read of them
+            **({"do_sample": True, "temperature": temperature, **drawn} if temperature else {"do_sample": False}),
         )
-        config.generation_kwargs = {"boi_token_id": self.pipe.target.start}  # all that is read of them
         ends: list[float] = []
         hook = model.model.language_model.register_forward_hook(lambda *_: ends.append(time.perf_counter()))
         torch.manual_seed(seed)
         start = time.perf_counter()
         try:
-            tokens = model.generate(**told, generation_mode="image", generation_config=config)
+            with bare(model):
+                tokens = model.generate(**told, generation_mode="image", generation_config=config)
         finally:
             hook.remove()
         seconds, batch = time.perf_counter() - start, len(tokens)
@@ -247,24 +258,18 @@ def run_batch(pipe: Pipeline, settings: ImageSettings, size: int, folder: Path) 
     """The samples of one batch size, with clocks. Whatever `auto` learns, it learns for this size alone."""
     count = max(LEAST_REQUESTS, math.ceil(settings.speed.questions / size))
     captions = clocked(settings, count * size)
-    groups = [captions[start : start + size] for start in range(0, len(captions), size)]
+    groups = [Captions(captions[start : start + size]) for start in range(0, len(captions), size)]
     speed = replace(settings.speed, questions=count, rows=size)
     told = told_of(pipe, settings, captions) | {"run": "images", "batch": size, "questions": count}
     return run(
         pipe,
         speed,
         Store(folder, told),
-        lambda: cast("Any", groups),
+        lambda: groups,
         lambda pipe: methods(pipe, settings),
-        warm=lambda: cast("Any", groups[0]),
-        prepare=lambda _, asked: asked,
-        size=captions_size,
+        warm=lambda: groups[0],
+        prepare=lambda _, group: group.prompt,
     )
-
-
-def captions_size(pipe: Pipeline, captions: list[str]) -> int:
-    """How many tokens the prompts of a batch have, those that fill up the shorter ones included."""
-    return prompt_size(pipe, pipe.prepare(None, captions))
 
 
 def clocked(settings: ImageSettings, count: int) -> list[str]:
@@ -281,6 +286,8 @@ def draw_all(pipe: Pipeline, settings: ImageSettings, asked: list[Any], folder: 
     rows = [*settings.speed.drafters, *([AGAIN] if OURS in settings.speed.drafters else [])]
     store = Store(folder, told_of(pipe, settings, captions) | {"run": "pictures", "captions": len(captions)})
     done = {(record["row"], record["caption"]): record["tokens"] for record in store.load()}
+    if len(done) < len(rows) * len(captions):
+        store.go_on()
     with progress(desc="pictures", unit="picture", total=len(rows) * len(captions), initial=len(done)) as bar:
         for name in rows:
             missing = [index for index in range(len(captions)) if (name, index) not in done]

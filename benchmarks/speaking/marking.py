@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import OURS
@@ -23,10 +23,11 @@ class Sentence:
     """What is said, and by whom: a voice's name, None where the model has none. other, another: the controls, None
     where there is no other sentence, or voice."""
 
-    text: str
+    prompt: str
     voice: str | None
     other: str | None
     another: str | None
+    image: ClassVar[None] = None
 
 
 class Sounds:
@@ -45,7 +46,7 @@ class Sounds:
     def of(self, sentence: Sentence, sample: Sample) -> dict[str, Any]:
         """The sound of every method, None where it said nothing. Empty where nothing makes sound of codes."""
         self._turn_to(sentence)
-        inputs = self.pipe.prepare(None, sentence.text, sentence.voice)
+        inputs = self.pipe.prepare(None, sentence.prompt, sentence.voice)
         found = {}
         for name, run in sample.runs.items():
             codes = json.dumps(run.tokens)
@@ -87,7 +88,7 @@ def told(sentence: Sentence, sound: Any, ours: Any, judge: Any, voice: Voice) ->
     found = {"audio_seconds": sound.seconds if sound else 0.0}
     if judge is None:
         return found
-    found |= judge.mark(sentence.text, sentence.other, sound, voice(sentence.voice), voice(sentence.another))
+    found |= judge.mark(sentence.prompt, sentence.other, sound, voice(sentence.voice), voice(sentence.another))
     if sound and ours:
         found["mel_distance"] = 0.0 if sound is ours else judge.mel_distance(sound, ours)
     return found

@@ -19,7 +19,7 @@ from mmspec.benchmarks.methods import PLAIN, HuggingFace, Method, exact
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
 from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speaking.marking import Sentence, Sounds, marks, voice_of
-from mmspec.benchmarks.speed import SpeedSettings, prompt_size, run
+from mmspec.benchmarks.speed import SpeedSettings, run
 from mmspec.benchmarks.weights import weights_of_rows
 from mmspec.errors import InputError
 from mmspec.registry import resolve
@@ -68,7 +68,7 @@ class Spoken:
         """See `Method`; `inputs` is a `Sentence`."""
         start = time.perf_counter()
         told: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        stream = self.pipe.stream(None, inputs.text, voice=inputs.voice, **told)
+        stream = self.pipe.stream(None, inputs.prompt, voice=inputs.voice, **told)
         prepared = time.perf_counter() - start
         for _ in stream:
             pass
@@ -92,7 +92,7 @@ class Stock:
 
     def __call__(self, inputs: Any, max_new_tokens: int, temperature: float, seed: int) -> Run:
         """See `Method`; `inputs` is a `Sentence`."""
-        made = self.pipe.prepare(None, inputs.text, inputs.voice)
+        made = self.pipe.prepare(None, inputs.prompt, inputs.voice)
         prompt = {name: value for name, value in made.items() if name in ("input_ids", "attention_mask")}
         return self.inner(prompt, max_new_tokens, temperature, seed)
 
@@ -156,7 +156,7 @@ def run_speech(
         see `judge_of`.
     """
     sounds, voice = Sounds(pipe), cache(partial(voice_of, pipe, judge))
-    told = "\n".join(f"{sentence.voice}: {sentence.text}" for sentence in said)
+    told = "\n".join(f"{sentence.voice}: {sentence.prompt}" for sentence in said)
     kept = {"run": "speech", "sentences": sha256(told.encode()).hexdigest(), **asdict(settings.speed)}
     kept |= weights_of_rows(pipe, settings.speed.drafters)
     kept["listener"] = None if judge is None else judge.own_errors
@@ -165,26 +165,20 @@ def run_speech(
         pipe,
         settings.speed,
         store,
-        lambda: cast("Any", said),
+        lambda: said,
         partial(speech_methods, rows=settings.speed.drafters, sounds=sounds),
-        warm=lambda: cast("Any", Sentence(WARM_UP, said[0].voice, WARM_UP, None)),
+        warm=lambda: Sentence(WARM_UP, said[0].voice, WARM_UP, None),
         note=lambda sample: {"marks": marks(sounds, said[sample.question], sample, judge, voice)},
         prepare=lambda _, sentence: sentence,
-        size=sentence_size,
     )
     return [(sample_of(record), record["marks"]) for record in store.load()]
-
-
-def sentence_size(pipe: Pipeline, sentence: Sentence) -> int:
-    """How many tokens the prompt of a sentence has."""
-    return prompt_size(pipe, pipe.prepare(None, sentence.text, sentence.voice))
 
 
 def requests(said: list[Sentence], settings: SpeedSettings, temperature: float, most: int) -> list[dict[str, Any]]:
     """The first sentences as the arguments of calls."""
     return [
         {
-            "prompt": sentence.text,
+            "prompt": sentence.prompt,
             "voice": sentence.voice,
             "temperature": temperature,
             "seed": settings.seed,

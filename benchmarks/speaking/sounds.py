@@ -23,7 +23,7 @@ def sounds(pipe: Pipeline, said: Sequence[Sentence], found: Sequence[Marked]) ->
     for sample, _ in found:
         if sample.question < KEPT and sample.repeat == 0 and sample.temperature == found[0][0].temperature:
             sentence, silent = said[sample.question], dict.fromkeys(sample.runs)
-            kept.append((sentence.text, silent | made.of(sentence, sample)))
+            kept.append((sentence.prompt, silent | made.of(sentence, sample)))
     return kept
 
 
