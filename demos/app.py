@@ -1,6 +1,6 @@
 """The demo as one page with a tab per model, and the settings under which it can be shown to others.
 
-A tab is a module with a TITLE and a function `build(studio, folder, name)`; a new one is a line in TABS.
+A tab is a module with a function `build(studio, folder, name)`; a new one is a line in TABS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmspec.errors import UnsupportedError, require
 
 TABS: dict[type[Studio], str] = {
     Studio: "mmspec.demos.picture_chat",
-    TextStudio: "mmspec.demos.text_chat",
+    TextStudio: "mmspec.demos.picture_chat",
     Easel: "mmspec.demos.picture_board",
     CanvasEasel: "mmspec.demos.canvas_board",
     Booth: "mmspec.demos.speaking_booth",
@@ -73,7 +73,7 @@ def page(*studios: Studio) -> Any:
         for studio in studios:
             tab = import_module(TABS[type(studio)])
             alike = [other for other in studios if type(other) is type(studio)]
-            with gr.Tab(tab.TITLE if len(alike) == 1 else f"{tab.TITLE}: {studio.name}"):
+            with gr.Tab(studio.title if len(alike) == 1 else f"{studio.title}: {studio.name}"):
                 tab.build(studio, Path(folder.name), f"mm{alike.index(studio) or ''}")
     blocks.mmspec_examples = folder  # goes when the page goes
     return blocks.queue(max_size=WAITING, default_concurrency_limit=1)

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
-from mmspec.contract import bound
-from mmspec.demos.knobs import Knob, check_rule
+from mmspec.demos.knobs import Knob
 from mmspec.demos.race import Race
-from mmspec.demos.studio import Studio, check
+from mmspec.demos.studio import Studio, Wish
 from mmspec.demos.trace import Trace, follow
 from mmspec.demos.waves import peaks_of
 from mmspec.registry import resolve
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline
+    from mmspec.demos.recorder import Recorded
+    from mmspec.results import Stream
 
 LOOSE: dict[str, Knob] = {
     "tolerance": Knob("draws", 1, 8),
@@ -38,29 +39,24 @@ LONGEST_TEXT = 200
 
 
 @dataclass(frozen=True)
-class Line:
-    """What a visitor wants said. voice: a name; "" is the model's first. looseness: of a relaxed rule, 0 (the law is
-    kept) to 1. Raises: InputError for what is beyond the limits."""
+class Line(Wish):
+    """What a visitor wants said. voice: a name; "" is the model's first. See `Wish`."""
 
-    text: str
-    drafter: str
-    rule: str = "exact"
     voice: str = ""
-    temperature: float = 1.0
-    seed: int = 0
-    shape: str = "auto"
-    looseness: float = 0.3
+    noun = "sentence"
+    longest = LONGEST_TEXT
+    rules = RULES
 
-    def __post_init__(self) -> None:
-        check("sentence", self.text, LONGEST_TEXT, self.temperature, self.seed, self.shape)
-        check_rule(self.rule, self.looseness, RULES)
+    def options(self) -> dict[str, Any]:
+        """See `Wish`."""
+        return {**super().options(), "voice": self.voice or None}
 
 
 @dataclass(frozen=True)
 class Sound:
     """What was said. wav: a file. seconds: how long it is. first: seconds until the first chunk could be played.
-    work: seconds that it took. peaks: see `waves`. words: pairs of a word of the sentence and the word that a listener
-    heard in its place, "" where there is none; None if nobody listened."""
+    work: seconds that it took, the codec's included. peaks: see `waves`. words: pairs of a word of the sentence and the
+    word that a listener heard in its place, "" where there is none; None if nobody listened."""
 
     wav: bytes
     seconds: float
@@ -74,6 +70,7 @@ class Sound:
 class SpokenRace(Race):
     """Both utterances of a sentence."""
 
+    text: str = ""
     slow_sound: Sound | None = None
     fast_sound: Sound | None = None
 
@@ -81,6 +78,7 @@ class SpokenRace(Race):
 class Booth(Studio):
     """A speech model with its drafters, one request at a time. See `Studio`."""
 
+    title = "Speaking"
     modality = "speech"
     knobs = LOOSE
 
@@ -99,38 +97,31 @@ class Booth(Studio):
         """Who listens, if a listener lies beside the model."""
         return cast("Any", resolve("judges", "listener", "speech")).find(self.plain.folder)
 
-    def say(self, line: Line) -> Iterator[SpokenRace]:
-        """Say it one code at a time, then with drafts; yields the growing race, the last time finished."""
-        self.plain.target.check_codec()
-        slow, fast = self.plain, self.drafting(line.drafter, line.shape, line.rule, line.looseness)
-        race = SpokenRace(Trace("none"), Trace(line.drafter))
-        race.invariant = bound(fast.rule, line.temperature == 0)
-        recorder: Any = fast.drafter
-        told: Any = {"temperature": line.temperature, "seed": line.seed, "voice": line.voice or None}
-        stream = slow.stream(prompt=line.text, **told)
-        for _ in follow(stream, race.slow, None, None, str):
-            yield race
-        race.slow_sound = self.heard(line, stream, race.slow.seconds)
-        stream = fast.stream(prompt=line.text, **told)
-        for _ in follow(stream, race.fast, None, recorder.rounds, str):
-            yield race
-        race.fast_sound = self.heard(line, stream, race.fast.seconds)
-        race.finished = True
-        yield race
+    def begun(self, wish: Wish, fast: Pipeline) -> SpokenRace:
+        """See `Studio`."""
+        return SpokenRace(Trace("none"), Trace(wish.drafter), text=wish.prompt)
 
-    def heard(self, line: Line, stream: Any, work: float) -> Sound | None:
-        """The sound of a stream that has ended; None if it said nothing. work: seconds that it took."""
+    def followed(self, race: Any, trace: Trace, stream: Stream, recorded: Sequence[Recorded] | None) -> Iterator[Any]:
+        """See `Studio`."""
+        yield from follow(stream, trace, None, recorded, str)
+        sound = self.heard(race.text, stream)
+        if trace is race.slow:
+            race.slow_sound = sound
+        else:
+            race.fast_sound = sound
+
+    def heard(self, text: str, stream: Stream) -> Sound | None:
+        """The sound of a stream that has ended; None if it said nothing."""
         audio = stream.finish().audio
         if audio is None:
             return None
-        words = None if self.judge is None else tuple(self.judge.words(line.text, audio))
-        first, peaks = stream.first_audio_seconds, peaks_of(audio.samples)
+        words = None if self.judge is None else tuple(self.judge.words(text, audio))
+        first, work, peaks = stream.first_audio_seconds, stream.worked_seconds, peaks_of(audio.samples)
         return Sound(audio.wav(), audio.seconds, first, work, peaks, words)
 
-    def _warm(self, pipe: Pipeline) -> Pipeline:
-        """A few codes, so that the first visitor's sentence is not slower than the others'."""
-        pipe(prompt=self.sentences[0], max_new_tokens=max(8, pipe.target.least))
-        return pipe
+    def warm_prompt(self, pipe: Pipeline) -> str:
+        """See `Studio`."""
+        return self.sentences[0]
 
 
 def player(sound: Sound | None, label: str) -> str:

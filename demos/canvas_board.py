@@ -17,7 +17,6 @@ from mmspec.demos.picture_board import below, drawing, fidelity
 from mmspec.demos.replay import replay
 from mmspec.demos.studio import LONGEST_PROMPT, SHAPES
 
-TITLE = "Canvas"
 ENDING = (
     "One step at a time: {slow}; with drafts: {fast}. One picture says little: see mmspec bench continuous, also for "
     "fewer steps without drafts, which is the usual way to be faster here."

@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from mmspec.demos import cells, markup
-from mmspec.demos.easel import Easel, PictureRace, Wish
+from mmspec.demos.easel import Caption, Easel, PictureRace
 from mmspec.demos.knobs import Knob
 from mmspec.demos.race import read
+from mmspec.demos.studio import Wish
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow
 from mmspec.registry import name_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 RULES = ("exact", "continuous", "continuous-released")
 
 
-class CanvasWish(Wish):
+class CanvasWish(Caption):
     """What a visitor wants drawn. See `Wish`; no rule has a knob."""
 
     rules = RULES
@@ -54,6 +55,7 @@ class CanvasRace(PictureRace):
 class CanvasEasel(Easel):
     """A model of continuous tokens with its drafters, one request at a time. See `Easel`."""
 
+    title = "Canvas"
     emits = "values"
     knobs: ClassVar[dict[str, Knob]] = {}
 
@@ -72,14 +74,13 @@ class CanvasEasel(Easel):
         length, rule = self.plain.target.budget, name_of("rules", fast.rule)
         return CanvasRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt, length=length, rule=rule)
 
-    def followed(self, stream: Stream, trace: Trace, recorded: Sequence[Recorded] | None) -> Iterator[Piece]:
+    def pieces(self, stream: Stream, trace: Trace, recorded: Sequence[Recorded] | None) -> Iterator[Piece]:
         """See `Easel`; a vector has no text."""
         return follow(stream, trace, None, recorded, lambda token: "", kinds_of)
 
-    def _warm(self, pipe: Pipeline) -> Pipeline:
-        """See `Easel`; a few steps. Not of `captions`, which may wait for this very model."""
-        pipe(prompt=self.offered(pipe.target)[0], max_new_tokens=8)
-        return pipe
+    def warm_prompt(self, pipe: Pipeline) -> str:
+        """See `Studio`. Not of `captions`, which may wait for this very model."""
+        return self.offered(pipe.target)[0]
 
 
 def kinds_of(count: int, drafted: int, nodes: Sequence[Node]) -> tuple[str, ...]:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
-from mmspec.contract import bound
-from mmspec.demos.knobs import Knob, check_rule
+from mmspec.demos.knobs import Knob
 from mmspec.demos.race import Race
-from mmspec.demos.studio import LONGEST_PROMPT, Studio, check
+from mmspec.demos.studio import Studio, Wish
 from mmspec.demos.trace import Trace, follow
 from mmspec.registry import resolve
 
@@ -42,25 +41,11 @@ MOST = 32
 """Pictures of a request that are kept: a visitor's last race lies in memory until it is forgotten."""
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a visitor wants drawn. looseness: of a relaxed rule, 0 (the law is kept) to 1.
+class Caption(Wish):
+    """What a visitor wants drawn. See `Wish`."""
 
-    Raises: InputError for what is beyond the limits.
-    """
-
-    prompt: str
-    drafter: str
-    rule: str = "exact"
-    temperature: float = 1.0
-    seed: int = 0
-    shape: str = "auto"
-    looseness: float = 0.3
-    rules: ClassVar[Sequence[str]] = RULES
-
-    def __post_init__(self) -> None:
-        check("caption", self.prompt, LONGEST_PROMPT, self.temperature, self.seed, self.shape)
-        check_rule(self.rule, self.looseness, self.rules)
+    noun = "caption"
+    rules = RULES
 
 
 @dataclass
@@ -120,6 +105,7 @@ class PictureRace(Race):
 class Easel(Studio):
     """An image model with its drafters, one request at a time. See `Studio`."""
 
+    title = "Drawing"
     modality = "image"
     knobs = LOOSE
 
@@ -153,41 +139,28 @@ class Easel(Studio):
         slow, fast = self.judge.facts([asked, asked], pictures)
         return sum(slow), sum(fast), len(slow)
 
-    def draw(self, wish: Wish) -> Iterator[PictureRace]:
-        """Draw one code at a time, then with drafts; yields the growing race, the last time finished."""
-        self.plain.target.check_codec()
-        slow, fast = self.plain, self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
-        race = self.begun(wish, fast)
-        race.invariant = bound(fast.rule, wish.temperature == 0)
-        recorder: Any = fast.drafter
-        options: Any = {"temperature": wish.temperature, "seed": wish.seed}
-        sides = (
-            (slow, race.slow, None, race.slow_sketches),
-            (fast, race.fast, recorder.rounds, race.fast_sketches),
-        )
-        for pipe, trace, recorded, sketches in sides:
-            for piece in self.followed(pipe.stream(prompt=wish.prompt, **options), trace, recorded):
-                sketches.look(trace.seconds, piece)
-                yield race
-            sketches.add(trace.seconds, piece.image)  # the whole one
-        race.kept = self.kept(race)
-        race.finished = True
-        yield race
-
     def begun(self, wish: Wish, fast: Pipeline) -> PictureRace:
-        """A race before its start. fast: what draws with drafts."""
-        race = PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt)
-        race.columns = self.plain.target.layout.width
-        return race
+        """See `Studio`."""
+        columns = self.plain.target.layout.width
+        return PictureRace(Trace("none"), Trace(wish.drafter), caption=wish.prompt, columns=columns)
 
-    def followed(self, stream: Stream, trace: Trace, recorded: Sequence[Recorded] | None) -> Iterator[Piece]:
+    def followed(self, race: Any, trace: Trace, stream: Stream, recorded: Sequence[Recorded] | None) -> Iterator[Any]:
+        """See `Studio`; the last picture is the whole one, and with both of them it is known what holds in them."""
+        sketches = race.slow_sketches if trace is race.slow else race.fast_sketches
+        for piece in self.pieces(stream, trace, recorded):
+            sketches.look(trace.seconds, piece)
+            yield piece
+        sketches.add(trace.seconds, piece.image)
+        if trace is race.fast:
+            race.kept = self.kept(race)
+
+    def pieces(self, stream: Stream, trace: Trace, recorded: Sequence[Recorded] | None) -> Iterator[Piece]:
         """A request as it goes. See `follow`."""
         return follow(stream, trace, None, recorded, str)
 
-    def _warm(self, pipe: Pipeline) -> Pipeline:
-        """A few codes, so that the first visitor's picture is not slower than the others'."""
-        pipe(prompt=self.captions[0], max_new_tokens=8)
-        return pipe
+    def warm_prompt(self, pipe: Pipeline) -> str:
+        """See `Studio`."""
+        return self.captions[0]
 
 
 def shown(picture: bytes | None, caption: str, side: int = 256) -> str:

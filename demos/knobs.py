@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from mmspec.errors import InputError, unknown_name
 from mmspec.registry import resolve
 
 
@@ -19,14 +18,6 @@ class Knob:
     neutral: float
     loosest: float
     beside: Mapping[str, Any] = field(default_factory=dict)
-
-
-def check_rule(rule: str, looseness: float, rules: Sequence[str]) -> None:
-    """Raise InputError for a rule or a looseness that there is not."""
-    if rule not in rules:
-        raise unknown_name("rule", rule, rules)
-    if not 0 <= looseness <= 1:
-        raise InputError(f"looseness {looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
 
 
 def relaxed(rule: str, looseness: float, knobs: Mapping[str, Knob], modality: str) -> Any:

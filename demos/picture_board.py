@@ -13,14 +13,13 @@ import gradio as gr
 
 from mmspec.checkpoints import shown_name
 from mmspec.demos import cells, drawings, markup
-from mmspec.demos.easel import LOOSE, RULES, Easel, PictureRace, Wish, shown
+from mmspec.demos.easel import LOOSE, RULES, Caption, Easel, PictureRace, shown
 from mmspec.demos.parts import ask_box, both_sides, knobs_of
 from mmspec.demos.replay import final, replay
-from mmspec.demos.studio import KEPT, LONGEST_PROMPT
+from mmspec.demos.studio import KEPT, LONGEST_PROMPT, Wish
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
-TITLE = "Drawing"
 SHOWN = 12
 """Pictures of the gallery."""
 FRAME = 128
@@ -92,8 +91,8 @@ def show_run(
 ) -> Iterator[tuple[Any, ...]]:
     """See `drawing`."""
 
-    def wish() -> Wish:
-        return Wish(prompt or "", drafter, rule, float(temperature), int(seed or 0), shape, float(looseness))
+    def wish() -> Caption:
+        return Caption(prompt or "", drafter, rule, float(temperature), int(seed or 0), shape, float(looseness))
 
     yield from drawing(easel, wish, drawn, "code", sides, markup.counters)
 
@@ -117,7 +116,7 @@ def drawing(
     try:
         wish = wanted()
         race, seen = None, (-1, -1)
-        for race in easel.draw(wish):
+        for race in easel.race(wish):
             now = len(race.slow_sketches.shots), len(race.fast_sketches.shots)
             if now != seen and not race.finished:
                 seen = now

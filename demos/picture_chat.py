@@ -1,4 +1,4 @@
-"""The picture tab: a question about a picture, answered one token at a time and with drafts, side by side."""
+"""The chat tab: a question, about a picture if the model sees, answered one token at a time and with drafts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mmspec.demos.trace import Trace
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
-TITLE = "Picture chat"
 ENDING = "One token at a time: {slow}; with drafts: {fast}; prompt included. One run says little: see mmspec bench."
 SIZES = "auto learns it; 5x4x16 is a tree"
 NO_PICTURE = "Without a picture: ask, and click on Race."
@@ -32,6 +31,7 @@ def build(studio: Studio, folder: Path, name: str) -> None:
     """Put the tab into the page that is being built. folder: for the examples' files. name: how the ids of elements
     begin."""
     sees = studio.modality == "vlm"
+    name = name if sees else f"{name}-text"
     gr.Markdown(
         f"Ask {'about a picture' if sees else 'a question'}. The model answers twice, **one token at a time** and "
         "**with drafts**, one after the other; then both are replayed on one clock. The answer is the same; colours "
@@ -132,13 +132,13 @@ def show_run(
     yield None, markup.note("Waiting for the model ..."), "", "", "", *empty
     try:
         question = Question(
-            Path(picture) if picture else None,
             prompt or "",
             drafter,
-            float(temperature),
-            int(tokens or 0),
-            int(seed or 0),
-            shape,
+            temperature=float(temperature),
+            seed=int(seed or 0),
+            shape=shape,
+            picture=Path(picture) if picture else None,
+            max_new_tokens=int(tokens or 0),
         )
         race, shown = None, 0.0
         for race in studio.race(question):

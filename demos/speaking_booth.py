@@ -16,7 +16,6 @@ from mmspec.demos.replay import final, replay
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
 
-TITLE = "Speaking"
 ENDING = "One code at a time: {slow}; with drafts: {fast}. One sentence says little: see mmspec bench speech."
 COLUMNS = 24
 """Codes per line of the grid while a sound is being made, which fits a phone."""
@@ -69,9 +68,9 @@ def show_run(
     yield None, markup.note("Waiting for the model ..."), "", "", "", "", "", gr.skip()
     try:
         how = float(temperature), int(seed or 0), shape, float(looseness)
-        line = Line(text or "", drafter, rule, voice or "", *how)
+        line = Line(text or "", drafter, rule, *how, voice=voice or "")
         race = None
-        for index, race in enumerate(booth.say(line)):
+        for index, race in enumerate(booth.race(line)):
             if index % EVERY == 0 and not race.finished:
                 what = markup.note(f"Speaking ({'with drafts' if race.fast.steps else 'one code at a time'}) ...")
                 yield None, what, "", *sides(race, float("inf")), "", "", gr.skip()

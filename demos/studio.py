@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from mmspec.contract import Drafter, Unit, bound
 from mmspec.control import control_for, read_shape
 from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
-from mmspec.demos.recorder import Recorder
+from mmspec.demos.recorder import Recorded, Recorder
 from mmspec.demos.trace import Trace, follow
 from mmspec.errors import InputError, MismatchError, shorten, unknown_name
 from mmspec.media import FORMATS, load_image
@@ -23,6 +23,7 @@ from mmspec.text import decode_text
 
 if TYPE_CHECKING:
     from mmspec.api import Pipeline
+    from mmspec.results import Stream
 
 LONGEST_PROMPT = 2000  # characters
 MOST_TOKENS = 256
@@ -35,35 +36,63 @@ WARM_UP = "What is shown?"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a visitor asks. picture: a file, or None. Raises: InputError for what is beyond the limits."""
+class Wish:
+    """What a visitor asks for. looseness: of a relaxed rule, 0 (the law is kept) to 1.
 
-    picture: Path | None
+    A kind of wish says what its prompt is called (`noun`), how long it may be (`longest`, characters) and which `rules`
+    there are. Raises: InputError for what is beyond the limits.
+    """
+
     prompt: str
     drafter: str
-    temperature: float = 0.0
-    max_new_tokens: int = 96
+    rule: str = "exact"
+    temperature: float = 1.0
     seed: int = 0
     shape: str = "auto"
+    looseness: float = 0.3
+    noun: ClassVar[str]
+    longest: ClassVar[int] = LONGEST_PROMPT
+    rules: ClassVar[Sequence[str]] = ("exact",)
 
     def __post_init__(self) -> None:
-        check("question", self.prompt, LONGEST_PROMPT, self.temperature, self.seed, self.shape)
+        if not self.prompt.strip():
+            raise InputError(f"the {self.noun} is empty: write one, or click on an example")
+        if len(self.prompt) > self.longest:
+            raise InputError(f"the {self.noun} has {len(self.prompt)} characters: at most {self.longest} are taken")
+        if not 0 <= self.temperature <= 2:
+            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
+        if self.shape not in SHAPES:  # every other one would be kept with a pipeline of its own
+            raise unknown_name("draft size", self.shape, SHAPES)
+        if self.rule not in self.rules:
+            raise unknown_name("rule", self.rule, self.rules)
+        if not 0 <= self.looseness <= 1:
+            raise InputError(f"looseness {self.looseness:g} is not valid: 0 (the law is kept) to 1 is taken")
+
+    def options(self) -> dict[str, Any]:
+        """What both pipelines are asked with."""
+        return {"prompt": self.prompt, "temperature": self.temperature, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Question(Wish):
+    """What a visitor wants answered. picture: a file, or None. See `Wish`."""
+
+    temperature: float = 0.0
+    picture: Path | None = None
+    max_new_tokens: int = 96
+    noun = "question"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.max_new_tokens <= MOST_TOKENS:
             raise InputError(f"{self.max_new_tokens} tokens are not valid: 1 to {MOST_TOKENS} are taken")
 
-
-def check(noun: str, text: str, longest: int, temperature: float, seed: int, shape: str) -> None:
-    """Raise InputError for what every tab refuses. noun: what the text is called. longest: characters of it."""
-    if not text.strip():
-        raise InputError(f"the {noun} is empty: write one, or click on an example")
-    if len(text) > longest:
-        raise InputError(f"the {noun} has {len(text)} characters: at most {longest} are taken")
-    if not 0 <= temperature <= 2:
-        raise InputError(f"temperature {temperature:g} is not valid: 0 (greedy) to 2 is taken")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"the seed {seed} is not valid: 0 to {2**31 - 1} is taken")
-    if shape not in SHAPES:  # every other one would be kept with a pipeline of its own
-        raise unknown_name("draft size", shape, SHAPES)
+    def options(self) -> dict[str, Any]:
+        """See `Wish`. Raises: InputError for what is no picture."""
+        picture = opened(self.picture) if self.picture else None
+        return {**super().options(), "image": picture, "max_new_tokens": self.max_new_tokens}
 
 
 class Studio:
@@ -73,6 +102,7 @@ class Studio:
         lie beside the model and those that need no training.
     """
 
+    title: ClassVar[str] = "Picture chat"
     modality: ClassVar[str] = "vlm"
     emits: ClassVar[Unit] = "ids"
     knobs: ClassVar[Mapping[str, Knob]] = {}
@@ -122,35 +152,43 @@ class Studio:
         pipe.forget()  # or it would know the reply of the race before
         return pipe if turned is None else pipe.with_drafter(pipe.drafter, size, turned)
 
-    def race(self, question: Question) -> Iterator[Race]:
-        """Answer one token at a time, then with drafts; yields the growing race, the last time finished."""
-        picture = opened(question.picture) if question.picture else None
-        slow, fast = self.plain, self.drafting(question.drafter, question.shape)
+    def race(self, wish: Wish) -> Iterator[Any]:
+        """Do what is wished one token at a time, then with drafts; yields the growing race, the last time finished."""
+        options, slow = wish.options(), self.plain
+        slow.target.check_codec()
+        fast = self.drafting(wish.drafter, wish.shape, wish.rule, wish.looseness)
+        race = self.begun(wish, fast)
+        race.invariant = bound(fast.rule, wish.temperature == 0)
         recorder: Any = fast.drafter
-        inputs: Any = {
-            "max_new_tokens": question.max_new_tokens,
-            "temperature": question.temperature,
-            "seed": question.seed,
-        }
-        tokenizer = slow.target.tokenizer
-        text_of = partial(text_of_token, tokenizer)
-        race = Race(Trace("none"), Trace(question.drafter))
-        race.invariant = bound(fast.rule, question.temperature == 0)
         for pipe, trace, recorded in ((slow, race.slow, None), (fast, race.fast, recorder.rounds)):
-            for _ in follow(pipe.stream(picture, question.prompt, **inputs), trace, tokenizer, recorded, text_of):
+            for _ in self.followed(race, trace, pipe.stream(**options), recorded):
                 yield race
         race.finished = True
         yield race
 
+    def begun(self, wish: Wish, fast: Pipeline) -> Race:
+        """A race before its start. fast: what drafts."""
+        return Race(Trace("none"), Trace(wish.drafter))
+
+    def followed(self, race: Any, trace: Trace, stream: Stream, recorded: Sequence[Recorded] | None) -> Iterator[Any]:
+        """One side of a race, round by round, until all that is shown of it is there. See `follow`."""
+        tokenizer = self.plain.target.tokenizer
+        return follow(stream, trace, tokenizer, recorded, partial(text_of_token, tokenizer))
+
+    def warm_prompt(self, pipe: Pipeline) -> str:
+        """What a pipeline is asked first."""
+        return WARM_UP
+
     def _warm(self, pipe: Pipeline) -> Pipeline:
-        """One short answer, so that the first visitor's is not slower than the others'."""
-        pipe(prompt=WARM_UP, max_new_tokens=8)
+        """A few tokens, so that the first visitor does not wait longer than the others."""
+        pipe(prompt=self.warm_prompt(pipe), max_new_tokens=max(8, pipe.target.least))
         return pipe
 
 
 class TextStudio(Studio):
     """A model that reads text only. See `Studio`."""
 
+    title = "Text chat"
     modality = "text"
 
 

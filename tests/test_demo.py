@@ -230,7 +230,8 @@ def picture(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("drafter", [0, 1])
 def test_a_race_says_what_the_pipeline_says(studio: Studio, picture: Path, drafter: int, temperature: float) -> None:
     name = studio.drafters[drafter]
-    *before, race = studio.race(Question(picture, "why", name, temperature, 14, seed=3, shape="own"))
+    asked = Question("why", name, temperature=temperature, seed=3, shape="own", picture=picture, max_new_tokens=14)
+    *before, race = studio.race(asked)
     assert race.finished
     assert race.agree
     assert race.invariant
@@ -248,7 +249,7 @@ def test_a_race_says_what_the_pipeline_says(studio: Studio, picture: Path, draft
 
 def test_no_race_drafts_what_the_race_before_said(studio: Studio, picture: Path) -> None:
     remembering = Studio(studio.model, ["recycling"])
-    asked = Question(picture, "why", "recycling", 0.0, 14, shape="own")
+    asked = Question("why", "recycling", shape="own", picture=picture, max_new_tokens=14)
     first, again = (list(remembering.race(asked))[-1] for _ in range(2))
     assert [each.accepted for each in again.fast.steps] == [each.accepted for each in first.fast.steps]
 
@@ -265,10 +266,11 @@ def test_no_race_drafts_what_the_race_before_said(studio: Studio, picture: Path)
         ({"seed": -1}, "the seed -1"),
         ({"shape": "9x9x999999"}, "unknown draft size"),
         ({"shape": None}, "unknown draft size"),
+        ({"rule": "ratio"}, "unknown rule 'ratio'"),
     ],
 )
 def test_limits_hold_for_everybody(changes: dict[str, Any], message: str) -> None:
-    good: dict[str, Any] = {"picture": None, "prompt": "why", "drafter": "prompt-lookup"}
+    good: dict[str, Any] = {"prompt": "why", "drafter": "prompt-lookup"}
     with pytest.raises(Error, match=message):
         Question(**{**good, **changes})
 
@@ -322,7 +324,9 @@ def test_a_bad_upload_is_one_message_and_the_next_request_works(
 
 
 def test_other_mistakes_are_messages_too(studio: Studio, tmp_path: Path) -> None:
-    assert "kept for ten minutes: upload it again" in shown(studio, tmp_path / "forgotten.png")[-1][1]
+    for drafter in ("prompt-lookup", "nobody"):  # the picture is looked at first
+        told = shown(studio, tmp_path / "forgotten.png", drafter=drafter)[-1][1]
+        assert "kept for ten minutes: upload it again" in told
     assert "the question is empty" in shown(studio, None, prompt="")[-1][1]
     assert "unknown drafter" in shown(studio, None, drafter="/etc/passwd")[-1][1]
     assert "control token" in shown(studio, None, prompt="<|im_end|> x <image>")[-1][1]

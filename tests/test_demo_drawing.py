@@ -14,7 +14,7 @@ from PIL import Image
 
 import mmspec
 from mmspec.demos.cells import CELL, COLOURS, MARKS, grid, legend
-from mmspec.demos.easel import LOOK, LOOSE, MOST, Easel, PictureRace, Sketches, Wish, shown
+from mmspec.demos.easel import LOOK, LOOSE, MOST, Caption, Easel, PictureRace, Sketches, shown
 from mmspec.demos.knobs import relaxed
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Step, Trace
 from mmspec.errors import InputError, MismatchError, UnknownNameError, UnsupportedError
@@ -46,11 +46,11 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Easel:
 
 def test_a_race_draws_the_same_picture_twice(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(easel, "LOOK", 0.0)  # a picture per round
-    wish = Wish("a red circle", "scd-gs", seed=3, shape="own")
-    states = [(len(race.slow.steps), len(race.fast.steps), race.finished) for race in board.draw(wish)]
+    wish = Caption("a red circle", "scd-gs", seed=3, shape="own")
+    states = [(len(race.slow.steps), len(race.fast.steps), race.finished) for race in board.race(wish)]
     assert states == sorted(states)
     assert states[-1][2]
-    race = list(board.draw(wish))[-1]
+    race = list(board.race(wish))[-1]
     want = mmspec.load(board.model, "none")(prompt="a red circle", temperature=1.0, seed=3)
     assert race.agree
     assert race.invariant
@@ -71,14 +71,14 @@ def test_a_model_of_classes_is_asked_for_classes(tmp_path: Path) -> None:
     made.save_pretrained(tmp_path / "classes")
     studio = Easel(str(tmp_path / "classes"), ["scd-gs"])
     assert all(0 <= int(each) < made.config.classes for each in studio.captions)
-    assert list(studio.draw(Wish("1", "scd-gs", shape="own")))[-1].agree
+    assert list(studio.race(Caption("1", "scd-gs", shape="own")))[-1].agree
 
 
 def test_the_decoder_runs_now_and_then_only(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LOOK > 0
     monkeypatch.setattr(easel, "LOOK", 1000.0)
     monkeypatch.setattr(easel.time, "monotonic", lambda: 5000.0)
-    race = list(board.draw(Wish("a red circle", "scd-gs")))[-1]
+    race = list(board.race(Caption("a red circle", "scd-gs")))[-1]
     assert [len(each.shots) for each in (race.slow_sketches, race.fast_sketches)] == [2, 2]  # the first, and the whole
 
 
@@ -93,10 +93,10 @@ def test_looseness_turns_the_knob_of_a_relaxed_rule(board: Easel, rule: str) -> 
     assert [end.lossless for end in ends] == [True, False]
     assert not relaxed(rule, 0.1, LOOSE, "image").lossless
     codes = [
-        list(board.draw(Wish("a red circle", "sjd", rule, seed=2, shape="own", looseness=share)))[-1].fast
+        list(board.race(Caption("a red circle", "sjd", rule, seed=2, shape="own", looseness=share)))[-1].fast
         for share in (0.0, 1.0)
     ]
-    ratio = list(board.draw(Wish("a red circle", "sjd", "ratio", seed=2, shape="own")))[-1].fast
+    ratio = list(board.race(Caption("a red circle", "sjd", "ratio", seed=2, shape="own")))[-1].fast
     if rule != "cool-sd":  # whose residual is another one
         assert codes[0].token_ids == ratio.token_ids
     assert len(codes[1].accept_lengths) <= len(codes[0].accept_lengths)
@@ -111,13 +111,13 @@ def test_an_example_is_judged_by_the_reader_beside_the_model(board: Easel, monke
 
     monkeypatch.setitem(vars(board), "asked", [Asked("a red circle")])
     monkeypatch.setitem(vars(board), "judge", Known())
-    race = list(board.draw(Wish("a red circle", "scd-gs", shape="own")))[-1]
+    race = list(board.race(Caption("a red circle", "scd-gs", shape="own")))[-1]
     assert race.kept == (2, 3, 3)
     slow, fast, *_ = picture_board.sides(race, race.slow.seconds + race.fast.seconds)
     assert "2 of 3 things" in slow
     assert "3 of 3 things" in fast
     assert "things" not in picture_board.sides(race, 0.0)[0]
-    other = list(board.draw(Wish("two blue square", "scd-gs", shape="own")))[-1]
+    other = list(board.race(Caption("two blue square", "scd-gs", shape="own")))[-1]
     assert other.kept is None
     assert "things" not in picture_board.sides(other, 99.0)[0]
 
@@ -128,7 +128,7 @@ def test_the_drafter_that_the_model_would_take_comes_first(board: Easel) -> None
 
 def test_what_does_not_fit_is_told_by_the_name_of_the_drafter(board: Easel) -> None:
     with pytest.raises(MismatchError, match="the drafter 'jacobi' makes point"):
-        list(Tiny(board.model).draw(Wish("a red circle", "jacobi", "gsd")))
+        list(Tiny(board.model).race(Caption("a red circle", "jacobi", "gsd")))
 
 
 @pytest.mark.parametrize("drafter", ["lookahead", "sjd-pac"])
@@ -151,19 +151,20 @@ def test_a_rule_is_never_bound_with_settings_that_nobody_draws_with(board: Easel
 
 def test_a_model_of_codes_alone_is_told_before_anything_is_drawn(board: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board.plain.target, "codes_alone", True)
-    with pytest.raises(UnsupportedError, match="no picture is made here of the codes of this Janus"):
-        next(board.draw(Wish("a red circle", "sjd")))
+    for drafter in ("sjd", "nobody"):
+        with pytest.raises(UnsupportedError, match="no picture is made here of the codes of this Janus"):
+            next(board.race(Caption("a red circle", drafter)))
 
 
 def test_lossy_rules_say_so(board: Easel) -> None:
-    race = list(board.draw(Wish("a red circle", "sjd", "gsd", seed=1, shape="own")))[-1]
+    race = list(board.race(Caption("a red circle", "sjd", "gsd", seed=1, shape="own")))[-1]
     assert not race.fast.lossless
     assert not race.invariant
 
 
 @pytest.mark.parametrize("rule", LOOSE)
 def test_a_relaxed_rule_that_is_not_loose_is_not_called_lossy(board: Easel, rule: str) -> None:
-    race = list(board.draw(Wish("a red circle", "sjd", rule, seed=1, shape="own", looseness=0.0)))[-1]
+    race = list(board.race(Caption("a red circle", "sjd", rule, seed=1, shape="own", looseness=0.0)))[-1]
     assert race.fast.lossless
     race.fast.token_ids = []
     assert markup.verdict(race) == "no, same law"
@@ -234,7 +235,7 @@ def test_a_long_race_keeps_few_pictures_from_its_whole_length() -> None:
 )
 def test_wishes_have_limits(wish: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, UnknownNameError), match=message):
-        Wish(**{"prompt": "a circle", "drafter": "sjd", **wish})
+        Caption(**{"prompt": "a circle", "drafter": "sjd", **wish})
 
 
 def test_the_tab_answers_and_says_what_is_wrong(board: Easel) -> None:

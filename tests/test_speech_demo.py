@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ def booth(tmp_path_factory: pytest.TempPathFactory) -> Booth:
 
 def test_a_race_says_the_same_twice(booth: Booth) -> None:
     line = Line(tiny_speech.TEXT, "prompt-lookup", voice="low", seed=3, shape="own", temperature=0.7)
-    states = [(len(race.slow.steps), len(race.fast.steps), race.finished) for race in booth.say(line)]
+    states = [(len(race.slow.steps), len(race.fast.steps), race.finished) for race in booth.race(line)]
     assert states == sorted(states)
-    race = list(booth.say(line))[-1]
+    race = list(booth.race(line))[-1]
     want = mmspec.load(booth.model, "none")(prompt=tiny_speech.TEXT, temperature=0.7, seed=3, voice="low")
     assert race.finished
     assert race.agree
@@ -52,7 +53,7 @@ def test_a_race_says_the_same_twice(booth: Booth) -> None:
     assert race.slow_sound.wav == race.fast_sound.wav == want.audio.wav()
     assert race.slow_sound.seconds == pytest.approx(want.audio.seconds)
     assert race.slow_sound.first is not None
-    other = list(booth.say(Line(tiny_speech.TEXT, "prompt-lookup", voice="high", seed=3, temperature=0.7)))[-1]
+    other = list(booth.race(Line(tiny_speech.TEXT, "prompt-lookup", voice="high", seed=3, temperature=0.7)))[-1]
     assert other.slow.token_ids != race.slow.token_ids
 
 
@@ -72,11 +73,11 @@ def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(t
 def test_a_model_without_a_codec_is_told_before_anything_is_said(booth: Booth, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(booth.plain.target, "processor", None)
     with pytest.raises(UnsupportedError, match="no sound is made here of the codes of this"):
-        next(booth.say(Line("one", "suffix")))
+        next(booth.race(Line("one", "suffix")))
 
 
 def test_without_verification_there_is_no_tau(booth: Booth) -> None:
-    race = list(booth.say(Line("one", "prompt-lookup", "unverified", temperature=0.0)))[-1]
+    race = list(booth.race(Line("one", "prompt-lookup", "unverified", temperature=0.0)))[-1]
     assert not race.invariant
     assert len(race.fast.steps) > 1
     assert read(race.fast, math.inf).tau is None
@@ -84,11 +85,11 @@ def test_without_verification_there_is_no_tau(booth: Booth) -> None:
 
 
 def test_lossy_rules_say_so_and_misfits_are_refused(booth: Booth) -> None:
-    race = list(booth.say(Line("one", "prompt-lookup", "tolerance", seed=1)))[-1]
+    race = list(booth.race(Line("one", "prompt-lookup", "tolerance", seed=1)))[-1]
     assert not race.fast.lossless
     assert not race.invariant
     with pytest.raises(MismatchError, match="takes proposals"):
-        next(booth.say(Line("one", "prompt-lookup", "beta")))
+        next(booth.race(Line("one", "prompt-lookup", "beta")))
 
 
 @pytest.mark.parametrize("rule", LOOSE)
@@ -107,10 +108,36 @@ def test_what_a_listener_hears_stands_below_the_sound(booth: Booth, monkeypatch:
             return [(text, f"{audio.seconds:.1f}")]
 
     monkeypatch.setattr(booth, "judge", Ear())
-    race = list(booth.say(Line("one", "suffix", "tolerance", looseness=0.0)))[-1]
+    race = list(booth.race(Line("one", "suffix", "tolerance", looseness=0.0)))[-1]
     assert race.fast.lossless
     assert race.slow_sound.words == (("one", f"{race.slow_sound.seconds:.1f}"),)
-    assert race.slow_sound.work == race.slow.seconds
+
+
+def test_the_work_of_a_sound_is_the_whole_stream_s_codec_included(
+    booth: Booth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(booth.plain.target)
+    made, sounding = [], kind.sounding
+
+    def slow(target: Any, inputs: dict[str, Any], row: int) -> Any:
+        sound = sounding(target, inputs, row)
+        add = sound.add
+
+        def late(*given: Any, **how: Any) -> Any:
+            time.sleep(0.01)
+            made.append(given)
+            return add(*given, **how)
+
+        sound.add = late
+        return sound
+
+    monkeypatch.setattr(kind, "sounding", slow)
+    race = list(booth.race(Line("one", "suffix")))[-1]
+    sounds = [(race.slow_sound, race.slow), (race.fast_sound, race.fast)]
+    assert sum(sound.work - trace.seconds for sound, trace in sounds) > 0.01 * len(made) > 0
+    assert all(sound.first <= sound.work for sound, _ in sounds)
+    told = f"{race.slow_sound.work / race.slow_sound.seconds:.2f} s of work for each"
+    assert told in player(race.slow_sound, "")
 
 
 def test_a_sound_can_be_played_as_it_is() -> None:
@@ -153,8 +180,8 @@ def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_sa
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"text": " "}, "the sentence is empty"),
-        ({"text": "a" * 300}, "the sentence has 300 characters"),
+        ({"prompt": " "}, "the sentence is empty"),
+        ({"prompt": "a" * 300}, "the sentence has 300 characters"),
         ({"temperature": 3.0}, "temperature 3 is not valid"),
         ({"rule": "lantern"}, "unknown rule 'lantern'"),
         ({"seed": -1}, "the seed -1 is not valid"),
@@ -165,7 +192,7 @@ def test_a_waveform_is_as_high_as_the_sound_is_loud_and_dark_as_far_as_it_was_sa
 )
 def test_lines_have_limits(line: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, UnknownNameError), match=message):
-        Line(**{"text": "one", "drafter": "suffix", **line})
+        Line(**{"prompt": "one", "drafter": "suffix", **line})
 
 
 def test_the_tab_answers_and_says_what_is_wrong(booth: Booth) -> None:
