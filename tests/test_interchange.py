@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -25,6 +26,7 @@ import mmspec
 from mmspec import cli, registry
 from mmspec.checkpoints import load_drafter, save_drafter
 from mmspec.drafters.children import Choice
+from mmspec.drafters.static import best_tree
 from mmspec.errors import CheckpointError, Error, InputError, MismatchError, UnsupportedError
 from mmspec.interchange import export as exporting
 from mmspec.interchange.export import export
@@ -215,7 +217,13 @@ REFUSED: dict[str, tuple[Callable[[CausalTarget], Sample], dict[str, Any], dict[
     "a tensor less": (published.eagle3, {"norm__weight": None}, {}, CheckpointError, "lacks the tensor norm.weight"),
     "no head": (published.eagle3, {"lm_head__weight": None}, {}, CheckpointError, "lacks the tensor lm_head.weight"),
     "a norm before fc": (published.eagle3, {}, {"norm_before_fc": True}, MismatchError, "norm_before_fc = True; only"),
-    "no norm before the head": (published.eagle3, {}, {"norm_output": False}, MismatchError, "norm_output = False"),
+    "a normed state fed back, or an old file": (
+        published.eagle3,
+        {},
+        {"norm_output": True},
+        MismatchError,
+        r"norm_output = True; only False .* EAGLE-3\.1 .* SpecForge .* before September 2026 .* set it to false",
+    ),
     "a normed state fed back": (
         lambda target: published.eagle3(target, speculators=True),
         {},
@@ -363,17 +371,39 @@ def test_positions_on_three_axes_are_plain_where_text_is_drafted(
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_layers_in_eagle_config_are_those_that_a_state_leaves(pipe: Any, tmp_path: Path) -> None:
-    """So SpecForge numbers them; vLLM and speculators number them by the layer that a state enters."""
+def test_layers_in_eagle_config_are_those_that_a_state_leaves_if_they_begin_with_1(pipe: Any, tmp_path: Path) -> None:
+    """Others, and all in the field of vLLM and speculators, are those that a state enters."""
     sample, name = published.eagle3(pipe.target), "eagle_aux_hidden_state_layer_ids"
-    entered = pipe.with_drafter(sample.write(tmp_path / "entered", **{name: [1, 4, 7]})).drafter
-    left = pipe.with_drafter(sample.write(tmp_path / "left", eagle_config={name: [0, 3, 6]})).drafter
-    assert left.net.settings["taps"] == entered.net.settings["taps"] == [1, 4, 7]
+    entered = pipe.with_drafter(sample.write(tmp_path / "entered", **{name: [2, 4, 7]})).drafter
+    left = pipe.with_drafter(sample.write(tmp_path / "left", eagle_config={name: [1, 3, 6]})).drafter
+    within = pipe.with_drafter(sample.write(tmp_path / "within", eagle_config={name: [2, 4, 7]})).drafter
+    assert left.net.settings["taps"] == within.net.settings["taps"] == entered.net.settings["taps"] == [2, 4, 7]
     for one, other in zip(heard(pipe, entered), heard(pipe, left), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+    outside = pipe.with_drafter(sample.write(tmp_path / "outside", **{name: [1, 3, 6]})).drafter
+    assert outside.net.settings["taps"] == [1, 3, 6]
     for config in ({name: []}, {"use_aux_hidden_state": True}, None):
         drafter = pipe.with_drafter(sample.write(tmp_path / "silent", eagle_config=config)).drafter
         assert drafter.net.settings["taps"] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("speculators", [False, True])
+def test_a_head_whose_state_is_fed_back_as_it_is_may_say_so(speculators: bool, pipe: Any, tmp_path: Path) -> None:
+    sample = published.eagle3(pipe.target, speculators)
+    sample.config.pop("norm_output", None)
+    silent = pipe.with_drafter(sample.write(tmp_path / "silent")).drafter
+    told = pipe.with_drafter(sample.write(tmp_path / "told", norm_output=False)).drafter
+    for one, other in zip(heard(pipe, silent), heard(pipe, told), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [published.medusa, published.hydra])
+def test_published_heads_start_with_a_tree_like_the_published_one(make: Any, pipe: Any, tmp_path: Path) -> None:
+    """In nodes by level, which shares that are alike on all levels would put on the last one."""
+    shares = pipe.with_drafter(make(pipe.target).write(tmp_path / "published")).drafter.shares
+    counts = Counter(node.level for node in best_tree(shares, 64, 4, 10))
+    found = [counts[level] for level in range(1, 5)]
+    assert sum(abs(ours - theirs) for ours, theirs in zip(found, (10, 28, 23, 2), strict=True)) <= 4
 
 
 def test_padding_of_the_vocabulary_is_no_mismatch(pipe: Any, tmp_path: Path) -> None:

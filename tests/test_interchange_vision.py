@@ -5,6 +5,7 @@ from typing import Any
 
 import published
 import pytest
+import taught
 import tiny
 import torch
 import toys
@@ -20,6 +21,7 @@ from mmspec import registry
 from mmspec.contract import Draft, State
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import CheckpointError, MismatchError
+from mmspec.interchange.export import export
 
 QUERIES = 3
 
@@ -270,3 +272,24 @@ def test_where_image_slots_on_three_axes_are_read_one_by_one_a_warning_says_so(
     axes = {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
     text = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
     assert [warned(pipe), warned(pipe, **axes), warned(text, **axes)] == [0, 1, 0]
+
+
+def test_image_slots_that_hold_the_image_token_are_told_but_for_our_own_heads(
+    pipe: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(target: Any, folder: Path) -> int:
+        caplog.clear()
+        target.with_drafter(folder)
+        return sum("reads the image token's embedding in all image slots" in text for text in caplog.messages)
+
+    text = mmspec.load(tiny.llama_model(), drafter="none", processor=tiny.tokenizer())
+    folder = published.eagle(pipe.target).write(tmp_path / "published")
+    assert [warned(pipe, folder), warned(pipe, msd(pipe.target).write(tmp_path / "msd"))] == [1, 0]
+    assert warned(text, published.eagle(text.target).write(tmp_path / "text")) == 0
+    net = taught.network("eagle2", pipe.target)
+    own = taught.drafter("eagle2", net)
+    own.bind(pipe.target)
+    assert warned(pipe, export(own, pipe.target, "some/target", "eagle", tmp_path / "own")) == 0
+    own.bind(text.target)
+    blind = export(own, text.target, "some/target", "eagle", tmp_path / "blind")
+    assert "image_slots_hold_tokens" not in (blind / "config.json").read_text()

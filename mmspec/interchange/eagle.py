@@ -11,14 +11,26 @@ trees.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from transformers import LlamaConfig
 
 from mmspec.drafters.eagle import Eagle, EagleHead
-from mmspec.interchange.published import Published, layer_config, same_embeddings, same_vocabulary, warn_of_axes
+from mmspec.interchange.published import (
+    CONFIG,
+    Published,
+    layer_config,
+    same_embeddings,
+    same_vocabulary,
+    warn_of_axes,
+)
+
+logger = logging.getLogger(__name__)
 
 EMBEDDINGS = "embed_tokens.weight"
+AS_TOKENS = "image_slots_hold_tokens"
+"""A field of what is exported here for targets that see: the head learnt from the image token's embedding."""
 LAYER = (
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -67,7 +79,16 @@ class EagleLayout:
 
     @staticmethod
     def read(published: Published, target: Any) -> Eagle:
-        """With the default tree of EAGLE-2."""
+        """With the default tree of EAGLE-2. Image slots hold the image token's embedding, as for heads of our own."""
         config, pairs, zero = parts(published, target)
         warn_of_axes(published, published.config, target)
+        if target.placeholders and not published.config.get(AS_TOKENS):
+            logger.warning(
+                "the drafter in %s reads the image token's embedding in all image slots here: if it learnt from the "
+                "pictures' own, as heads published for models that see did, it drafts worse than it could, and if not, "
+                '"%s": true in its %s says so',
+                published.folder,
+                AS_TOKENS,
+                CONFIG,
+            )
         return Eagle(published.fill(EagleHead(config), target, pairs, zero))

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
-from mmspec.errors import CheckpointError, MismatchError
-from mmspec.interchange.published import Published, layer_config, same_embeddings, warn_of_axes
+from mmspec.errors import CheckpointError, MismatchError, shorten
+from mmspec.interchange.published import CONFIG, Published, layer_config, same_embeddings, warn_of_axes
 
 PREFIXES = ("midlayer.", "layers.0.")
-SPECULATORS = "speculators_model_type"
 LAYER = {
     "input_layernorm": "embedding_norm",
     "hidden_norm": "feature_norm",
@@ -61,9 +60,13 @@ class Eagle3Layout:
         """With the default tree."""
         told = published.config
         prefix = next(prefix for prefix in PREFIXES if f"{prefix}hidden_norm.weight" in published.tensors)
-        # In speculators' files norm_output means that the normed state is fed back, in SpecForge's that the head is fed
-        # with it, as everywhere: the one must be off, the other on.
-        published.refuse(norm_before_fc=False, fc_norm=False, norm_output=SPECULATORS not in told)
+        published.refuse(norm_before_fc=False, fc_norm=False)
+        if told.get("norm_output"):
+            raise MismatchError(
+                f"{published.folder / CONFIG} says norm_output = {shorten(told['norm_output'])}; only False is "
+                "supported, since a normed state fed back is EAGLE-3.1 (files that SpecForge wrote before September "
+                "2026 mean plain EAGLE-3 by it: set it to false in those)"
+            )
         shape = told.get("transformer_layer_config", told)
         config = layer_config(published, shape, target, f"{prefix}self_attn.q_proj.weight")
         if config.num_hidden_layers != 1:
@@ -77,11 +80,12 @@ class Eagle3Layout:
 
 
 def taps(published: Published, target: Any) -> tuple[int, ...]:
-    """The hidden states to fuse: as stated, else the usual ones. SpecForge, whose ids stand in `eagle_config`, numbers
-    them by the layer that a state leaves; the field of vLLM and speculators by the layer that it enters, as here."""
+    """The hidden states to fuse: as stated, else the usual ones. The field of vLLM and speculators numbers them by the
+    layer that a state enters, as here. Ids in `eagle_config` are of both kinds: a list that begins with 1 numbers them
+    by the layer that a state leaves (so SGLang tells them apart)."""
     told = published.config
-    left = (told.get("eagle_config") or {}).get(TAPS) or []
-    stated = told.get(TAPS) or [tap + 1 for tap in left]
+    inner = (told.get("eagle_config") or {}).get(TAPS) or []
+    stated = told.get(TAPS) or [tap + (inner[0] == 1) for tap in inner]
     return tuple(stated) if stated else usual_taps(target.num_layers)
 
 

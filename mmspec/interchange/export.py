@@ -151,6 +151,8 @@ def research_eagle(drafter: Any, target: Any, name: str) -> Written:
         raise MismatchError("the drafter has a bias behind its attention; this format knows none")
     biases = [part for part in eagle.BIASES if f"layer.{part}" in weights]
     config["qkv_bias"] = bool(biases)
+    if target.placeholders:
+        config[eagle.AS_TOKENS] = True
     if weights["fc.bias"].any():
         config["eagle_fc_bias"] = True  # what older releases of vLLM ask for
         logger.warning(
