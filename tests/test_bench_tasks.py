@@ -334,7 +334,9 @@ def rewritten(name: str, change: Callable[[str], str]) -> Damage:
 BROKEN: dict[str, tuple[Damage, str]] = {
     "chartqa": (changed("test_human.json", query=...), "human.json, row 1: column 'query' or 'question' is missing"),
     "mathvista": (changed("testmini.json", answer_type=["text"]), "testmini.json, entry '2': column 'answer_type'"),
-    "ocrbench": (changed("OCRBench.json", answers={"a": 1}), "OCRBench.json, row 2: column 'answers' must hold a text"),
+    "ocrbench": (
+        changed("OCRBench/OCRBench.json", answers={"a": 1}), "OCRBench.json, row 2: column 'answers' must hold a text"
+    ),
     "mmt-bench": (rewritten("MMT-Bench_VAL.tsv", lambda text: text.replace("iVBOR", "iV*OR")), "row 1: column 'image'"),
     "seed-bench-2": (changed("SEED-Bench_v2_level1_2_3.json", data_id=[7]), "2_3.json, row 2: column 'data_id'"),
     "scienceqa": (rewritten("pid_splits.json", lambda _: '{"test": []}'), "scienceqa holds no questions of ScienceQA"),

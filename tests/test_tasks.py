@@ -161,6 +161,11 @@ def test_a_name_may_hold_what_else_ends_an_answer() -> None:
         ("I cannot say.", "Yes", False),
         ("No, it fell. The answer is 1,200.", "1200", True),
         ("No, it fell. The answer is 1,200.", "No", True),
+        ("U.S.", "U.S.", True),
+        ("The answer is U.S., which is at 20.", "U.S.", True),
+        ("The answer is **Jack in the Box Inc.**", "Jack in the Box Inc.", True),
+        ("Jack in the Box Inc.", "Jack in the Box Inc", True),
+        ("The answer is U.K.", "U.S.", False),
     ],
 )
 def test_chartqa_marks_explanations(reply: str, label: str, right: bool) -> None:
@@ -294,6 +299,36 @@ def test_letters_of_explanations(reply: str, letter: str) -> None:
 )
 def test_letters_that_a_reader_would_take(reply: str, letter: str) -> None:
     assert named_letter(reply, ("red", "blue", "green", "yellow")) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("The answer is Solution A.", "B"),
+        ("Solution A", "B"),
+        ("**Answer:** solution B", "C"),
+        ("Solution B has the higher concentration of particles.", "C"),
+        ("The other one is weaker. The answer is Solution A", "B"),
+        ("Solution A is correct.", "B"),
+        ("Option A, because Solution A and Solution B are alike.", "A"),
+        ("B. Solution A\n\nIt has more particles than Solution B.", "B"),
+        ("The answer is (C), since there are more particles in solution B.", "C"),
+        ("The answer is C. Solution A has fewer particles.", "C"),
+        ("B", "B"),
+        ("Solution A or Solution B", ""),
+        ("It is not Solution A.", ""),
+    ],
+)
+def test_a_letter_within_the_text_of_an_option_is_none(reply: str, letter: str) -> None:
+    assert named_letter(reply, ("neither; they are the same", "Solution A", "Solution B")) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [("The answer is 8.5.", "C"), ("The answer is 8.", "B"), ("It costs 7.5", "A"), ("8, not 7.5", "B"), ("1.8", "")],
+)
+def test_a_number_within_a_number_is_none(reply: str, letter: str) -> None:
+    assert named_letter(reply, ("7.5", "8", "8.5", "17")) == letter
 
 
 # MathVista's own script, after the answer was extracted: choices by their letter, else the nearest text by edit
@@ -582,6 +617,14 @@ def test_chartqa_labels_in_brackets_are_texts(label: str, file: str, tmp_path: P
     assert not find_task("chartqa").mark(only, "2010", "score").right
 
 
+def test_splits_of_chartqa_are_told_by_the_column_of_a_tsv_file(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1", "image": encoded()}
+    tsv(tmp_path / "ChartQA_TEST.tsv", [{**row, "index": 0, "split": "test_human"},
+                                        {**row, "index": 1, "split": "test_augmented"}])  # fmt: skip
+    told = [each.groups["split"] for each in find_task("chartqa").items(tmp_path)]
+    assert told == ["human", "augmented"]
+
+
 def test_names_of_cc3m_pictures_have_no_ending(tmp_path: Path) -> None:
     name = "1454426_2591111986"
     (tmp_path / "cc3m-image").mkdir()
@@ -594,6 +637,51 @@ def test_names_of_cc3m_pictures_have_no_ending(tmp_path: Path) -> None:
     assert only.pictures[0].load().size == (8, 6)
 
 
+@pytest.mark.parametrize("images", [".", "data/OCRBench", "data/OCRBench_Images", "data/OCRBench/OCRBench_Images"])
+def test_ids_of_ocrbench_count_within_a_data_set_and_pictures_lie_in_its_folder(images: str, tmp_path: Path) -> None:
+    file = tmp_path / "data" / "OCRBench" / "OCRBench.json"
+    rows = [
+        {"dataset_name": name, "id": 211, "image_path": f"{name}/test/918_1.png", "question": "q", "answers": "a",
+         "type": "Regular Text Recognition"}
+        for name in ("IIIT5K", "svt")
+    ]  # fmt: skip
+    for row in rows:
+        path = tmp_path / images / str(row["image_path"])
+        path.parent.mkdir(parents=True)
+        path.write_bytes(picture())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(rows))
+    chosen = choose(find_task("ocrbench").items(tmp_path / "data"), 2)
+    assert [each.id for each in chosen] == ["IIIT5K/211", "svt/211"]
+    for each in chosen:
+        if images == ".":  # outside of the data
+            with pytest.raises(InputError, match=r"OCRBench.json, row .: column 'image_path': .* does not exist"):
+                each.pictures[0].load()
+        else:
+            assert each.pictures[0].load().size == (8, 6)
+
+
+def test_names_of_pictures_lead_nowhere_else_in_any_folder(tmp_path: Path) -> None:
+    row = {"dataset_name": "svt", "id": 1, "question": "q", "answers": "a", "type": "t"}
+    paths = ["../../secret.png", f"{'a' * 300}.png"]
+    (tmp_path / "OCRBench.json").write_text(json.dumps([{**row, "image_path": path} for path in paths]))
+    outside, long = find_task("ocrbench").items(tmp_path)
+    with pytest.raises(InputError, match="leaves the data folder"):
+        outside.pictures[0].load()
+    with pytest.raises(InputError, match="row 2: column 'image_path': .*cannot be read"):
+        long.pictures[0].load()
+
+
+# ScienceQA's own evaluation: TXT are the questions with a hint, IMG those with a picture, and NO those with neither.
+def test_a_scienceqa_question_with_hint_and_picture_counts_in_both_groups(tmp_path: Path) -> None:
+    cases = [("h", CELL), ("h", None), ("", CELL), ("", None)]
+    row = MIRRORS["scienceqa"][0]
+    parquet(tmp_path / "test-0.parquet", [{**row, "hint": hint, "image": image} for hint, image in cases])
+    names = {"TXT", "IMG", "NO"}
+    told = [names & {*each.groups.values()} for each in find_task("scienceqa").items(tmp_path)]
+    assert told == [{"TXT", "IMG"}, {"TXT"}, {"IMG"}, {"NO"}]
+
+
 def test_mathvista_prompt_is_the_official_one() -> None:
     task = find_task("mathvista")
     free = Item("1", "How long?", facts={"answer_type": "float", "precision": 2, "unit": "cm"})
@@ -604,6 +692,8 @@ def test_mathvista_prompt_is_the_official_one() -> None:
     choice = Item("1", "Which?", choices=("x", "y"), facts={"answer_type": "text", "precision": None, "unit": ""})
     assert task.prompt(choice, "score").splitlines()[1:] == ["Question: Which?", "Choices:", "(A) x", "(B) y"]
     assert task.prompt(choice, "speed").endswith("(B) y\nPlease answer with an explanation.")
+    spaced = Item("1", "How many? ", facts={"answer_type": "integer", "precision": None, "unit": ""})
+    assert task.prompt(spaced, "score").endswith("\nQuestion: How many?")
 
 
 def test_choosing_is_repeatable_and_does_not_depend_on_the_order_of_the_file() -> None:
@@ -709,9 +799,10 @@ def test_broken_cells_of_parquet_files_are_named(tmp_path: Path, cell: dict, mes
 def test_an_answer_that_would_stand_in_every_reply_is_refused(tmp_path: Path, answers: object) -> None:
     task = find_task("ocrbench")
     task.fixture(tmp_path, 2, "s")
-    rows = json.loads((tmp_path / "OCRBench.json").read_text())
+    file = tmp_path / "OCRBench" / "OCRBench.json"
+    rows = json.loads(file.read_text())
     rows[1]["answers"] = answers
-    (tmp_path / "OCRBench.json").write_text(json.dumps(rows))
+    file.write_text(json.dumps(rows))
     with pytest.raises(InputError, match="OCRBench.json, row 2: column 'answers' (is empty|must hold a text)"):
         list(task.items(tmp_path))
 

@@ -55,8 +55,8 @@ class ChartQA:
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
         """A number may be off by 5 percent of a target that is not zero; else equal, ignoring case.
 
-        In the speed style percent signs may be left out on either side, a name may hold what else ends an answer, and a
-        number behind "answer is" counts beside a yes or no ahead of it.
+        In the speed style percent signs and final full stops may be left out on either side, a name may hold what else
+        ends an answer, and a number behind "answer is" counts beside a yes or no ahead of it.
         """
         if style == "score":
             value = reply.strip()
@@ -81,8 +81,9 @@ class ChartQA:
 
 
 def _match(value: str, answer: str) -> bool:
-    """Relaxed, with percent signs or without them: a chart often has the sign on its axis alone."""
-    return relaxed_match(value, answer) or relaxed_match(value.rstrip("%"), answer.rstrip("%"))
+    """Relaxed, with percent signs or without them: a chart often has the sign on its axis alone. Final full stops, too:
+    that of a name ("Inc.") cannot be told from the sentence's."""
+    return relaxed_match(value, answer) or relaxed_match(value.rstrip("%."), answer.rstrip("%."))
 
 
 def _pictures(row: Row) -> tuple[Picture, ...]:
@@ -98,8 +99,8 @@ def _pictures(row: Row) -> tuple[Picture, ...]:
 
 
 def _split(row: Row) -> str:
-    """Human or augmented: the official files tell by their name, the mirrors by a column."""
+    """Human or augmented: the official files tell by their name, the mirrors by a column (TSV: "test_human")."""
     kind = row.get("human_or_machine", "type", "split")
     if kind is None:
         return "human" if "human" in row.file.stem else "augmented"
-    return "human" if kind == 0 or str(kind).startswith("human") else "augmented"
+    return "human" if kind == 0 or "human" in str(kind) else "augmented"

@@ -40,6 +40,8 @@ UNDECIDED = re.compile(
     r"\(?\b[A-Z]\b\)?(?:(?:, (?:or |and )?| or | and |/)(?i:option |choice )?\(?\b[A-Z]\b\)?)+(?! is\b)"
 )
 """Several letters at once: B or C."""
+LABELLED = re.compile(r"\w\W+[A-Z]\b|\b[A-Z]\W+\w")
+"""An option whose text has a letter of its own: Solution A."""
 
 
 def letters(choices: Sequence[str]) -> str:
@@ -105,11 +107,14 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
     In turn: the last "answer is B" or "B is correct"; the "B." at its start, if it neither goes on to other letters nor
     takes that back; the last "(B)"; the only letter that stands alone, within the last five words; the only option
     whose text occurs in the last sentence, else in the whole reply, but none beside another letter at its start. What
-    is denied ("not B", "not blue") is not named, and neither is one of several letters ("B or C").
+    is denied ("not B", "not blue") is not named, and neither is one of several letters ("B or C"). A letter within an
+    option's text ("Solution A") is none.
     """
     known = letters(choices)
     text = WORD.sub(lambda word: word[0].lower(), unmarked(reply))
     text = UNDECIDED.sub("none", STRUCK.sub("none", text))
+    for choice in filter(LABELLED.search, choices):
+        text = re.sub(_whole(choice), "none", text, flags=re.IGNORECASE)
     words = text.translate(PUNCTUATION).split()
     stated = _known((found["told"] or found["praised"] for found in NAMED.finditer(text)), known)
     marked = _known(re.findall(r"\(([A-Z])\)", text), known)
@@ -159,4 +164,9 @@ def _leading(text: str, words: Sequence[str], known: str) -> tuple[str, bool]:
 
 def _occurs(choice: str, text: str) -> bool:
     """Whether an option's text stands in a reply as whole words, and is not denied."""
-    return bool(re.search(rf"(?<!\w)(?<!\bnot )(?<!n't ){re.escape(choice.strip().lower())}(?!\w)", text.lower()))
+    return bool(re.search(rf"(?<!\bnot )(?<!n't ){_whole(choice)}", text, re.IGNORECASE))
+
+
+def _whole(choice: str) -> str:
+    """The pattern of an option's text as whole words, and of a number as a whole one: no 8 in 8.5."""
+    return rf"(?<![\w.]){re.escape(choice.strip())}(?!\w|\.\d)"

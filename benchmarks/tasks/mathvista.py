@@ -86,7 +86,7 @@ class MathVista:
         lines = [f"Hint: Please answer {hint} at the end.", f"Question: {question}"]
         if item.choices:
             lines += ["Choices:", options(item.choices, "({letter}) {text}")]
-        return "\n".join(lines)
+        return "\n".join(lines).strip()  # as the official prompts are: some questions and options end in spaces
 
     def mark(self, item: Item, reply: str, style: Style) -> Mark:
         """Extract by rule or by the judge, normalise as the official script does, compare texts."""

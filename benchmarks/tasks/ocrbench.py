@@ -13,6 +13,8 @@ from mmspec.benchmarks.tasks.world import Asked, asked, save_json, save_picture
 from mmspec.miniworld.facts import Chart, Sign
 
 FILES = (("OCRBench.json",), ("test*.parquet",), ("OCRBench.tsv",))
+IMAGES = "OCRBench_Images"
+"""The picture folder; it lies beside the JSON file, or, in the official repository, beside the folder of that."""
 FORMULAS, FORMULA = "HME100k", "Handwritten Mathematical Expression Recognition"
 """The data set of formulas and their type; TSV files tell the type alone."""
 RECOGNITION = "Text Recognition"
@@ -44,7 +46,7 @@ class OCRBench:
             for number, row in enumerate(pictured_rows(file), 1):
                 kind = row.note("type", "question_type", "category") or "other"
                 yield Item(
-                    id=row.note("id", "index") or f"{file.stem}/{number}",
+                    id=_id(row) or f"{file.stem}/{number}",
                     question=row.text("question"),
                     answers=_answers(row),
                     pictures=_pictures(row),
@@ -68,11 +70,14 @@ class OCRBench:
 
     def fixture(self, folder: Path, number: int, seed: str) -> Path:
         """Signs and charts of the miniworld; answers as a text or a list, and sums as formulas in turn."""
-        entries = []
+        entries: list[dict[str, object]] = []
         for index, found in enumerate(asked(number, seed, ("text", "bar", "table"), choices=1)):
-            save_picture(found.image, folder / "OCRBench_Images" / f"{index}.png")
-            entries.append({"id": index, "image_path": f"OCRBench_Images/{index}.png", **_stand_in(found, index)})
-        save_json(entries, folder / "OCRBench.json")
+            entry = _stand_in(found, index)
+            own = sum(each["dataset_name"] == entry["dataset_name"] for each in entries)
+            path = f"{entry['dataset_name']}/{own}.png"
+            save_picture(found.image, folder / IMAGES / path)
+            entries.append({"id": own, "image_path": path, **entry})
+        save_json(entries, folder / "OCRBench" / "OCRBench.json")
         return folder
 
 
@@ -81,6 +86,12 @@ def folded(text: str, formula: bool) -> str:
     if formula:
         return text.strip().replace("\n", "").replace(" ", "")
     return text.lower().strip().replace("\n", " ")
+
+
+def _id(row: Row) -> str:
+    """Official ids count within each data set that the questions were taken from; "" if there is none."""
+    own, source = row.note("id"), row.note("dataset_name", "dataset")
+    return f"{source}/{own}" if own and source else own or row.note("index")
 
 
 def _answers(row: Row) -> tuple[str, ...]:
@@ -96,7 +107,8 @@ def _pictures(row: Row) -> tuple[Picture, ...]:
     if path is None or row.get("image") is not None:
         row.need("image", "image_path")
         return pictures(row, "image")
-    return (Picture(row, "image_path", path),)
+    beside = row.file.parent
+    return (Picture(row, "image_path", path, (beside / IMAGES, beside.parent / IMAGES)),)
 
 
 def _stand_in(found: Asked, index: int) -> dict[str, object]:

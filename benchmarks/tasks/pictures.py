@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +23,13 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture cell; a `Path` is one whatever its ending. Paths are relative to the folder of the row's file, and lead
-    nowhere else."""
+    """A picture cell; a `Path` is one whatever its ending. Paths are relative to the folder of the row's file, or to
+    one of `others`, and lead nowhere else."""
 
     row: Row
     column: str
     cell: Any
+    others: tuple[Path, ...] = ()
 
     def load(self) -> Image.Image:
         """The picture, RGB. Raises: InputError, which names file, row and column."""
@@ -37,21 +39,26 @@ class Picture:
             raise self.row.error(f"column {self.column!r}: {error}") from error
 
     def _source(self) -> bytes | Path:
-        cell, root = self.cell, self.row.file.parent
+        cell = self.cell
         if isinstance(cell, dict):  # how parquet files keep pictures: the bytes, or a path
             cell = cell.get("bytes") or cell.get("path")
         if isinstance(cell, bytes):
             return cell
         if isinstance(cell, Path):
-            return inside(root, cell)
+            return self._found(cell)
         if not isinstance(cell, str):
             raise InputError(f"a picture must be a path, base64 or bytes, not {shorten(self.cell)}")
         if cell.lower().endswith(ENDINGS):
-            return inside(root, cell)
+            return self._found(cell)
         try:
             return base64.b64decode(cell, validate=True)
         except (binascii.Error, ValueError) as error:
             raise InputError(f"{shorten(cell, 40)} is neither base64 nor the name of a picture ({error})") from error
+
+    def _found(self, name: str | Path) -> Path:
+        """The file in one of the other folders, else where it should be beside the data."""
+        beside = inside(self.row.file.parent, name)
+        return next((path for folder in self.others if os.path.isfile(path := inside(folder, name))), beside)
 
 
 def inside(root: Path, name: str | Path) -> Path:

@@ -77,7 +77,11 @@ def _item(row: Row, number: int) -> Item:
     found = _pictures(row, key)
     hint = row.note("hint")
     grade = row.note("grade").removeprefix("grade")
-    groups = {"context": "IMG" if found else "TXT" if hint else "NO"}
+    groups = {"hint": "TXT"} if hint else {}  # a question with both counts in both, as in the official evaluation
+    if found:
+        groups["image"] = "IMG"
+    if not groups:
+        groups["context"] = "NO"
     if subject := row.note("subject"):
         groups["subject"] = SUBJECTS.get(subject, subject)
     if grade.isdigit():
