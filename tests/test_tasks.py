@@ -315,6 +315,13 @@ def test_letters_that_a_reader_would_take(reply: str, letter: str) -> None:
         ("The answer is (C), since there are more particles in solution B.", "C"),
         ("The answer is C. Solution A has fewer particles.", "C"),
         ("B", "B"),
+        ("Both are in flask A. The answer is Solution B.", "C"),
+        ("Both are in flask A. So it must be Solution B.", "C"),
+        ("The answer is Solution A, because Solution B has fewer particles.", "B"),
+        ("The correct answer is Solution B, since A has less.", "C"),
+        ("The answer is B, Solution A.", "B"),
+        ("The answer is C, Solution A has fewer particles.", "C"),
+        ("The answer is Solution A or Solution B.", ""),
         ("Solution A or Solution B", ""),
         ("It is not Solution A.", ""),
     ],
@@ -329,6 +336,11 @@ def test_a_letter_within_the_text_of_an_option_is_none(reply: str, letter: str) 
 )
 def test_a_number_within_a_number_is_none(reply: str, letter: str) -> None:
     assert named_letter(reply, ("7.5", "8", "8.5", "17")) == letter
+
+
+def test_options_beyond_the_alphabet_have_no_letter() -> None:
+    assert named_letter("It is 12", tuple(map(str, range(11, 41)))) == "B"
+    assert named_letter("It is 40", tuple(map(str, range(11, 41)))) == ""
 
 
 # MathVista's own script, after the answer was extracted: choices by their letter, else the nearest text by edit

@@ -105,34 +105,40 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
     """The option that an explanation ends up with; the rule for the speed style, after VLMEvalKit's.
 
     In turn: the last "answer is B" or "B is correct"; the "B." at its start, if it neither goes on to other letters nor
-    takes that back; the last "(B)"; the only letter that stands alone, within the last five words; the only option
-    whose text occurs in the last sentence, else in the whole reply, but none beside another letter at its start. What
-    is denied ("not B", "not blue") is not named, and neither is one of several letters ("B or C"). A letter within an
-    option's text ("Solution A") is none.
+    takes that back; the last "(B)"; the only option with a letter in its text ("Solution A") that occurs in the last
+    sentence; the only letter that stands alone, within the last five words; the only option whose text occurs in the
+    last sentence, else in the whole reply; but no text beside another letter at its start. What is denied ("not B",
+    "not blue") is not named, and neither is one of several letters ("B or C"). A letter within an option's text is
+    none: "the answer is Solution A" names the option that is called so.
     """
     known = letters(choices)
-    text = WORD.sub(lambda word: word[0].lower(), unmarked(reply))
-    text = UNDECIDED.sub("none", STRUCK.sub("none", text))
-    for choice in filter(LABELLED.search, choices):
+    told = text = WORD.sub(lambda word: word[0].lower(), unmarked(reply))
+    labelled = {letter: choice for letter, choice in zip(known, choices, strict=False) if LABELLED.search(choice)}
+    for letter, choice in sorted(labelled.items(), key=lambda option: -len(option[1])):  # a text may hold another one
+        told = re.sub(_whole(choice), letter, told, flags=re.IGNORECASE)
         text = re.sub(_whole(choice), "none", text, flags=re.IGNORECASE)
-    words = text.translate(PUNCTUATION).split()
-    stated = _known((found["told"] or found["praised"] for found in NAMED.finditer(text)), known)
-    marked = _known(re.findall(r"\(([A-Z])\)", text), known)
+    told, text = _decided(told), _decided(text)
+    stated = _stated(text, known) or _stated(told, known)
     if stated:
         return stated[-1]
+    words = text.translate(PUNCTUATION).split()
+    marked = _known(re.findall(r"\(([A-Z])\)", text), known)
     first, kept = _leading(text, words, known)
     if kept:
         return first
     if marked:
         return marked[-1]
+    last = re.split(r"(?<=[.!?])\s+", reply.strip())[-1]
+    written = [letter for letter, choice in labelled.items() if _occurs(choice, last)]
+    if len(written) == 1 and first in ("", written[0]):
+        return written[0]
     alone = [letter for letter in known if letter in words]
     if len(alone) == 1 and alone[0] in words[-5:]:
         return alone[0]
-    sentences = [part for part in re.split(r"(?<=[.!?])\s+", reply.strip()) if part]
-    for text in sentences[-1:] if first else (*sentences[-1:], reply):
-        found = [letter for letter, choice in zip(known, choices, strict=True) if _occurs(choice, text)]
-        if len(found) == 1 and first in ("", found[0]):
-            return found[0]
+    for part in (last,) if first else (last, reply):
+        written = [letter for letter, choice in zip(known, choices, strict=False) if _occurs(choice, part)]
+        if len(written) == 1 and first in ("", written[0]):
+            return written[0]
     return ""
 
 
@@ -151,6 +157,16 @@ class Lettered:
 def _known(found: Iterable[str], known: str) -> list[str]:
     """Those of the letters that are options."""
     return [letter for letter in found if letter in [*known]]
+
+
+def _decided(text: str) -> str:
+    """A text without the letters that are denied, and without those of which it names several at once."""
+    return UNDECIDED.sub("none", STRUCK.sub("none", text))
+
+
+def _stated(text: str, known: str) -> list[str]:
+    """The options that a text says are the answer."""
+    return _known((found["told"] or found["praised"] for found in NAMED.finditer(text)), known)
 
 
 def _leading(text: str, words: Sequence[str], known: str) -> tuple[str, bool]:
