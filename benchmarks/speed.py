@@ -215,7 +215,7 @@ def answering(
 ) -> Callable[[tuple[tuple[int, float, int], Prompt]], Sample]:
     """Warm methods, as a function from a sample's plan and its question to the sample."""
     ready, inputs = make(pipe), prepare(pipe, first)
-    warm_up(ready, settings, inputs)
+    warm_up(ready, settings, inputs, WARM_UPS)
     current: tuple[int, float] | None = None
     warm = {buffer_of(pipe, first, settings)}
 
@@ -224,7 +224,7 @@ def answering(
         plan, question = asked
         inputs = prepare(pipe, question)
         if (buffer := buffer_of(pipe, question, settings)) not in warm:
-            warm_up(ready, settings, inputs)
+            warm_up(ready, settings, inputs, 1)
             warm.add(buffer)
             current = None  # what remembers replies has met this one
         if pass_of(plan) != current:
@@ -259,9 +259,9 @@ def answer(ready: dict[str, Method], inputs: Any, plan: tuple[int, float, int], 
     return Sample(index, temperature, repeat, {name: runs[name] for name in names})
 
 
-def warm_up(ready: dict[str, Method], settings: SpeedSettings, inputs: Any) -> None:
-    """WARM_UPS replies of every method at every temperature, which are not measured."""
-    for temperature, repeat in product(settings.temperatures, range(WARM_UPS)):
+def warm_up(ready: dict[str, Method], settings: SpeedSettings, inputs: Any, times: int) -> None:
+    """So many replies of every method at every temperature, which are not measured."""
+    for temperature, repeat in product(settings.temperatures, range(times)):
         answer(ready, inputs, (0, temperature, repeat), settings)
 
 

@@ -56,7 +56,7 @@ def studio_of(model: str, drafters: list[str] | None = None) -> Studio:
     family = family_of(model)
     if family.modality == "speech" and family.makes == "text":
         raise UnsupportedError(f"{model} listens, and no tab shows that: use mmspec generate")
-    served = (kind for kind in TABS if (kind.modality, kind.emits) == (family.modality, family.emits))
+    served = (kind for kind in TABS if kind.modality == family.modality and family.emits in kind.shows)
     kind = next(served, Studio)
     for name in drafters or ():
         check_named(name, model)

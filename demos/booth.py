@@ -80,6 +80,7 @@ class Booth(Studio):
 
     title = "Speaking"
     modality = "speech"
+    shows = ("ids", "columns")
     knobs = LOOSE
 
     @cached_property

@@ -56,7 +56,7 @@ class CanvasEasel(Easel):
     """A model of continuous tokens with its drafters, one request at a time. See `Easel`."""
 
     title = "Canvas"
-    emits = "values"
+    shows = ("values",)
     knobs: ClassVar[dict[str, Knob]] = {}
 
     @cached_property

@@ -104,7 +104,7 @@ class Studio:
 
     title: ClassVar[str] = "Picture chat"
     modality: ClassVar[str] = "vlm"
-    emits: ClassVar[Unit] = "ids"
+    shows: ClassVar[tuple[Unit, ...]] = ("ids",)
     knobs: ClassVar[Mapping[str, Knob]] = {}
 
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:

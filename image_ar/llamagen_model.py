@@ -73,10 +73,12 @@ class Layer(nn.Module):
         self.input_norm = nn.RMSNorm(size, config.rms_norm_eps)
         self.output_norm = nn.RMSNorm(size, config.rms_norm_eps)
 
-    def forward(self, states: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any) -> Tensor:
+    def forward(
+        self, states: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None, cache: Any, **told: Any
+    ) -> Tensor:
         """states: [B, N, H]. turns: cosines and sines, [B, N, head size]. mask: additive [B, 1, N, past + N]; None is
-        causal."""
-        states = states + self.self_attn(self.input_norm(states), turns, mask, cache)[0]
+        causal. told: what the attention function takes beside."""
+        states = states + self.self_attn(self.input_norm(states), turns, mask, cache, **told)[0]
         inner = self.output_norm(states)
         return states + self.down_proj(silu(self.gate_proj(inner)) * self.up_proj(inner))
 
@@ -116,7 +118,7 @@ class LlamaGenModel(nn.Module):
         turns = turns.to(states.dtype).repeat(1, 1, 2, 1)  # GLM reads the first half, and takes its length
         seen = [states]
         for layer in self.layers:
-            states = layer(states, turns.unbind(-1), attention_mask, past_key_values)
+            states = layer(states, turns.unbind(-1), attention_mask, past_key_values, **kwargs)
             seen.append(states)
         states = self.norm(states)
         hidden = (*seen[:-1], states) if output_hidden_states else None

@@ -157,7 +157,10 @@ class BaseTarget(ABC):
         drawn, off = sampling_for(options, self.model.generation_config, sampled=self.makes != "text"), Sampling()
         for name, why in self.refuses.items():
             if getattr(drawn, name) != (neutral := getattr(off, name)):
-                raise InputError(f"{name} means nothing to {self.noun}, {why}: leave it out ({neutral} is off)")
+                raise InputError(
+                    f"{name} means nothing to {self.noun}, {why}: leave it out, or set it to {neutral} where the "
+                    "checkpoint's generation config asks for it"
+                )
         return drawn
 
     def sampler(self, sampling: Sampling, batch: int) -> Sampler:

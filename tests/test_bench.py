@@ -106,7 +106,7 @@ def test_a_cache_of_another_size_is_compiled_before_it_is_timed(monkeypatch: pyt
         return run_of(2, 1.0)
 
     warmed = [20, 20, 20, "forget", 21]
-    plain, compiled = [*warmed, 900, 900], [*warmed, 900, 900, 900, "forget", 900, 900]
+    plain, compiled = [*warmed, 900, 900], [*warmed, 900, "forget", 900, 900]
     for compiles, expected in ((False, plain), (True, compiled)):
         settings = SpeedSettings("m", ("none",), temperatures=(0.0,))
         asked.clear()

@@ -87,6 +87,15 @@ def test_the_uniformity_check_finds_a_bad_hash() -> None:
     assert chi_square(x**1.02, 64) < 1e-6
 
 
+def test_compiled_code_makes_the_same_numbers() -> None:
+    """Products of 32 bits wrap in it, too, in the rest that fills no vector as well."""
+    compiled = torch.compile(noise.uniform, fullgraph=True)
+    positions = torch.tensor([[0, 7, 2**40]]).expand(2, -1)
+    for width in (3, 1003):
+        want = noise.uniform(seeds(5, -(2**63)), noise.DRAFT, positions, width)
+        assert torch.equal(compiled(seeds(5, -(2**63)), noise.DRAFT, positions, width), want)
+
+
 def test_known_values_do_not_change() -> None:
     """A saved seed must give the same answer in every version."""
     got = noise.uniform(seeds(0, 123), noise.TARGET, torch.tensor([[0, 1], [0, 1]]), 2)

@@ -61,6 +61,7 @@ def test_a_model_of_columns_is_shown_without_a_drafter_and_a_recogniser_is_not(t
     music = tiny_musicgen.musicgen(codebooks=4)
     music.save_pretrained(tmp_path / "music")
     tiny_musicgen.tokenizer().save_pretrained(tmp_path / "music")
+    assert type(app.studio_of(str(tmp_path / "music"))) is Booth
     studio = Tiny(str(tmp_path / "music"))
     assert studio.drafters == ["none"]
     studio.plain = mmspec.load(music, "none", processor=tiny_musicgen.tokenizer())  # type: ignore[misc]

@@ -128,4 +128,4 @@ class SlotDrafter(HeadDrafter):
         self.settle(slots, max(state.limits))
         whole = Whole(self, self.steps, choice, slots)
         whole.take_over(state)
-        return OnSlots(self, choice, slots, whole=whole)
+        return self.drafting(self, choice, slots, whole=whole)
