@@ -466,7 +466,7 @@ def test_a_finished_model_grows_again_from_its_busy_layers(
     begun: list[list[torch.Tensor]] = []
     answers = train.train_answers
 
-    def watched(run: Path, stage: Stage, model: torch.nn.Module, *more: Any) -> Path:
+    def watched(run: train.Run, stage: Stage, model: torch.nn.Module, *more: Any) -> Path:
         begun.append([layer.mlp.up_proj.weight.detach().clone() for layer in model.model.text_model.layers])
         return answers(run, stage, model, *more)
 

@@ -38,7 +38,7 @@ def ask_count(voice: Voice, scene: Shapes) -> Ask:
         text += voice.chain([_vote(voice, thing, thing in hits, key) for thing in ordered]) + " "
         return text + voice.say(
             "[in total|altogether|so|all in all], {there} {n} {s}.",
-            there=there(voice, gold),
+            there=there(gold),
             n=mark(gold),
             s=named(gold),
         )
@@ -46,7 +46,7 @@ def ask_count(voice: Voice, scene: Shapes) -> Ask:
     def claim(value: str) -> str:
         return voice.say(
             "[{there} {n} {s}|the number of {many} is {n}]",
-            there=there(voice, value[1:-1]),
+            there=there(value[1:-1]),
             n=value,
             s=named(value[1:-1]),
             many=many,

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from mmspec.miniworld import ask_shapes, talk_charts, talk_shapes, talk_signs, talk_tables
-from mmspec.miniworld.facts import QA, Chart, Facts, Shapes, Table
+from mmspec.miniworld.facts import QA, Chart, Facts, Shapes, Sign, Table
 from mmspec.miniworld.phrases import Ask, Voice, finish, length, mark, plain, tidy
 
 LOW, HIGH = 55, 110  # words and punctuation marks of a long answer
@@ -24,6 +24,13 @@ STEPS_CUE = (
     "[Explain [|your answer ][step by step|in steps]|Show [how you get there|your work|the steps]|[Reason|Think|Work] step by step"
     "|Give the steps[ and the answer|]|Explain how you [know|find out|get there]]."
 )
+TALKS: dict[type, tuple[ModuleType, Any]] = {
+    Shapes: (talk_shapes, ask_shapes.TOPICS),
+    Chart: (talk_charts, talk_charts.TOPICS),
+    Table: (talk_tables, talk_tables.TOPICS),
+    Sign: (talk_signs, talk_signs.TOPICS),
+}
+"""What can be said and asked about a kind of picture."""
 
 
 class Talker(NamedTuple):
@@ -43,9 +50,7 @@ def questions(facts: Facts, rng: random.Random) -> tuple[QA, ...]:
         among them, in random order.
     """
     voice = Voice(rng)
-    talk = _module(facts)
-    topics: Any = ask_shapes.TOPICS if isinstance(facts, Shapes) else talk.TOPICS
-    talker = Talker(voice, facts, talk, topics)
+    talker = Talker(voice, facts, *TALKS[type(facts)])
     total = rng.randint(10, 14)
     forms = ["worked"] * rng.choice((3, 3, 4))
     forms += ["yesno"] * rng.choices((0, 1, 2), (30, 55, 15))[0] + ["choice"] * rng.choices((0, 1), (40, 60))[0]
@@ -58,14 +63,6 @@ def questions(facts: Facts, rng: random.Random) -> tuple[QA, ...]:
             found.append(qa)
     rng.shuffle(found)
     return tuple(found)
-
-
-def _module(facts: Facts) -> ModuleType:
-    if isinstance(facts, Shapes):
-        return talk_shapes
-    if isinstance(facts, Chart):
-        return talk_charts
-    return talk_tables if isinstance(facts, Table) else talk_signs
 
 
 def _draw(talker: Talker, form: str, seen: set[str]) -> Ask | None:
@@ -132,7 +129,7 @@ def _worked(talker: Talker, ask: Ask) -> QA:
     assert ask.steps is not None
     for _ in range(8):
         last = _ending(voice, ask)
-        best = _fill(talker, [ask.steps()], [last])
+        best = _fill(talker, ask.steps(), last)
         if LOW <= length(best) <= HIGH:
             break
     return _qa(ask, "worked", _with_cue(voice, ask.question, cue), best)
@@ -151,12 +148,11 @@ def _ending(voice: Voice, ask: Ask) -> str:
     return voice.say(ENDING, v=f'"{mark(ask.gold)}"' if ask.quoted else mark(ask.gold))
 
 
-def _fill(talker: Talker, head: list[str], tail: list[str]) -> str:
-    """The sentences with true remarks between an opening and the steps, until the answer is long enough."""
+def _fill(talker: Talker, steps: str, last: str) -> str:
+    """The steps and the last sentence, behind true remarks where the answer would be too short without."""
     voice, talk = talker.voice, talker.talk
-    parts = [head[0]]
     goal = voice.rng.randint(LOW + 3, LOW + 27)
-    size = length(" ".join(head + tail))
+    size = length(f"{steps} {last}")
     extra: list[str] = []
     if size < goal:
         if voice.rng.random() < 0.4:
@@ -168,7 +164,7 @@ def _fill(talker: Talker, head: list[str], tail: list[str]) -> str:
             if size + length(remark) < HIGH - 3:
                 extra.append(remark)
                 size += length(remark)
-    return " ".join(extra + parts + tail)
+    return " ".join([*extra, steps, last])
 
 
 def _meaty(voice: Voice, remarks: list[str]) -> list[str]:

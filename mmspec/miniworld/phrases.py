@@ -129,7 +129,7 @@ def plural(word: str, count: int | str) -> str:
     return word + ("es" if word.endswith(("s", "x")) else "s")
 
 
-def there(voice: Voice, count: int | str) -> str:
+def there(count: int | str) -> str:
     """ "there is" or "there are", as the count wants it."""
     return "there is" if str(count) == "1" else "there are"
 

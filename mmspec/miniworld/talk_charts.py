@@ -371,7 +371,7 @@ def ask_above(voice: Voice, chart: Chart) -> Ask:
             v=value,
             s=plural(noun, value[1:-1]),
             all=noun + "s",
-            there=there(voice, value[1:-1]),
+            there=there(value[1:-1]),
         )
 
     wrong = tuple(str(n) for n in range(len(chart.values) + 1) if n != len(hits))

@@ -91,7 +91,7 @@ def opening(voice: Voice, scene: Shapes) -> str:
         n=mark(count),
         s=plural(voice.say("[shape|thing|object|figure]"), count),
         ground=ground(voice, scene),
-        be=there(voice, count).split()[1],
+        be=there(count).split()[1],
     )
 
 
@@ -107,7 +107,7 @@ def remarks(voice: Voice, scene: Shapes) -> list[str]:
             row=mark(("top", "middle", "bottom")[row]),
             n=mark(number),
             s=plural("thing", number),
-            there=there(voice, number),
+            there=there(number),
         )
     )
     pairs = [(t, side, u) for t in scene.things for side in SIDES if (u := neighbor(scene, t, side))]
@@ -133,7 +133,7 @@ def tally(voice: Voice, scene: Shapes, key: str) -> str:
     """A sentence that counts the things with one value of an attribute."""
     value = getattr(voice.rng.choice(scene.things), key)
     number = sum(getattr(t, key) == value for t in scene.things)
-    slots = {"n": mark(number), "v": mark(value), "there": there(voice, number)}
+    slots = {"n": mark(number), "v": mark(value), "there": there(number)}
     if key == "shape":
         template = "[{there} {n} {s}[| in it| here]|[we|you] [count|find|see] {n} {s}]."
         return voice.say(template, s=mark(plural(value, number)), **slots)

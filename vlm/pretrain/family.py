@@ -78,6 +78,11 @@ class Family(ABC):
     def last(self, connector: nn.Module) -> Iterable[Tensor]:
         """The weights in proportion to which image tokens are large."""
 
+    @property
+    def stack(self) -> str:
+        """Where the layers of the decoder lie in its models."""
+        return f"model.{self.decoder}.layers"
+
     def model(self, config: PreTrainedConfig) -> PreTrainedModel:
         """A new model."""
         return self.model_class(config)

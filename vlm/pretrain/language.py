@@ -33,6 +33,8 @@ PLACE_WEIGHT = 0.3
 TAUGHT_WEIGHT = 0.35  # per taught head
 KNOWN_WEIGHT = 0.5  # of what the states between the layers are asked for
 IGNORE = -1
+FILL = {"targets": IGNORE, "sought": NOTHING, "read": NOTHING, "reasons": NOTHING, "weights": 0.0}
+"""What a lesson says of the token that comes next, and what is said where none does."""
 
 
 class PackedPictures(Dataset[dict[str, Tensor]]):
@@ -62,44 +64,36 @@ class PackedPictures(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         drawn = sample(self.seed, index)
-        tokens = torch.full((self.bins, WIDTH), self.tokenizer.pad_token_id)
-        targets = torch.full((self.bins, WIDTH), IGNORE)
-        sought = torch.full((self.bins, WIDTH), NOTHING)
-        read = torch.full((self.bins, WIDTH), NOTHING)
-        reasons = torch.full((self.bins, WIDTH), NOTHING)
-        weights = torch.zeros(self.bins, WIDTH)
-        pictured = torch.zeros(self.bins, WIDTH, dtype=torch.bool)
+
+        def filled(value: float) -> Tensor:
+            return torch.full((self.bins, WIDTH), value)  # its type is that of the value: int64, float or bool
+
+        packed = {name: filled(value) for name, value in FILL.items()}
+        packed |= {"tokens": filled(self.tokenizer.pad_token_id), "pictured": filled(False), "places": filled(0)}
+        segments = filled(0)
         counted = torch.zeros(self.bins, WIDTH, 1 + SIDE * SIDE, dtype=torch.bool)
-        places = torch.zeros(self.bins, WIDTH, dtype=torch.long)
-        segments = torch.zeros(self.bins, WIDTH, dtype=torch.long)
-        filled = [0] * self.bins
+        used = [0] * self.bins
         lies = slots_of_things(drawn.facts, drawn.marks) if isinstance(drawn.facts, Shapes) else {}
         rng = random.Random(f"{self.seed}/{index}/more")
         asked: list[tuple[QA, Facts | None, bool]] = [(qa, drawn.facts, False) for qa in asked_about(drawn, rng)]
         asked[1:1] = [(*drill(rng, names(drawn.facts)), True) for _ in range(self.drills)]
         for number, (qa, facts, told) in enumerate(asked, 1):
             taught = lesson(self.tokenizer, qa, facts, told)
-            ids = taught.ids
-            free = [bin_ for bin_ in range(self.bins) if filled[bin_] + len(ids) <= WIDTH]
-            if not free:
+            length = len(taught.ids)
+            row = next((bin_ for bin_, start in enumerate(used) if start + length <= WIDTH), None)
+            if row is None:
                 continue
-            row, start = free[0], filled[free[0]]
-            end = start + len(ids)
-            tokens[row, start:end] = torch.tensor(ids)
+            start, end = used[row], used[row] + length
+            packed["tokens"][row, start:end] = torch.tensor(taught.ids)
             # the token at t is asked for x_{t+1}; the last one (end of utterance) is asked for nothing
-            targets[row, start : end - 1] = torch.tensor(taught.targets[1:])
-            sought[row, start : end - 1] = torch.tensor(taught.sought[1:])
-            read[row, start : end - 1] = torch.tensor(taught.read[1:])
-            reasons[row, start : end - 1] = torch.tensor(taught.reasons[1:])
-            weights[row, start : end - 1] = torch.tensor(taught.weights[1:])
-            pictured[row, start:end] = not told
+            for name in FILL:
+                packed[name][row, start : end - 1] = torch.tensor(getattr(taught, name)[1:])
+            packed["pictured"][row, start:end] = not told
+            packed["places"][row, start:end] = torch.arange(length)
+            segments[row, start:end] = number
             alike = [0, *(1 + lies[thing] for thing in taught.counted)]
             counted[row, start + torch.tensor(taught.counts[1:]).nonzero(), alike] = True
-            places[row, start:end] = torch.arange(len(ids))
-            segments[row, start:end] = number
-            filled[row] = end
-        packed = {"tokens": tokens, "targets": targets, "sought": sought, "read": read, "reasons": reasons}
-        packed |= {"weights": weights, "pictured": pictured, "places": places}
+            used[row] = end
         return {
             "pixels": self.pixels(drawn.image),
             "words": slot_words(drawn.marks, self.tokenizer),

@@ -5,7 +5,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -53,33 +53,34 @@ STEPS = {
 """The option that sets the updates of a stage."""
 
 
-def stack_name(family: Family) -> str:
-    """The decoder layers of its models."""
-    return f"model.{family.decoder}.layers"
+@dataclass(frozen=True)
+class Run:
+    """One training, through all of its stages.
+
+    folder: where its stages lie. bf16: whether in mixed precision. known: what a new model starts from: whose image
+    tokens the tower learns to give (without it, dense labels teach it), and whose layers a stage of layers follows.
+    """
+
+    folder: Path
+    family: Family
+    seed: int
+    bf16: bool
+    known: Known | None = None
 
 
-def train_vision(
-    run: Path,
-    steps: int,
-    seed: int,
-    family: Family,
-    known: Known | None,
-    tower: Known | None,
-    bf16: bool,
-) -> Path:
+def train_vision(run: Run, steps: int, tower: Known | None) -> Path:
     """Stage 1; returns the file with the weights of the vision tower and the connector. Resumes where it stopped.
 
-    Args: known: whose image tokens the tower learns to give; without it, dense labels teach it. tower: a finished
-        model of the family, with whose tower and connector it begins.
+    Args: tower: a finished model of the family, with whose tower and connector it begins.
     """
-    result = run / VISION_FILE
+    result, family = run.folder / VISION_FILE, run.family
     if result.exists():
         return result
-    set_seed(seed)
+    set_seed(run.seed)
     model = family.model(family.config(TokenIds(64, 3, 1, 2, 0), layers=24))
-    sight, folder, length = Sight(family, model), run / "vision", steps * VISION_BATCH
-    arguments = partial(stage_arguments, folder, steps, VISION_BATCH, seed=seed, falling=steps // 2)
-    if known is None:
+    sight, folder, length = Sight(family, model), run.folder / "vision", steps * VISION_BATCH
+    arguments = partial(stage_arguments, folder, steps, VISION_BATCH, seed=run.seed, falling=steps // 2)
+    if run.known is None:
         trainer = StageTrainer(
             family,
             model=DenseProbe(family, model),
@@ -89,14 +90,14 @@ def train_vision(
         )
     else:
         if tower is None:
-            adopt_tower(family, model, known)
+            adopt_tower(family, model, run.known)
         else:
             begin_as(sight, tower)
         trainer = FollowingTrainer(
             family,
-            known,
+            run.known,
             model=sight,
-            args=arguments(rate=0.01, bf16=bf16),
+            args=arguments(rate=0.01, bf16=run.bf16),
             train_dataset=TwiceSeen("vision", length, family),
             data_collator=default_collate,
         )
@@ -115,15 +116,16 @@ def world_text(seed: str, pictures: int) -> Iterator[str]:
             yield f"Assistant: {qa.answer}"
 
 
-def prepare_processor(run: Path, family: Family, known: Known | None) -> ProcessorMixin:
+def prepare_processor(run: Run) -> ProcessorMixin:
     """The processor of the checkpoint; its tokenizer is learnt once, or has the words that are known."""
+    family, known = run.family, run.known
 
     def make() -> ProcessorMixin:
         if known is None:
             return family.processor(train_tokenizer(world_text("tokenizer", 1500)))
         return family.processor(with_tokens(known.tokenizer, family.tokens))
 
-    return made_once(run / "processor", make, family.processor_class)
+    return made_once(run.folder / "processor", make, family.processor_class)
 
 
 def new_model(
@@ -135,7 +137,7 @@ def new_model(
     model = family.model(family.config(token_ids(processor.tokenizer), layers))
     model.load_state_dict({f"model.{name}": value for name, value in load_file(vision).items()}, strict=False)
     if known is None:
-        quiet(model.get_submodule(stack_name(family)), layers)
+        quiet(model.get_submodule(family.stack), layers)
         match_scale(family, model, torch.stack([family.pixels(sample("scale", index).image) for index in range(16)]))
     else:
         adopt_decoder(family, model, known)
@@ -143,28 +145,16 @@ def new_model(
     return model
 
 
-def train_answers(
-    run: Path,
-    stage: Stage,
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    seed: int,
-    family: Family,
-    bf16: bool,
-    known: Known | None,
-) -> Path:
-    """One stage of question answering; returns the folder of the trained model. Resumes where it stopped.
-
-    Args: known: whose layers a stage of layers follows.
-    """
-    result, folder = run / f"{stage.name}-done", run / stage.name
+def train_answers(run: Run, stage: Stage, model: PreTrainedModel, processor: ProcessorMixin) -> Path:
+    """One stage of question answering; returns the folder of the trained model. Resumes where it stopped."""
+    result, folder, family = run.folder / f"{stage.name}-done", run.folder / stage.name, run.family
     if result.exists():
         return result
     if model.config.text_config.num_hidden_layers < stage.layers:
-        model = deepened(model, stage.layers, stack_name(family))
+        model = deepened(model, stage.layers, family.stack)
     pictures = partial(PackedPictures, processor.tokenizer, pixels=family.pixels)
-    if stage.name == LAYERS.name and known is not None:
-        trainer_of = partial(LayerTrainer, family, known)
+    if stage.name == LAYERS.name and run.known is not None:
+        trainer_of = partial(LayerTrainer, family, run.known)
     else:
         trainer_of = partial(AnswerTrainer, family)
     trainer = trainer_of(
@@ -175,13 +165,13 @@ def train_answers(
             stage.steps,
             stage.batch,
             stage.rate,
-            seed,
+            run.seed,
             falling=stage.falling,
-            bf16=bf16,
+            bf16=run.bf16,
             eval_strategy="steps",
             eval_steps=min(100, stage.steps),
         ),
-        train_dataset=pictures(data_seed(stage, seed), stage.steps * stage.batch, stage.bins, drills=DRILLS),
+        train_dataset=pictures(data_seed(stage, run.seed), stage.steps * stage.batch, stage.bins, drills=DRILLS),
         eval_dataset=pictures("validation", VALIDATION, 1),
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
@@ -194,23 +184,6 @@ def train_answers(
 def data_seed(stage: Stage, seed: int) -> str:
     """The seed of a stage's pictures."""
     return f"{stage.name}-{seed}" if seed else stage.name
-
-
-def train_language(
-    run: Path,
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    stages: Sequence[Stage],
-    seed: int,
-    family: Family,
-    bf16: bool,
-    known: Known | None,
-) -> Path:
-    """The stages after the first; returns the folder of the trained model."""
-    for stage in stages:
-        result = train_answers(run, stage, model, processor, seed, family, bf16, known)
-        model = family.model_class.from_pretrained(result, dtype=torch.float32)
-    return result
 
 
 def parser_of(family: Family) -> argparse.ArgumentParser:
@@ -278,6 +251,7 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         steps = stage.steps if steps is None else steps
         return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps)
 
+    known = None
     settings = {"target": family.name, "seed": options.seed, "bf16": options.bf16}
     if options.start is None:
         stages = [asked(stage) for stage in family.stages]
@@ -286,35 +260,29 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         tower = read_start(options.tower, family)[0] if options.tower else None
         settings |= {"source": known.digest if known else None, "tower": tower.digest if tower else None}
         settings |= {"vision_steps": vision_steps}
-        claim(options.run, {**settings, "stages": [*map(str, stages)]})
-        vision = train_vision(
-            options.run,
-            vision_steps,
-            seed=options.seed,
-            family=family,
-            known=known,
-            tower=tower,
-            bf16=options.bf16,
-        )
-        set_seed(options.seed)
-        processor = prepare_processor(options.run, family, known)
-        model = new_model(processor, vision, stages[0].layers, family, known)
         begun, seeds = begun_from(family, known, tower), ["tokenizer", "vision"]
         told = {"--vision-steps": str(vision_steps)}
     else:
         start, processor = read_start(options.start, family)
         model = start.model
         if options.busy_layers is not None:
-            model = regrown(model, options.busy_layers, stack_name(family))
+            model = regrown(model, options.busy_layers, family.stack)
         stages = [asked(replace(MORE, layers=model.config.text_config.num_hidden_layers))]
-        known = None
         settings |= {"start": start.digest, "busy_layers": options.busy_layers}
-        claim(options.run, {**settings, "stages": [*map(str, stages)]})
         regrowth = f", with its {options.busy_layers} busiest decoder layers repeated" if options.busy_layers else ""
         begun, seeds = f"It goes on from {start.name} ({start.digest}){regrowth},", []
         told = {"--start": shown_place(options.start)}
         told |= {"--busy-layers": str(options.busy_layers)} if options.busy_layers else {}
-    trained = train_language(options.run, model, processor, stages, options.seed, family, options.bf16, known)
+    claim(options.run, {**settings, "stages": [*map(str, stages)]})
+    run = Run(options.run, family, options.seed, options.bf16, known)
+    if options.start is None:
+        vision = train_vision(run, vision_steps, tower)
+        set_seed(run.seed)
+        processor = prepare_processor(run)
+        model = new_model(processor, vision, stages[0].layers, family, known)
+    for stage in stages:
+        trained = train_answers(run, stage, model, processor)
+        model = family.model_class.from_pretrained(trained, dtype=torch.float32)
     told |= {STEPS[stage.name]: str(stage.steps) for stage in stages}
     told |= {"--seed": str(options.seed)} if options.seed else {}
     places = {"--source": options.source, "--tower": options.tower}
