@@ -17,6 +17,7 @@ import mmspec
 from mmspec.errors import InputError, MismatchError
 from mmspec.miniworld import sample
 from mmspec.registry import resolve
+from mmspec.training.folders import claim
 from mmspec.training.loop import stage_arguments
 from mmspec.vlm.pretrain import train
 from mmspec.vlm.pretrain.architecture import TokenIds
@@ -509,6 +510,17 @@ def test_what_training_starts_from_is_not_replaced(source: Path, tmp_path: Path)
         train.train(LITTLE, ["--start", str(source), "--out", str(source), "--run", str(tmp_path / "run")])
     with pytest.raises(InputError, match="where the model lies that training starts from"):
         train.train(LLAVA_NEXT, ["--tower", str(source), "--out", str(source), "--run", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize("begins", ["anew", "from a model"])
+def test_nothing_is_written_into_the_folder_of_another_run(begins: str, source: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    claim(run, {"target": "another"})
+    held = sorted(run.iterdir())
+    start = ["--vision-steps", "1"] if begins == "anew" else ["--start", str(source), "--more-steps", "1"]
+    with pytest.raises(MismatchError, match="holds a run that differs in .*target"):
+        train.train(LITTLE, [*start, "--threads", "1", "--run", str(run), "--out", str(tmp_path / "out")])
+    assert sorted(run.iterdir()) == held
 
 
 def said(folder: Path) -> list[float]:

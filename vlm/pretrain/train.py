@@ -251,7 +251,7 @@ def train(family: Family, arguments: Sequence[str] | None = None) -> None:
         steps = stage.steps if steps is None else steps
         return replace(stage, steps=steps, falling=steps * stage.falling // stage.steps)
 
-    known = None
+    known: Known | None = None
     settings = {"target": family.name, "seed": options.seed, "bf16": options.bf16}
     if options.start is None:
         stages = [asked(stage) for stage in family.stages]
