@@ -217,13 +217,13 @@ def answering(
     ready, inputs = make(pipe), prepare(pipe, first)
     warm_up(ready, settings, inputs, WARM_UPS)
     current: tuple[int, float] | None = None
-    warm = {buffer_of(pipe, first, settings)}
+    warm = {buffer_of(pipe, first, inputs, settings)}
 
     def answered(asked: tuple[tuple[int, float, int], Prompt]) -> Sample:
         nonlocal current
         plan, question = asked
         inputs = prepare(pipe, question)
-        if (buffer := buffer_of(pipe, question, settings)) not in warm:
+        if (buffer := buffer_of(pipe, question, inputs, settings)) not in warm:
             warm_up(ready, settings, inputs, 1)
             warm.add(buffer)
             current = None  # what remembers replies has met this one
@@ -235,9 +235,15 @@ def answering(
     return answered
 
 
-def buffer_of(pipe: Pipeline, question: Prompt, settings: SpeedSettings) -> int:
-    """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled."""
-    return rounded(FRONT + prompt_size(pipe, question) + settings.max_new_tokens) if pipe.target.compiled else 0
+def buffer_of(pipe: Pipeline, question: Prompt, inputs: Any, settings: SpeedSettings) -> int:
+    """The size of the cache of a reply, for which forwards are compiled once; 0 where nothing is compiled.
+
+    Args: inputs: what the methods are given, in most cases model inputs of the question: pictures are read once.
+    """
+    if not pipe.target.compiled:
+        return 0
+    size = inputs["input_ids"].shape[1] if isinstance(inputs, dict) else prompt_size(pipe, question)
+    return rounded(FRONT + size + settings.max_new_tokens)
 
 
 def pass_of(plan: tuple[int, float, int]) -> tuple[int, float]:

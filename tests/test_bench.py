@@ -99,6 +99,12 @@ def test_every_reply_has_a_seed_of_its_own_that_all_methods_share() -> None:
 def test_a_cache_of_another_size_is_compiled_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what remembers replies forgets that it has met the question."""
     asked, warm = [], Question(None, 20 * "x")
+    read: list[int] = []
+
+    def prepare(image: Any, prompt: str, voice: Any) -> dict[str, torch.Tensor]:
+        read.append(len(prompt))
+        return {"input_ids": torch.zeros(1, len(prompt))}
+
     monkeypatch.setattr(speed, "forget", lambda ready: asked.append("forget"))
 
     def method(inputs: Any, length: int, temperature: float, seed: int) -> Run:
@@ -110,14 +116,13 @@ def test_a_cache_of_another_size_is_compiled_before_it_is_timed(monkeypatch: pyt
     for compiles, expected in ((False, plain), (True, compiled)):
         settings = SpeedSettings("m", ("none",), temperatures=(0.0,))
         asked.clear()
-        pipe: Any = SimpleNamespace(
-            target=SimpleNamespace(compiled=compiles),
-            prepare=lambda image, prompt, voice: {"input_ids": torch.zeros(1, len(prompt))},
-        )
+        read.clear()
+        pipe: Any = SimpleNamespace(target=SimpleNamespace(compiled=compiles), prepare=prepare)
         answered = speed.answering(pipe, lambda _: {"none": method}, speed.model_inputs, settings, warm)
         for number, length in enumerate((21, 900, 900)):
             answered(((number, 0.0, 0), Question(None, length * "x")))
         assert asked == expected
+        assert read == [20, 21, 900, 900]  # pictures are not read again to tell how long a prompt is
 
 
 def test_every_method_is_warm_at_every_temperature_before_it_is_timed() -> None:

@@ -194,15 +194,8 @@ def classes(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings, run_told
 
-    settings = ToldSettings(
-        model,
-        words(CLASSES if drafters is None else drafters),
-        questions,
-        shape,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-    )
+    named = words(CLASSES if drafters is None else drafters)
+    settings = ToldSettings(model, named, questions, shape, threads=threads, dtype=dtype, device=device)
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
@@ -237,15 +230,8 @@ def ablations(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings
 
-    settings = ToldSettings(
-        model,
-        words(ABLATED if drafters is None else drafters),
-        questions,
-        shape,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-    )
+    named = words(ABLATED if drafters is None else drafters)
+    settings = ToldSettings(model, named, questions, shape, threads=threads, dtype=dtype, device=device)
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")
         settings = fitted(settings, pipe) if drafters is None else settings

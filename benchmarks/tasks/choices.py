@@ -113,7 +113,8 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
     """
     known = letters(choices)
     told = text = WORD.sub(lambda word: word[0].lower(), unmarked(reply))
-    labelled = {letter: choice for letter, choice in zip(known, choices, strict=False) if LABELLED.search(choice)}
+    options = dict(zip(known, choices, strict=False))
+    labelled = {letter: choice for letter, choice in options.items() if LABELLED.search(choice)}
     for letter, choice in sorted(labelled.items(), key=lambda option: -len(option[1])):  # a text may hold another one
         told = re.sub(_whole(choice), letter, told, flags=re.IGNORECASE)
         text = re.sub(_whole(choice), "none", text, flags=re.IGNORECASE)
@@ -128,18 +129,18 @@ def named_letter(reply: str, choices: Sequence[str]) -> str:
         return first
     if marked:
         return marked[-1]
+
+    def written(among: dict[str, str], part: str) -> str:
+        found = [letter for letter, choice in among.items() if _occurs(choice, part)]
+        return found[0] if len(found) == 1 and first in ("", found[0]) else ""
+
     last = re.split(r"(?<=[.!?])\s+", reply.strip())[-1]
-    written = [letter for letter, choice in labelled.items() if _occurs(choice, last)]
-    if len(written) == 1 and first in ("", written[0]):
-        return written[0]
+    if letter := written(labelled, last):
+        return letter
     alone = [letter for letter in known if letter in words]
     if len(alone) == 1 and alone[0] in words[-5:]:
         return alone[0]
-    for part in (last,) if first else (last, reply):
-        written = [letter for letter, choice in zip(known, choices, strict=False) if _occurs(choice, part)]
-        if len(written) == 1 and first in ("", written[0]):
-            return written[0]
-    return ""
+    return written(options, last) or ("" if first else written(options, reply))
 
 
 class Lettered:
