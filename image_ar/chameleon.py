@@ -78,8 +78,8 @@ class Chameleon(ImageTarget):
             return None
         return found.to(self.model.device, self.model.dtype)
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Chameleon or Anole."""
         return config.model_type == "chameleon" and not of_lumina(config)
 
@@ -143,8 +143,8 @@ class Lumina(Chameleon):
     any_size = True
     settings = ("guidance", "size")
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Lumina-mGPT."""
         return config.model_type == "chameleon" and of_lumina(config)
 

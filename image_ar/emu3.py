@@ -57,8 +57,8 @@ class Emu3(ImageTarget):
         embed, head = ImageWords(model.get_input_embeddings(), words), ImageLogits(model.lm_head, words)
         super().__init__(model, embed, head, self._layout(USUAL_SIDE, USUAL_SIDE))
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Emu3 with its picture tokenizer."""
         return config.model_type == "emu3"
 

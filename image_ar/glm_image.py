@@ -133,8 +133,8 @@ class GlmImage(ImageTarget):
             "GLM-Image draws codes here, and no picture is made of them: that is done by GlmImagePipeline of diffusers"
         )
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of GLM-Image."""
         return config.model_type == "glm_image"
 

@@ -51,8 +51,8 @@ class Janus(ImageTarget):
         self.kept = {first, start} - {None}
         self.padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Janus."""
         return config.model_type == "janus"
 

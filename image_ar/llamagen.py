@@ -42,8 +42,8 @@ class LlamaGenTarget(ImageTarget):
         layout = Layout(config.grid, config.grid, config.vocab_size)
         super().__init__(model, model.model.codes, model.lm_head, layout)
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of this package's LlamaGen."""
         return config.model_type == "mmspec-llamagen"
 

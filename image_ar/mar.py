@@ -82,8 +82,8 @@ class MarTarget(BaseTarget):
         self.vocab_size, self.hidden_size = config.classes, config.hidden_size
         self.num_layers = config.encoder_layers + config.decoder_layers
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of this package's MAR."""
         return config.model_type == "mmspec-mar"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from threading import RLock
@@ -29,6 +29,7 @@ from mmspec.loading import adopt_target, check_names, compile_target, find_draft
 from mmspec.options import (
     Options,
     answer_count,
+    check_chats,
     check_options,
     check_pictures,
     end_tokens,
@@ -37,7 +38,7 @@ from mmspec.options import (
     stop_strings,
     warn_unserved,
 )
-from mmspec.prompts import read_prompts
+from mmspec.prompts import Asked, Chat, is_single, read_prompts
 from mmspec.registry import name_of
 from mmspec.results import Stream
 from mmspec.targets import PER_TOKEN
@@ -112,9 +113,10 @@ def load(
 
     Args:
         model: a bundled name, a local folder, a hub id, or a loaded HF model.
-        drafter: None for the best trained one that lies beside the model, else prompt lookup, or what its family
-            usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder; a hub
-            id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive decoding.
+        drafter: None or "auto" for the best trained one that lies beside the model, else prompt lookup, or what its
+            family usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder;
+            a hub id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive
+            decoding.
         acceptance: a rule's name, perhaps with settings ("tolerance=4", "lantern:delta=0.1:k=50"), or a rule, of
             which a copy is bound. The default, "exact", gives the same output with every drafter.
         shape: how large drafts are. "auto" learns what pays on this computer, down to no drafts at all, and never
@@ -201,15 +203,13 @@ class Pipeline:
         """Let the drafter forget what earlier replies taught it, if it remembers any (`recycling` does)."""
         self.drafter.forget()
 
-    def prepare(
-        self, image: Any, prompt: str | Sequence[str], voice: Any = None, n: int = 1, size: Any = None
-    ) -> dict[str, Any]:
+    def prepare(self, image: Any, prompt: Asked, voice: Any = None, n: int = 1, size: Any = None) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, where models take them, with a
         voice or a list of them, or the size to draw): batched, padded on the left. Each prompt stands there `n` times.
         """
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
-        several, single = isinstance(voice, list | tuple), isinstance(prompt, str)
+        several, single = isinstance(voice, list | tuple), is_single(prompt)
         rows = 1 if single else n
         told = {} if voice is None else {"voice": repeated(list(voice), rows) if several else voice}
         told |= {} if size is None else {"size": size}
@@ -217,6 +217,7 @@ class Pipeline:
             check_options(told, self.target)
         texts, pictures = read_prompts(prompt, image)
         check_pictures(pictures, self.target)
+        check_chats(texts, self.target)
         if several and len(voice) != len(texts):
             raise InputError(f"{len(texts)} prompts came with {len(voice)} voices: give one, or one for each")
         with READING:
@@ -224,19 +225,21 @@ class Pipeline:
         # however a single prompt's tensors are laid out, n rows of it are n times the whole
         return {name: torch.cat([value] * n) for name, value in inputs.items()} if single and n > 1 else inputs
 
-    def __call__(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Any:
+    def __call__(self, image: Any = None, prompt: Asked = "", **options: Unpack[Options]) -> Any:
         """Answer a prompt about one or several pictures, or about none.
 
         Args:
             image: a PIL image, path, bytes or numpy array, or a list of them, which stand before the text.
-            prompt: a text. A list of texts is a batch: then image is a list of the same length, whose items may be
-                lists, or None.
+            prompt: a text, or, of models that write, a chat: a list of messages as chat templates take them, `{"role":
+                "user", "content": text}`, or with parts in place of the text, `{"type": "image", "image": picture}`
+                among them. A list of texts or chats is a batch: then image is a list of the same length, whose items
+                may be lists, or None.
             options: max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, n; see `Options`.
         Returns: a `Generation`; for a list of prompts a list of them; with n above 1 lists of n in their place.
         """
         return self.stream(image, prompt, **options).finish()
 
-    def stream(self, image: Any = None, prompt: str | Sequence[str] = "", **options: Unpack[Options]) -> Stream:
+    def stream(self, image: Any = None, prompt: Asked = "", **options: Unpack[Options]) -> Stream:
         """The same, round by round: an iterator of `Piece`; for a list of prompts, of lists of them.
 
         A piece of an image model has the picture as far as it is known, decoded when its `image` is asked for.
@@ -244,7 +247,7 @@ class Pipeline:
         told = given(options, ELSEWHERE)
         n = answer_count(told)
         inputs = self.prepare(image, prompt, told.get("voice"), n, told.get("size"))
-        return self._start(inputs, told, isinstance(prompt, str), n)
+        return self._start(inputs, told, is_single(prompt), n)
 
     def generate(self, input_ids: Any = None, *more: Any, **model_inputs: Any) -> Any:
         """Generate from the tensors that HF `generate` takes, with the options of a call but `n`, `voice` and `size`.
@@ -306,16 +309,18 @@ class Pipeline:
                 raise InputError(f"{name} must be a tensor of the shape of input_ids, {list(ids.shape)}")
 
 
-def check_request(family: type[BaseTarget], image: Any, prompt: str | Sequence[str], options: dict[str, Any]) -> Any:
+def check_request(family: type[BaseTarget], image: Any, prompt: Asked, options: dict[str, Any]) -> Any:
     """What is wrong with a request to a model, said before its weights are fetched and read.
 
     Args: family: the model's target class. image, prompt: as for a call. options: the `given` ones.
     Returns: the pictures, read, in the place of `image`.
     """
     check_options(options, family)
-    _, pictures = read_prompts(prompt, image)
+    texts, pictures = read_prompts(prompt, image)
     check_pictures(pictures, family)
-    return pictures[0] if isinstance(prompt, str) else pictures
+    check_chats(texts, family)
+    beside = [None if isinstance(text, Chat) else seen for text, seen in zip(texts, pictures, strict=True)]
+    return beside[0] if is_single(prompt) else beside
 
 
 def mask_of(ids: Tensor, config: Any) -> dict[str, Tensor]:

@@ -39,6 +39,8 @@ class BaseTarget(ABC):
     """Prompts to show it with, where those of the synthetic world are none for it."""
     least = 0
     """Tokens that an answer needs at least to be a whole one."""
+    chats = False
+    """Whether prompts may be chats of several turns (`mmspec.prompts.Chat`)."""
     placeholders: tuple[int, ...] = ()
     extra_inputs: tuple[str, ...] = ()
     """Names of the model inputs beside ids and mask: what holds pictures or sound, their sizes."""
@@ -86,8 +88,8 @@ class BaseTarget(ABC):
     def commit(self, state: State, draft: Draft, accepted: Accepted) -> None:
         """Keep the accepted path, forget every other node, take over the new pending tokens."""
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether this class is the one for a checkpoint, judged by its configuration."""
         raise NotImplementedError
 
@@ -115,10 +117,11 @@ class BaseTarget(ABC):
                 "missing, or belongs to another library"
             )
 
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+    def encode(self, processor: Any, texts: list[Any], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of prompts with their pictures, padded on the left.
 
-        Pictures come to a target of the modality "vlm" alone, see `mmspec.options.check_pictures`.
+        Prompts are texts, or chats where `chats` says so, whose pictures are in `images`, too. Pictures come to a
+        target of the modality "vlm" alone, see `mmspec.options.check_pictures`.
         """
         raise NotImplementedError
 

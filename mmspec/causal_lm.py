@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.prompts import asking, control_as_text, padded
+from mmspec.errors import InputError
+from mmspec.prompts import Chat, Prompt, asking, control_as_text, messages_of, padded, texts_of
 from mmspec.targets import CausalTarget
 
 
@@ -19,8 +21,10 @@ def both_ways(config: PreTrainedConfig) -> bool:
 class CausalLM(CausalTarget):
     """A stock language model. See `CausalTarget`."""
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    chats = True
+
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of a decoder that reads nothing but text."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -41,25 +45,30 @@ class CausalLM(CausalTarget):
 
         return AutoTokenizer
 
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
+    def encode(self, processor: Any, texts: Sequence[Prompt], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
         In a chat template control tokens of a text stay text; without one it is taken as it is, control tokens
         included. Of a processor that prepares more than texts the tokenizer is taken, with the processor's template
         where it has none.
-        Raises: InputError: control tokens that would not stay text, or what the chat template does not take.
+        Raises: InputError: control tokens that would not stay text, a chat without a template, or what the template
+            does not take.
         """
         tokenizer = getattr(processor, "tokenizer", processor)
         own, other = tokenizer.chat_template, processor.chat_template
         with asking(processor):
             if own or other:
-                contents = texts if own else [[{"type": "text", "text": text}] for text in texts]
-                chats = [[{"role": "user", "content": content}] for content in contents]
+                chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
+                if own:  # it takes texts alone, no parts
+                    chats = [[{**turn, "content": "".join(Chat([turn]).texts)} for turn in chat] for chat in chats]
                 template = None if own else other
-                with control_as_text(texts, tokenizer) as told:
+                with control_as_text(texts_of(texts), tokenizer) as told:
                     rows = tokenizer.apply_chat_template(
                         chats, chat_template=template, add_generation_prompt=True, return_dict=False, **told
                     )
             else:
-                rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+                plain = [text for text in texts if isinstance(text, str)]
+                if len(plain) < len(texts):
+                    raise InputError(f"{type(processor).__name__} has no chat template: pass a text, not a chat")
+                rows = [tokenizer(text, verbose=False)["input_ids"] for text in plain]
         return padded(rows, tokenizer.pad_token_id or 0)

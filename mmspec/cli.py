@@ -100,7 +100,7 @@ def generate(
     model: Annotated[str, typer.Option(help="Bundled name (mmspec models), folder or hub id.")] = "smolvlm-mini",
     drafter: Annotated[
         str | None,
-        typer.Option(help="Method (mmspec drafters), folder or hub id. [default: the best that the model has]"),
+        typer.Option(help="Method (mmspec drafters), folder or hub id. [default: auto, the best that the model has]"),
     ] = None,
     acceptance: Annotated[
         str, typer.Option(help="Rule (mmspec rules), perhaps with a setting, as in tolerance=4; some are lossy.")
@@ -138,6 +138,7 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt, for models with a chat template.")] = None,
     n: Annotated[int, typer.Option("--n", help="Answers, decoded together; files are numbered: picture-1.png ...")] = 1,
     guidance: Annotated[
         float | None,
@@ -212,6 +213,7 @@ def generate(
     from mmspec.control import read_shape
     from mmspec.loading import family_of
     from mmspec.options import given
+    from mmspec.prompts import messages_of
 
     family = family_of(folder)
     product = family.makes
@@ -219,7 +221,10 @@ def generate(
         _check_out(out, product)
     elif product in WRITTEN and not (compare or as_json):
         raise InputError(f"this model makes a {product}: say where to, such as --out {WRITTEN[product]}")
-    text = _read_prompt() if prompt == "-" else prompt
+    asked: Any = _read_prompt() if prompt == "-" else prompt
+    seen: Any = pictures
+    if system is not None:
+        asked, seen = [{"role": "system", "content": system}, *messages_of(asked, pictures)], None
     options: Options = {
         "temperature": temperature,
         "top_k": top_k,
@@ -235,7 +240,7 @@ def generate(
         "size": size,
         "voice": voice,
     }
-    check_request(family, pictures, text, given(options))
+    check_request(family, seen, asked, given(options))
     pipe = mmspec.load(
         model,
         drafter,
@@ -251,13 +256,13 @@ def generate(
     if compare:
         from mmspec.compare import compare as run
 
-        result = run(pipe, pictures, text, **options)
+        result = run(pipe, seen, asked, **options)
         written = _write(result.speculative, out)
         _show_comparison(result, as_json)
         if not written:
             raise typer.Exit(2)
         return
-    answers = pipe.stream(pictures, text, **options)
+    answers = pipe.stream(seen, asked, **options)
     live = product == "text" and not as_json and n == 1 and (sys.stdout.isatty() if stream is None else stream)
     if live:
         _show_pieces(answers)

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from mmspec.api import Pipeline
 from mmspec.contract import bound
 from mmspec.options import Options, given
+from mmspec.prompts import Asked
 from mmspec.results import Generation
 from mmspec.stats import Stats
 
@@ -83,7 +84,7 @@ class Comparison:
         }
 
 
-def compare(pipe: Pipeline, image: Any, prompt: str, **options: Unpack[Options]) -> Comparison:
+def compare(pipe: Pipeline, image: Any, prompt: Asked, **options: Unpack[Options]) -> Comparison:
     """Answer one prompt both ways, in turns, after a warm-up of each. A store of the caller's learns nothing of it."""
     plain = pipe.with_drafter("none")
 

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 Known = BaseTarget | type[BaseTarget]
 """A target, or its class, where what is asked is known of either."""
 
+AUTO = "auto"
+"""What says the same of a drafter as None."""
 DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
 ATTENTION = ("sdpa", "eager")
 DEQUANTISED = ("mxfp4",)
@@ -151,7 +153,7 @@ def check_names(drafter: Any, rule: Any, folder: Path) -> type[BaseTarget]:
     Raises: what `read_target`, `find_drafter` and `find_rule` would.
     """
     family = find_family(_read_config(folder))
-    if isinstance(drafter, str | os.PathLike):
+    if isinstance(drafter, str | os.PathLike) and drafter != AUTO:
         _place_of(drafter, family, drafters_of(folder))
     if isinstance(rule, str):
         rule_named(rule, family)
@@ -166,9 +168,9 @@ def modality_of(name: str | os.PathLike[str]) -> str:
 def find_drafter(drafter: Any, target: BaseTarget, folder: Path | None, dtype: torch.dtype | None = None) -> Drafter:
     """A drafter that is bound to the target.
 
-    Args: drafter: None for the `default_drafter`; a method's name, which may take the weights of its `kin` beside the
-        model; a folder or hub id; or a drafter. folder: the model's folder, if it has one. dtype: of the drafter's
-        linear layers (`mmspec.drafters.precision`); None leaves them in the target's.
+    Args: drafter: None or `AUTO` for the `default_drafter`; a method's name, which may take the weights of its `kin`
+        beside the model; a folder or hub id; or a drafter. folder: the model's folder, if it has one. dtype: of the
+        drafter's linear layers (`mmspec.drafters.precision`); None leaves them in the target's.
     """
     if dtype is not None and not isinstance(drafter, str | os.PathLike | None):
         raise InputError("drafter_dtype is for drafters that load() reads: name one, or pass a folder or a hub id")
@@ -186,7 +188,7 @@ def default_drafter(family: Known, beside: Iterable[str]) -> str:
 
 def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Drafter:
     beside = drafters_of(folder) if folder else {}
-    if drafter is None:
+    if drafter in (None, AUTO):
         drafter = default_drafter(target, beside)
     if not isinstance(drafter, str | os.PathLike):
         if not isinstance(drafter, Drafter):

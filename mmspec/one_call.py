@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -26,6 +26,7 @@ from mmspec.drafters.precision import read_format
 from mmspec.errors import out_of_memory
 from mmspec.loading import check_names
 from mmspec.options import Options, given
+from mmspec.prompts import Asked
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ READ = {Path(pattern).suffix for pattern in FILES} | {".wav"}
 
 def generate(
     image: Any = None,
-    prompt: str | Sequence[str] = "",
+    prompt: Asked = "",
     *,
     model: str | os.PathLike[str] | PreTrainedModel = DEFAULT_MODEL,
     drafter: Any = None,

@@ -120,6 +120,12 @@ def check_pictures(pictures: Sequence[Sequence[Any]], target: Any) -> None:
         raise InputError(f"{_called(target)} does not see here: leave image out, or take a model that does")
 
 
+def check_chats(prompts: Sequence[Any], target: Any) -> None:
+    """Raise InputError for chats where a model takes one text. See `check_pictures`."""
+    if not target.chats and not all(isinstance(prompt, str) for prompt in prompts):
+        raise InputError(f"{_called(target)} takes a text, and no chat of several turns")
+
+
 def _called(target: Any) -> str:
     """The name of the model, or of the target's class where there is none yet."""
     return (target if isinstance(target, type) else type(target.model)).__name__

@@ -76,8 +76,8 @@ class Csm(BaseTarget):
         super().adopt(processor)
         warn_unlike(self.model.generation_config, self.model.depth_decoder.generation_config, "depth decoder")
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of CSM."""
         return config.model_type == "csm"
 

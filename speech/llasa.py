@@ -92,8 +92,8 @@ class Llasa(Speaking):
                 f"row, and {SPEECH_END}"
             )
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is that of a Llama that speaks."""
         return config.model_type == "llama" and (config.vocab_size == VOCABULARY or hasattr(config, "speech_codes"))
 

@@ -44,8 +44,8 @@ class Musicgen(Delayed):
         self.delays = [book // channels for book in range(self.codebooks)]
         self.longest, self.least = model.config.decoder.max_position_embeddings - 1, 2 * max(self.delays) + 1
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of MusicGen."""
         return config.model_type == "musicgen"
 

@@ -31,8 +31,8 @@ class ValleTarget(Speaking):
     extra_inputs = ("voice_codes",)
     """[B, K, P] codes of the voices; the prompt holds their first codebook, the refiner reads all."""
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of `Valle`."""
         return isinstance(config, ValleConfig)
 

@@ -417,6 +417,11 @@ def test_a_hub_s_model_is_judged_before_its_weights_are_fetched(
     assert any(fnmatch("model.safetensors", pattern) for pattern in fetched[-1])
 
 
+def test_auto_is_the_drafter_that_none_is(folder: Path) -> None:
+    assert mmspec.load(folder, "auto").names == mmspec.load(folder).names == ("prompt-lookup", "exact")
+    assert mmspec.load("smolvlm-mini", "none").with_drafter("auto").names == ("dspark", "exact")
+
+
 def test_a_method_s_name_that_is_a_folder_s_too_is_told_apart(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,6 +112,16 @@ def test_several_pictures_no_picture_and_a_prompt_from_stdin(
     assert err == "error: the prompt on standard input is not utf-8 text: invalid start byte\n"
 
 
+def test_a_system_prompt_stands_before_the_question(run: Run, model: Path) -> None:
+    picture = model.parent / "red.png"
+    told = json.loads(generate(run, model, "--json", "--system", "be brief")[1])
+    parts = [{"type": "image", "path": str(picture)}, {"type": "text", "text": "why"}]
+    chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]
+    assert told["token_ids"] == mmspec.load(model)(prompt=chat, max_new_tokens=12).token_ids
+    assert told["token_ids"] != json.loads(generate(run, model, "--json")[1])["token_ids"]
+    assert generate(run, model, "--system", "be brief", "--compare")[0] == 0
+
+
 def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) -> None:
     picture = model.parent / "red.png"
     for pictures in ([picture], [picture, picture]):

@@ -19,6 +19,7 @@ import test_trained_drafters
 import tiny_families
 import tiny_images
 import tiny_speech
+import tiny_vision
 import torch
 import toys
 from fixed import static_caches
@@ -41,8 +42,8 @@ from mmspec.image_ar.llamagen import LlamaGenTarget
 from mmspec.sampling import Sampler, Sampling
 from mmspec.tree import chain
 
-PICTURES = (*tiny_families.PICTURES, [tiny_families.BLUE])
-TEXTS = (*tiny_families.TEXTS, "what is blue?")
+PICTURES = (*tiny_vision.PICTURES, [tiny_vision.BLUE])
+TEXTS = (*tiny_vision.TEXTS, "what is blue?")
 BUDGET = 12
 
 
@@ -126,7 +127,7 @@ def llamagen() -> Case:
 
 CASES: dict[str, Callable[[], Case]] = {
     **{name: partial(writing, name) for name in ("llama", "mistral", "qwen2")},
-    **{name: partial(seeing, name) for name in tiny_families.MAKERS},
+    **{name: partial(seeing, name) for name in tiny_families.EVERY},
     "janus": janus,
     "emu3": emu3,
     "chameleon": partial(chameleon, False),

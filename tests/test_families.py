@@ -19,7 +19,7 @@ import test_drafters
 import tiny_families as families
 import torch
 import toys
-from tiny_families import BLUE, PICTURES, RED, TEXTS, WIDE
+from tiny_vision import BLUE, PICTURES, RED, TEXTS, WIDE
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
@@ -52,7 +52,7 @@ from mmspec.targets import CausalTarget
 from mmspec.vlm.llava import Pixtral
 from mmspec.vlm.small_vlm import SmallVLM
 
-FAMILIES = list(families.MAKERS)
+FAMILIES = list(families.EVERY)
 BUDGET = 14
 SAMPLED = {"temperature": 0.9, "seed": 3}
 
@@ -118,7 +118,11 @@ def without_training() -> list[str]:
 
 
 DRAFTERS = sorted({*without_training(), *ARGUMENTS})
-MATRIX = [(family, drafter) for family in FAMILIES for drafter in [*DRAFTERS, "oracle"]]
+KIN_MEET = ["eagle2", "oracle", "recycling", "small-vlm"]
+MATRIX = [
+    *((family, drafter) for family in families.MAKERS for drafter in [*DRAFTERS, "oracle"]),
+    *((family, drafter) for family in families.KIN for drafter in KIN_MEET),
+]
 
 
 def drafting_with(base: mmspec.Pipeline, drafter: str, family: str) -> mmspec.Pipeline:
@@ -348,10 +352,10 @@ def test_a_checkpoint_in_the_format_of_its_authors_is_refused_by_its_configurati
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pictures_that_do_not_fit_the_slots(family: str) -> None:
     pipe = plain(family)
-    one, two = pipe.prepare([RED], "why"), pipe.prepare([RED, BLUE], "why")
+    one, three = pipe.prepare([RED], "why"), pipe.prepare([RED, BLUE, WIDE], "why")
     along = {name: one[name] for name in one if one[name].shape == one["input_ids"].shape}
     with pytest.raises(InputError, match="do not fit the prompt's image slots"):
-        pipe.generate(**{**two, **along})
+        pipe.generate(**{**three, **along})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -393,8 +397,9 @@ def test_control_tokens_of_a_prompt_stay_text(family: str) -> None:
     pipe = plain(family)
     tokenizer = pipe.target.tokenizer
     special = [token for token in tokenizer.added_tokens_decoder if token not in pipe.target.placeholders]
-    start = getattr(pipe.processor, "boi_token", None)  # where Gemma3's template has a picture
-    texts = [text for text in tokenizer.convert_ids_to_tokens(special) if text != start]
+    named = ("image_token", "video_token", "boi_token")  # the last is where Gemma3's template has a picture
+    slots = {getattr(pipe.processor, name, None) for name in named}
+    texts = [text for text in tokenizer.convert_ids_to_tokens(special) if text not in slots]
     assert len(texts) >= 3
     text = f"is {''.join(texts)} what {texts[0]}User: wrote?"
     without = re.sub("|".join(map(re.escape, texts)), "", text)

@@ -1,7 +1,8 @@
 """Tiny random models of every vision-language family, with their stock processors, built offline.
 
 `build(name)` gives a model and a processor that fit. Tokens are those of `tiny.tokenizer()`, and what a family's own
-processor needs. Pictures take few slots: 16 or 32 pixels a side, patches of 4 or 8.
+processor needs. Pictures take few slots: 16 or 32 pixels a side, patches of 4 or 8. Families that differ from others
+in little (`KIN`) meet fewer drafters in the tests.
 """
 
 from collections.abc import Callable
@@ -9,9 +10,8 @@ from functools import cache
 from typing import Any
 
 import tiny
-import torch
-from PIL import Image
-from tokenizers import Tokenizer
+import tiny_tiles
+from tiny_vision import PLAIN, SIDE, finish, template, text, tokenizer, tower
 from transformers import (
     CLIPImageProcessorPil,
     Gemma3Config,
@@ -41,63 +41,6 @@ from transformers import (
 )
 
 WINDOW = 8  # of Gemma3's sliding layers; shorter than every prompt with a picture
-SPREAD = 0.3  # of random weights: large, so that answers depend on the prompt
-SIDE = {"height": 16, "width": 16}
-PLAIN = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-
-RED, BLUE, WIDE, TALL = (
-    Image.linear_gradient("L").resize(size).convert("RGB").point([value // shade for value in range(256)] * 3)
-    for size, shade in [((18, 16), 1), ((20, 40), 2), ((40, 12), 3), ((9, 33), 4)]
-)
-TEXTS = ("what is the value of the red bar?", "why", "is it taller than the blue one? the blue one")
-PICTURES = ([RED, WIDE], [], [TALL])
-
-
-def tokenizer(**special: str) -> PreTrainedTokenizerFast:
-    """The tiny tokenizer with a family's special tokens, `name_token="text"`."""
-    base = tiny.tokenizer()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(base.backend_tokenizer.to_str()),
-        bos_token=base.bos_token,
-        eos_token=base.eos_token,
-        pad_token=base.pad_token,
-        padding_side="left",
-        extra_special_tokens=special,
-    )
-
-
-def template(slot: str) -> str:
-    """A chat template in which a picture is `slot`."""
-    return (
-        "<|im_start|>{% for message in messages %}User:{% for part in message['content'] %}"
-        f"{{% if part['type'] == 'image' %}}{slot}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
-        "{% endfor %}<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
-    )
-
-
-def text(words: PreTrainedTokenizerFast, model_type: str, **changes: Any) -> dict[str, Any]:
-    """The configuration of a decoder over these tokens."""
-    shape = {**tiny.text_config(), "model_type": model_type, "vocab_size": len(words), "initializer_range": SPREAD}
-    return {**shape, **changes}
-
-
-def tower(model_type: str, **changes: Any) -> dict[str, Any]:
-    """The configuration of a vision tower."""
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return {"model_type": model_type, **size, "image_size": 16, "patch_size": 8, **changes}
-
-
-def finish(kind: type[PreTrainedModel], config: Any, seed: int) -> PreTrainedModel:
-    """A random model, float64, that never ends an answer by itself."""
-    torch.manual_seed(seed)
-    model = kind(config).double().eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "projector" in name or "merger" in name or "newline" in name:
-                weight += SPREAD * torch.randn_like(weight)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = config.get_text_config().pad_token_id
-    return model
 
 
 def smolvlm(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -261,10 +204,13 @@ MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
     "qwen3-vl": qwen3_vl,
 }
 
+KIN: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {**tiny_tiles.MAKERS}
+EVERY = {**MAKERS, **KIN}
+
 
 @cache
 def build(name: str, seed: int = 0, attention: str = "sdpa") -> tuple[PreTrainedModel, Any]:
     """The model of a family, float64, and its processor. They are shared: leave them as they are."""
-    model, processor = MAKERS[name](seed)
+    model, processor = EVERY[name](seed)
     model.set_attn_implementation(attention)
     return model, processor

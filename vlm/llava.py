@@ -1,8 +1,9 @@
-"""LLaVA-1.5, LLaVA-NeXT and Pixtral as targets: a vision tower, a projector, a Llama or Mistral decoder.
+"""LLaVA and Pixtral, and what came of them, as targets: a vision tower, a projector, a decoder that counts plainly.
 
 They differ in the slots of a picture: a fixed number (LLaVA-1.5, arXiv 2310.03744); a base view and tiles without their
-padding, one newline slot per row (LLaVA-NeXT); the picture's own size, a break token after every row and an end token
-(Pixtral, arXiv 2410.07073, a checkpoint of the LLaVA class with Pixtral's tower). The decoder counts positions plainly.
+padding, one newline slot per row (LLaVA-NeXT, LLaVA-OneVision, arXiv 2408.03326); the picture's own size, a break token
+after every row and an end token (Pixtral, arXiv 2410.07073, a checkpoint of the LLaVA class with Pixtral's tower), with
+four patches to a slot (Mistral 3), or without break tokens (LightOnOCR).
 """
 
 from __future__ import annotations
@@ -16,30 +17,26 @@ from mmspec.vlm.vision import VisionTarget
 BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 
 
-def stock(config: PreTrainedConfig, name: str) -> bool:
-    """Whether a checkpoint is of a class of transformers, if it says of which: LLaVA's own has its `model_type`."""
-    return name in (config.architectures or [name])
-
-
 class Llava(VisionTarget):
     """A LLaVA-1.5 checkpoint. Pictures: `pixel_values` [pictures, 3, H, W]. See `VisionTarget`."""
 
     hf = ("LlavaForConditionalGeneration", "LlavaProcessor")
+    model_type = "llava"
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA one with another tower than Pixtral's."""
-        plain = config.model_type == "llava" and config.vision_config.model_type != "pixtral"
-        return plain and stock(config, Llava.hf[0])
+        return super().serves(config) and config.vision_config.model_type != "pixtral"
 
 
-class Pixtral(Llava):
+class Pixtral(VisionTarget):
     """A Pixtral checkpoint. Pictures: `pixel_values` [pictures, 3, H, W], padded, and `image_sizes` [pictures, 2].
 
     Break and end tokens are embedded like text, but they are picture, not text, to a drafter.
     """
 
     hf = ("LlavaForConditionalGeneration", "PixtralProcessor")
+    model_type = "llava"
     extra_inputs = ("pixel_values", "image_sizes")
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -47,11 +44,10 @@ class Pixtral(Llava):
         known = tokenizer.get_added_vocab() if tokenizer is not None else {}
         self.placeholders = (self.slot, *(known[token] for token in BREAK_TOKENS if token in known))
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is a LLaVA one with Pixtral's tower."""
-        plain = config.model_type == "llava" and config.vision_config.model_type == "pixtral"
-        return plain and stock(config, Pixtral.hf[0])
+        return super().serves(config) and config.vision_config.model_type == "pixtral"
 
 
 class LlavaNext(VisionTarget):
@@ -61,9 +57,30 @@ class LlavaNext(VisionTarget):
     """
 
     hf = ("LlavaNextForConditionalGeneration", "LlavaNextProcessor")
+    model_type = "llava_next"
     extra_inputs = ("pixel_values", "image_sizes")
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
-        """Whether the configuration is a LLaVA-NeXT one."""
-        return config.model_type == "llava_next" and stock(config, LlavaNext.hf[0])
+
+class LlavaOnevision(VisionTarget):
+    """A LLaVA-OneVision checkpoint. Pictures: as for LLaVA-NeXT; `batch_num_images` [prompts that have some]
+    says how many, and those of a prompt with several are not cut into tiles."""
+
+    hf = ("LlavaOnevisionForConditionalGeneration", "LlavaOnevisionProcessor")
+    model_type = "llava_onevision"
+    extra_inputs = ("pixel_values", "image_sizes", "batch_num_images")
+    optional = ("batch_num_images",)
+
+
+class Mistral3(Pixtral):
+    """A Mistral Small 3.1 checkpoint, or a newer one of its class, with the same inputs."""
+
+    hf = ("Mistral3ForConditionalGeneration", "PixtralProcessor")
+    model_type = "mistral3"
+
+
+class LightOnOcr(VisionTarget):
+    """A LightOnOCR checkpoint. Pictures: as for Pixtral."""
+
+    hf = ("LightOnOcrForConditionalGeneration", "LightOnOcrProcessor")
+    model_type = "lighton_ocr"
+    extra_inputs = ("pixel_values", "image_sizes")

@@ -28,8 +28,8 @@ class SmolVLM(VisionTarget):
     extra_inputs = ("pixel_values", "pixel_attention_mask")
     optional = ("pixel_attention_mask",)
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of the two conditional-generation classes, with a Llama-like decoder."""
         heads = config.architectures or ["ForConditionalGeneration"]
         parts = hasattr(config, "vision_config") and hasattr(config, "image_token_id")

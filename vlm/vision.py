@@ -6,19 +6,20 @@ transformers; after the prompt only the text model works.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
-from mmspec.prompts import asking, check_without, control_as_text
+from mmspec.prompts import Prompt, asking, check_without, control_as_text, messages_of, texts_of
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
 
@@ -27,6 +28,9 @@ class VisionTarget(CausalTarget):
     """Base of the families. They add which checkpoints they serve, and what is special about their prompts."""
 
     modality = "vlm"
+    chats = True
+    model_type: ClassVar[str]
+    """Of the configurations that it serves."""
     extra_inputs: tuple[str, ...] = ("pixel_values",)
     """The model inputs that `get_image_features` takes."""
     optional: tuple[str, ...] = ()
@@ -36,6 +40,11 @@ class VisionTarget(CausalTarget):
         super().__init__(model, tokenizer)
         self.slot: int = model.config.image_token_id
         self.placeholders = (self.slot,)
+
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
+        """Whether a configuration is one of the stock class, if it says of which: LLaVA's own has its `model_type`."""
+        return config.model_type == cls.model_type and cls.hf[0] in (config.architectures or cls.hf)
 
     def adopt(self, processor: Any) -> None:
         """Take over the processor; a tokenizer alone prepares no pictures."""
@@ -95,8 +104,8 @@ class VisionTarget(CausalTarget):
             piece["mm_encoder_outputs"] = {"image": _part(arranged["features"], inside)}
         return piece
 
-    def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
-        """Model inputs of a batch, padded on the left; the pictures of a prompt stand before its text.
+    def encode(self, processor: Any, texts: Sequence[Prompt], images: list[list[Image.Image]]) -> dict[str, Any]:
+        """Model inputs of a batch, padded on the left; pictures stand before a text, and in a chat where it has them.
 
         Control tokens in a text stay text, where the processor can do that; a picture slot of its own it never has.
         Returns: what the processor makes: `input_ids`, `attention_mask` [B, T], and the family's picture inputs.
@@ -106,14 +115,12 @@ class VisionTarget(CausalTarget):
         tokenizer = processor.tokenizer
         named = (getattr(processor, name, None) for name in ("image_token", "video_token"))
         slots = (*named, *tokenizer.convert_ids_to_tokens(list(self.placeholders)))
-        check_without(texts, [slot for slot in slots if slot])
+        said = texts_of(texts)
+        check_without(said, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
-        chats = [
-            [{"role": "user", "content": [*map(_picture, pictures), {"type": "text", "text": text}]}]
-            for text, pictures in zip(texts, images, strict=True)
-        ]
-        with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(texts, tokenizer) as told:
+        chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
+        with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(said, tokenizer) as told:
             inputs = processor.apply_chat_template(
                 chats,
                 add_generation_prompt=True,
@@ -144,10 +151,6 @@ def _padding(tokenizer: Any, needed: bool) -> Iterator[None]:
         tokenizer.pad_token = None
 
 
-def _picture(picture: Image.Image) -> dict[str, Any]:
-    return {"type": "image", "image": picture}
-
-
 def flat(features: Any) -> Tensor:
     """[slots, H] features of all pictures, from a tensor [.., H] or a list of them."""
     return torch.cat(list(features)) if isinstance(features, list | tuple) else features.flatten(0, -2)
@@ -163,4 +166,4 @@ def _part(features: Any, chosen: Tensor) -> Any:
     fields = {"pooler_output": part(features.pooler_output)}
     if "deepstack_features" in features:  # of Qwen3-VL, one per layer
         fields["deepstack_features"] = [part(states) for states in features.deepstack_features]
-    return type(features)(**fields)
+    return replace(features, **fields)

@@ -1,0 +1,138 @@
+"""Chats of several turns as prompts: what the model reads is what transformers makes of the same messages."""
+
+import copy
+from typing import Any
+
+import pytest
+import test_families
+import tiny
+import torch
+from test_families import hf, plain
+from tiny_vision import BLUE, RED, WIDE
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import mmspec
+from mmspec.errors import InputError
+from mmspec.image_ar.janus import Janus
+
+BRIEF = {"role": "system", "content": "answer briefly"}
+
+
+def asks(*parts: Any) -> dict[str, Any]:
+    """A turn of the user, texts and pictures in this order."""
+    content = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part} for part in parts
+    ]
+    return {"role": "user", "content": content}
+
+
+TURNS = [asks(RED, "what is it?"), {"role": "assistant", "content": "a red bar"}, asks("and", BLUE, "?", WIDE)]
+
+
+@pytest.mark.parametrize("family", test_families.FAMILIES)
+def test_a_chat_is_read_as_transformers_reads_it(family: str) -> None:
+    """Pictures of several turns, one of them between two texts; alone, in a batch beside a text, with drafts."""
+    pipe = plain(family)
+    given = [{"role": turn["role"], "content": parts_of(turn)} for turn in TURNS]
+    wanted = pipe.processor.apply_chat_template(
+        given, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    inputs = pipe.prepare(None, TURNS)
+    assert inputs.keys() == wanted.keys()
+    assert all(torch.equal(inputs[name], wanted[name]) for name in inputs)
+    want = hf(pipe.target.model, dict(wanted))[0]
+    drafting = pipe.with_drafter("recycling", "own")
+    options = {"max_new_tokens": test_families.BUDGET}
+    assert pipe(prompt=TURNS, **options).token_ids == drafting(prompt=TURNS, **options).token_ids == want
+    both = drafting([None, RED], [TURNS, "why"], **options)
+    assert [answer.token_ids for answer in both] == [want, pipe(RED, "why", **options).token_ids]
+    assert [answer.token_ids for answer in pipe(prompt=TURNS, n=2, **options)] == [want, want]
+
+
+def parts_of(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+
+
+def test_one_turn_is_the_text_and_its_pictures() -> None:
+    pipe = plain("smolvlm")
+    chat, usual = pipe.prepare(None, [asks(RED, BLUE, "why")]), pipe.prepare([RED, BLUE], "why")
+    assert all(torch.equal(chat[name], usual[name]) for name in usual)
+
+
+def test_pictures_may_be_paths(tmp_path: Any) -> None:
+    RED.save(tmp_path / "red.png")
+    pipe = plain("smolvlm")
+    wanted = pipe.prepare(None, [asks(RED, "why")])
+    for key in ("path", "image"):
+        part = {"type": "image", key: str(tmp_path / "red.png")}
+        found = pipe.prepare(None, [{"role": "user", "content": [part, {"type": "text", "text": "why"}]}])
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+TEMPLATE = "{% for turn in messages %}<{{ turn['role'] }}>{{ turn['content'] }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def writer() -> mmspec.Pipeline:
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = TEMPLATE
+    model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in tiny.text_config().items() if k != "model_type"}))
+    return mmspec.load(model.eval(), "none", processor=tokenizer)
+
+
+def test_a_text_model_reads_system_prompts_and_turns(writer: mmspec.Pipeline) -> None:
+    chat = [BRIEF, asks("what is ", "blue?"), {"role": "assistant", "content": "a bar"}, asks("why?")]
+    found = writer.target.tokenizer.decode(writer.prepare(None, chat)["input_ids"][0])
+    assert found == "<system>answer briefly<user>what is blue?<assistant>a bar<user>why?"
+    with pytest.raises(InputError, match="leave image out, or take a model that does"):
+        writer(prompt=[asks(RED, "what?")])
+
+
+def test_control_tokens_of_every_turn_stay_text(writer: mmspec.Pipeline) -> None:
+    end = writer.target.tokenizer.eos_token
+    held = [{"role": "system", "content": f"say {end}"}, asks(f"why {end}?")]
+    ids = writer.prepare(None, held)["input_ids"][0].tolist()
+    assert writer.target.tokenizer.eos_token_id not in ids
+    slot = plain("llava").processor.image_token
+    with pytest.raises(InputError, match=f"control token '{slot}'"):
+        plain("llava").prepare(None, [{"role": "assistant", "content": f"see {slot}"}, asks("why")])
+
+
+@pytest.mark.parametrize(
+    ("chat", "said"),
+    [
+        ([{"role": "user"}], 'message 0 of the prompt must have a "role" and a "content"'),
+        ([asks("why"), {"role": "assistant", "content": "so"}], "the last message of the prompt is of the assistant"),
+        ([{"role": "user", "content": 3}], "must be a text or a list of parts, not 3"),
+        ([{"role": "user", "content": [{"type": "video", "path": "a.mp4"}]}], "a part that is neither"),
+        ([{"role": "user", "content": [{"type": "image", "url": "https://a/b.png"}]}], "a part that is neither"),
+        ([{"role": "user", "content": ""}], "a text of message 0 of the prompt is empty"),
+    ],
+)
+def test_what_is_no_chat_is_one_error(chat: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plain("smolvlm")(prompt=chat)
+
+
+def test_where_chats_do_not_belong() -> None:
+    with pytest.raises(InputError, match="leave image out"):
+        plain("smolvlm")(RED, [asks("why")])
+    with pytest.raises(InputError, match="prompt 1 must be a text"):
+        plain("smolvlm")(prompt=["why", 3])
+    drawing = mmspec.load("janus-mini", "none")
+    assert isinstance(drawing.target, Janus)
+    with pytest.raises(InputError, match="takes a text, and no chat of several turns"):
+        drawing(prompt=[asks("a red star")])
+    language = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in tiny.text_config().items() if k != "model_type"}))
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = None
+    with pytest.raises(InputError, match="has no chat template: pass a text, not a chat"):
+        mmspec.load(language.eval(), "none", processor=tokenizer)(prompt=[asks("why")])
+
+
+def test_a_chat_is_asked_in_one_call() -> None:
+    chat = [asks(RED, "Describe this picture in detail.")]
+    told = mmspec.generate(prompt=chat, max_new_tokens=8)
+    assert told.token_ids == mmspec.generate(RED, "Describe this picture in detail.", max_new_tokens=8).token_ids
+    with pytest.raises(InputError, match="takes a text, and no chat"):
+        mmspec.generate(prompt=[asks("a red star")], model="janus-mini")
