@@ -52,7 +52,13 @@ MODALITIES = {"vlm": "vlm", "image_ar": "image", "speech": "speech"}
 """Packages of mmspec that bring checkpoints, located without being imported, and the modality of each."""
 OURS = "mmspec-"
 """How the model types of classes begin that are not in transformers."""
-METHODS = {"musicgen": "small-musicgen", "dia": "small-dia", "mmspec-mar": "mar", "whisper": "specasr"}
+METHODS = {
+    "musicgen": "small-musicgen",
+    "dia": "small-dia",
+    "higgs_audio_v2": "small-higgs",
+    "mmspec-mar": "mar",
+    "whisper": "specasr",
+}
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
 PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
 """The trained drafters that lie beside a model are named in this order, best first."""

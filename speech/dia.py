@@ -52,8 +52,8 @@ class Dia(Delayed):
         self.delays = list(model.config.delay_pattern)
         self.longest, self.least = config.max_position_embeddings - 1, max(self.delays) + 2
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Dia."""
         return config.model_type == "dia"
 

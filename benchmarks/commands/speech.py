@@ -32,7 +32,7 @@ SPEECH = (
     "eagle2:shape=7@top-k=3,eagle2:shape=7@beta=0.4,eagle2:shape=7@pcg=0.004"
 )
 SENTENCES = 24
-LONGEST = "Most codes of an utterance, of CSM K to a frame; of MusicGen and Dia columns. [default: those of 10 seconds]"
+LONGEST = "Most codes of an utterance, of CSM K to a frame; of MusicGen, Dia, Higgs columns. [default: of 10 seconds]"
 MANY = f"How many sentences are said. [default: {SENTENCES}, or all of --texts where these are fewer]"
 
 
