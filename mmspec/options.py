@@ -52,8 +52,8 @@ beside None with which they change nothing."""
 class Options(TypedDict, total=False):
     """None is as good as not given.
 
-    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, 448 of
-        Whisper's, a whole picture, 30 seconds of speech.
+    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, of models that
+        hear 3000 and of Whisper 448, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
         the checkpoint's generation config; what that does not state is off, but for top_k of Lumina-mGPT, which is
@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     steps: MAR; in how many steps a picture is revealed: fewer are faster, and worse.
     size: Emu3 and Lumina-mGPT; width and height of the picture in pixels, (768, 512) or "768x512".
     voice: VALL-E type; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
-        Whisper: the speech that is to be written down, up to 30 seconds of it; the prompt is "transcribe en", say.
+        Models that hear: the recording that the prompt asks about, or is to be written down ("transcribe en", say).
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
 

@@ -25,7 +25,7 @@ from mmspec.contract import Draft, State, Verified
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError, described, shorten
 from mmspec.placeholders import forbid
-from mmspec.speech.audio import read_audio, resampled
+from mmspec.speech.recordings import recordings
 from mmspec.targets import CausalTarget
 
 LONGEST_S = 30.0
@@ -77,8 +77,8 @@ class Whisper(CausalTarget):
         self.hidden_size: int = model.config.d_model
         self.num_layers: int = model.config.decoder_layers
 
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Whisper with its encoder."""
         return config.model_type == "whisper" and bool(config.is_encoder_decoder)
 
@@ -101,14 +101,11 @@ class Whisper(CausalTarget):
         Args: texts: the task, "transcribe" or "translate", and the language where one is told ("transcribe en").
         voice: the speech as the path or bytes of a WAV file, or an `Audio`; a list has one for each text.
         """
-        spoken = list(voice) if isinstance(voice, list | tuple) else [voice] * len(texts)
-        if voice is None or len(spoken) != len(texts):
-            raise InputError("speech is missing: pass voice=, a WAV file for each prompt")
         rows = [self.prompt(processor.tokenizer, text) for text in texts]
         if len({len(row) for row in rows}) > 1:
             raise InputError("all prompts of a batch must tell a language, or none")
         rate = processor.feature_extractor.sampling_rate
-        samples = [self._samples(one, rate) for one in spoken]
+        samples = recordings(voice, len(texts), rate, LONGEST_S)
         features = processor.feature_extractor(samples, sampling_rate=rate, return_tensors="pt")
         return {"input_ids": torch.tensor(rows), "input_features": features["input_features"]}
 
@@ -135,13 +132,6 @@ class Whisper(CausalTarget):
         if language.strip() and names and found[1] not in names.values():  # the ids of newer languages are others here
             raise InputError(f"this checkpoint does not know the language of {shorten(text)}")
         return found
-
-    @staticmethod
-    def _samples(source: Any, rate: int) -> Any:
-        audio = read_audio(source)
-        if audio.seconds > LONGEST_S:
-            raise InputError(f"the speech lasts {audio.seconds:.0f} s; {LONGEST_S:.0f} s are heard at most: cut it")
-        return resampled(audio, rate).numpy()
 
     def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
         """See `CausalTarget`; the speech is encoded here, unless `inputs` hold what another target `heard`."""

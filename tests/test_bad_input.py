@@ -178,7 +178,7 @@ def test_the_api_raises_an_error_that_says_what_was_wrong(
 
 
 CALLS: dict[str, tuple[Callable[[mmspec.Pipeline], Any], str]] = {
-    "prompt type": (lambda pipe: pipe(RED, 7), "prompt must be a text or a list of texts, not int"),
+    "prompt type": (lambda pipe: pipe(RED, 7), "prompt must be a text, a chat or a list of them, not int"),
     "no prompt": (lambda pipe: pipe(RED), "the prompt is empty"),
     "no prompts": (lambda pipe: pipe(RED, []), "the list of prompts is empty"),
     "empty in a list": (lambda pipe: pipe(None, ["why", ""]), "prompt 1 is empty"),
@@ -300,6 +300,12 @@ def test_a_wrong_request_is_told_before_the_weights_are_looked_for(
     assert re.search(message, capfd.readouterr().err)
 
 
+VOICED = {
+    f"speech/{name}"
+    for name in ("valle", "whisper", "voxtral", "qwen2-audio", "qwen3-asr", "audio-flamingo-3", "glm-asr")
+}
+
+
 @pytest.mark.parametrize("key", BUILTIN["targets"])
 def test_pictures_and_voices_are_refused_by_the_class_alone_where_none_are_taken(key: str) -> None:
     """So a request is wrong before weights are fetched, and no family has to say so itself."""
@@ -310,7 +316,7 @@ def test_pictures_and_voices_are_refused_by_the_class_alone_where_none_are_taken
     else:
         with pytest.raises(InputError, match=f"{family.__name__} does not see here: leave image out"):
             check_request(family, RED, "why", {})
-    if key in ("speech/valle", "speech/whisper"):
+    if key in VOICED:
         check_request(family, None, "why", {"voice": "low"})
     else:
         with pytest.raises(InputError, match=f"voice is not an option of {family.__name__}: leave it out"):
