@@ -25,6 +25,8 @@ from transformers import (
     HyperCLOVAXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     ModernBertDecoderConfig,
     ModernBertDecoderForCausalLM,
     OpenAIGPTConfig,
@@ -312,6 +314,25 @@ def test_the_head_says_what_the_model_says_of_all_words_and_of_some(name: str) -
         assert torch.allclose(own(feature).softmax(-1), law) == (not changes)
     assert target.head.weight is own.weight
     assert (target.head is own) == (not changes)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_mixture_of_experts_says_what_generate_says(told: bool) -> None:
+    """In float64, which the usual product of all experts does not take; also where its router is to be told of, for a
+    loss that knows no trees."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3, "pad_token_id": 0}
+    config = MixtralConfig(**sizes, **heads, num_local_experts=4, eos_token_id=None, output_router_logits=told)
+    model = MixtralForCausalLM(config).double().eval()
+    pipe = mmspec.load(model, "none")
+    asked = {"input_ids": torch.arange(10, 20)[None]}
+    with torch.no_grad():
+        want = model.generate(**asked, max_new_tokens=20, do_sample=False)[0, 10:].tolist()
+    for drafter in ("none", "recycling"):
+        found = pipe.with_drafter(drafter, "own").generate(**asked, max_new_tokens=20, temperature=0)
+        assert found.token_ids == want
+    assert any(found.stats.accept_lengths)
 
 
 def test_what_a_class_passes_over_is_not_applied() -> None:

@@ -10,7 +10,10 @@ from functools import cache
 from typing import Any
 
 import tiny
+import tiny_gemma
+import tiny_grids
 import tiny_tiles
+from tiny_grids import QWEN, ids_of, slots_of
 from tiny_vision import PLAIN, SIDE, finish, template, text, tokenizer, tower
 from transformers import (
     CLIPImageProcessorPil,
@@ -28,7 +31,6 @@ from transformers import (
     PixtralImageProcessor,
     PixtralProcessor,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
@@ -130,18 +132,6 @@ def gemma3(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     return finish(Gemma3ForConditionalGeneration, config, seed), processor
 
 
-QWEN = {
-    "image_token": "<|image_pad|>",
-    "video_token": "<|video_pad|>",
-    "vision_start_token": "<|vision_start|>",
-    "vision_end_token": "<|vision_end|>",
-}
-
-
-def _qwen_ids(words: PreTrainedTokenizerFast) -> dict[str, int]:
-    return {f"{name}_id": words.convert_tokens_to_ids(token) for name, token in QWEN.items()}
-
-
 def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     """Grids of 4-pixel patches, merged two by two; three axes of positions."""
     words = tokenizer(**QWEN)
@@ -159,10 +149,10 @@ def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     config = Qwen2_5_VLConfig(
         vision_config=vision,
         text_config=text(words, "qwen2_5_vl_text", rope_parameters=rope, **changes),
-        **_qwen_ids(words),
+        **ids_of(words, QWEN),
     )
     images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
-    processor = Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(patch_size=4), chat_template=_qwen_template())
+    processor = Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
     return finish(Qwen2_5_VLForConditionalGeneration, config, seed), processor
 
 
@@ -183,15 +173,11 @@ def qwen3_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     config = Qwen3VLConfig(
         vision_config=vision,
         text_config=text(words, "qwen3_vl_text", **{"head_dim": 8, "rope_parameters": rope, **changes}),
-        **_qwen_ids(words),
+        **ids_of(words, QWEN),
     )
     images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
-    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=_qwen_template())
+    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
     return finish(Qwen3VLForConditionalGeneration, config, seed), processor
-
-
-def _qwen_template() -> str:
-    return template("<|vision_start|><|image_pad|><|vision_end|>")
 
 
 MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
@@ -204,8 +190,16 @@ MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
     "qwen3-vl": qwen3_vl,
 }
 
-KIN: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {**tiny_tiles.MAKERS}
+KIN: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
+    **tiny_tiles.MAKERS,
+    **tiny_grids.MAKERS,
+    **tiny_gemma.MAKERS,
+}
 EVERY = {**MAKERS, **KIN}
+COMPILED = [name for name in EVERY if name not in tiny_gemma.MAKERS]
+"""Those whose layers keep keys and values of one shape, and their own."""
+HEADLESS = ("gemma3n",)
+"""Those with more than a head behind their last hidden state: no drafter on features fits."""
 
 
 @cache
