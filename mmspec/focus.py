@@ -69,7 +69,7 @@ def _asking(layer: int, note: Note) -> Callable[..., None]:
         eager.config._attn_implementation = NAME
         eager.note = partial(note, layer)
         cache = named.get("past_key_values")
-        kept = cache.layers[layer] if cache is not None else None
+        kept = cache.layers[layer] if cache is not None and layer < len(cache.layers) else None  # else it has no keys
         with torch.no_grad():
             eager.forward(*given, **{**named, "past_key_values": _Kept(kept) if kept else None})
 

@@ -57,7 +57,8 @@ def grouped_attention(
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa on a CPU call `grouped_attention` instead, if its heads share keys."""
     text = model.config.get_text_config(decoder=True)
-    heads, keys = (getattr(text, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    first = text.per_layer_config[0]  # in Gemma 4 layers differ, and any will do
+    heads, keys = (getattr(first, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if model.device.type == "cpu" and text._attn_implementation == "sdpa" and keys not in (None, heads):
         use_attention(model, NAME)
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from mmspec.errors import MismatchError
 
-SEVERAL = ("modernbert-decoder", "gemma3n_text")
+SEVERAL = ("modernbert-decoder", "gemma3n_text", "gemma3n")
 """Models with more between the last state that they tell and their logits than a head and `ShapedHead`."""
 
 

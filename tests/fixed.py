@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mmspec.engine.engine import Engine
+from mmspec.engine.engine import Engine, misfit
 from mmspec.targets import CausalTarget
 
 SIZES = (1, 8, 16)
 
 
 class WithEngine:
-    """The attribute `decoder` of targets: whoever sets it, it gets an engine, if the target is one that compiles."""
+    """The attribute `decoder` of targets: whoever sets it, it gets an engine, if the target can be compiled."""
 
     def __set__(self, target: CausalTarget, decoder: Any) -> None:
         target.__dict__["decoder"] = decoder
-        if target.compiles:
+        if target.compiles and not misfit(decoder.config):
             decoder.engine = Engine(decoder, None, SIZES, early=True)
 
     def __get__(self, target: CausalTarget, kind: Any = None) -> Any:

@@ -24,7 +24,7 @@ import tiny_mar
 import tiny_musicgen
 import torch
 import toys
-from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+from test_families import PICTURES, SAMPLED, TEXTS, Oracle
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig
@@ -80,7 +80,7 @@ def tree_drafter(model: Any) -> Eagle:
 # The cache against fresh prefills ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", tiny_families.COMPILED)
 def test_commit_then_continue_equals_a_fresh_prefill(name: str) -> None:
     """Random trees and chains, every row accepts another path, in turn one row is done; Gemma3 gets past five windows
     of eight."""
@@ -131,7 +131,7 @@ def test_commit_then_continue_equals_a_fresh_prefill(name: str) -> None:
 # Tokens of the static path -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", tiny_families.COMPILED)
 def test_static_caches_say_what_the_dynamic_path_says(name: str) -> None:
     """Greedy (also as transformers) and sampled, alone and in a batch, plain steps, chains and trees."""
     pipe = family(name)
@@ -597,7 +597,9 @@ def test_targets_that_do_not_forward_trees_are_refused(make: Callable[[], Any]) 
     [
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "follow the length"),
         ({"kv_lora_rank": 8}, "different shapes"),
-        ({"global_head_dim": 16}, "different shapes"),
+        ({"per_layer_config": {1: {"head_dim": 16}}}, "different shapes"),
+        ({"per_layer_config": {1: {"num_key_value_heads": 1}}}, "different shapes"),
+        ({"num_kv_shared_layers": 1}, "read the keys and values of others"),
     ],
 )
 def test_a_decoder_that_cannot_be_compiled_is_left_as_it_is_unless_that_is_asked_for(

@@ -11,11 +11,12 @@ import test_engine
 import test_equality
 import test_families
 import test_image_janus
+import tiny_families
 import tiny_images
 import torch
 import toys
 from test_engine import SETTINGS, Resting
-from test_families import FAMILIES, PICTURES, SAMPLED, TEXTS, Oracle
+from test_families import PICTURES, SAMPLED, TEXTS, Oracle
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -141,7 +142,7 @@ def watched(
     return found, list(decode(target, noting, rule or Exact(), asked, sampler, stop, control))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", tiny_families.COMPILED)
 def test_families_say_the_same(name: str) -> None:
     """Greedy and sampled, alone and in a batch whose rows accept differently; plain steps, trees, and a drafter that
     needs the host."""

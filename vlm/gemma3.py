@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedConfig
-
+from mmspec.targets import PER_TOKEN
 from mmspec.vlm.vision import VisionTarget
 
 
@@ -17,15 +16,9 @@ class Gemma3(VisionTarget):
     """A Gemma3 checkpoint that sees. Pictures: `pixel_values` [pictures, 3, H, W]. See `VisionTarget`."""
 
     hf = ("Gemma3ForConditionalGeneration", "Gemma3Processor")
-
-    @staticmethod
-    def serves(config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of the multimodal class (the text-only ones are `gemma3_text`)."""
-        return config.model_type == "gemma3"
+    model_type = "gemma3"
 
     def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
         """The model inputs of columns start to end; the types, from which the model makes its masks, of all so far."""
         piece = super().piece(arranged, start, end)
-        if "token_type_ids" in arranged:
-            piece["token_type_ids"] = arranged["token_type_ids"][:, :end]
-        return piece
+        return {**piece, **{name: arranged[name][:, :end] for name in PER_TOKEN if name in arranged}}

@@ -32,6 +32,9 @@ from mmspec.drafters.slots import Slots, beyond
 from mmspec.errors import MismatchError
 from mmspec.targets import CausalTarget
 
+COUNTED = ("hidden_size_per_layer_input", "num_kv_shared_layers")
+"""Settings of decoders that count on all of their layers: on a vector per layer of each id, on keys of earlier ones."""
+
 
 class Adapter(HeadNet):
     """An attention block without an MLP. exit_layer: E, the number of shallow layers it stands on."""
@@ -121,9 +124,11 @@ class Kangaroo(SlotDrafter):
 
 def check_layers(target: Any) -> None:
     """Raise MismatchError unless the first layers of a target run alone: its decoder calls them `layers`, and the norm
-    behind them `norm`, as most do (others, such as GPT-2 or Phi, would draft from features that nobody learnt)."""
+    behind them `norm`, as most do (others, such as GPT-2 or Phi, would draft from features that nobody learnt), and it
+    does not count on all of its layers, as small Gemma 4 does."""
     decoder = target.model.get_decoder()
-    if not isinstance(getattr(decoder, "layers", None), nn.ModuleList) or not hasattr(decoder, "norm"):
+    usual = isinstance(getattr(decoder, "layers", None), nn.ModuleList) and hasattr(decoder, "norm")
+    if not usual or any(getattr(decoder.config, name, None) for name in COUNTED):
         raise MismatchError(f"Kangaroo cannot run the first layers of {type(decoder).__name__} alone")
 
 

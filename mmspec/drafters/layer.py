@@ -1,4 +1,4 @@
-"""The shape of a drafter's layers: that of the target's own."""
+"""The shape of a drafter's layers: that of the target's own, of the first one where they differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import LlamaConfig, Qwen3Config
 
 def layer_shape(target: Any, intermediate: int | None = None) -> dict[str, Any]:
     """The sizes of a decoder layer like the target's own. intermediate: width of the MLP, None for the target's."""
-    text = target.decoder.config
+    text = target.decoder.config.per_layer_config[0]
     rope = getattr(text, "rope_parameters", None) or {}
     if "rope_theta" not in rope:  # one set per kind of layer
         rope = rope.get("full_attention", {})

@@ -193,9 +193,10 @@ def misfit(config: PreTrainedConfig) -> str:
     as frequencies do that follow the length of the text.
     """
     latent = getattr(config, "kv_lora_rank", None)  # keys are longer than values, as in DeepSeek-V2
-    wide, usual = (getattr(config, name, None) for name in ("global_head_dim", "head_dim"))  # Gemma 4
-    if latent or (wide is not None and wide != usual):
+    if latent or {"head_dim", "num_key_value_heads"} & (config.per_layer_attributes or set()):  # Gemma 4
         return "its layers keep keys and values of different shapes"
+    if getattr(config, "num_kv_shared_layers", 0):  # Gemma 3n
+        return "its last layers read the keys and values of others"
     rope = getattr(config, "rope_parameters", None) or {}
     sets = [one for one in rope.values() if isinstance(one, dict)] or [rope]
     if any(one.get("rope_type") == "dynamic" and not one.get("alpha") for one in sets):

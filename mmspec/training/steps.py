@@ -61,6 +61,7 @@ class HeadRecipe(Recipe):
     def check(self, target: Any) -> None:
         """See `Recipe`."""
         super().check(target)
+        _ = target.head  # a model with more than a head behind its last hidden state refuses here
         if self.draft_vocabulary is not None and target.prompt_vocab_size != target.vocab_size:
             raise MismatchError(
                 f"{type(target.model).__name__} emits codes of a small vocabulary of their own, which are all drafted: "
