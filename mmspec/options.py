@@ -52,8 +52,8 @@ beside None with which they change nothing."""
 class Options(TypedDict, total=False):
     """None is as good as not given.
 
-    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, of models that
-        hear 3000 and of Whisper 448, a whole picture, 30 seconds of speech.
+    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, of models
+        that hear 3000 and of Whisper 448, a whole picture, 30 seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
         the checkpoint's generation config; what that does not state is off, but for top_k of Lumina-mGPT, which is
