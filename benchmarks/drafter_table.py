@@ -22,7 +22,6 @@ from typing import Any
 from mmspec import Pipeline
 from mmspec.benchmarks.figures import (
     BASELINES,
-    LEAST_UNITS,
     OURS,
     Figures,
     baseline,
@@ -40,6 +39,7 @@ from mmspec.benchmarks.tables import NAMED, number, span
 from mmspec.benchmarks.weights import weights_of, weights_of_rows
 from mmspec.benchmarks.world_tasks import TASKS
 from mmspec.errors import Error, InputError, one_line, unknown_name
+from mmspec.intervals import LEAST_UNITS
 
 FAMILIES = ("smolvlm-mini", "llava-next-mini", "pixtral-mini", "gemma3-mini")
 DRAFTERS = ("spd", "kangaroo", "medusa", "hydra", "eagle", "eagle2", "eagle3", "dflash", "dspark")

@@ -12,24 +12,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.errors import InputError
+from mmspec.intervals import bootstrap, speedups
 
 OURS, HF, HF_ASSISTED, HF_LOOKUP = "none", "hf", "hf-assisted", "hf-prompt-lookup"
 BASELINES = (OURS, HF)
 STOCK = (HF, HF_ASSISTED, HF_LOOKUP)
 """The methods of transformers: above temperature 0 they have other draws."""
 TOLERANCE = 1.02
-RESAMPLES = 2000
-LEVEL = 0.95
-"""Of every interval."""
-LEAST_UNITS = 4
-"""Prompts (in batches: requests) that an interval needs. The bootstrap of two is their range, which misses the truth in
-every second run."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,7 @@ def baseline(samples: Sequence[Sample]) -> str | None:
 
 def ratio(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> float:
     """Seconds per token of `base` over those of `method`, each summed before the division."""
-    return float(_speedups(_costs(samples, base, method, cost).sum(0)))
+    return float(speedups(_costs(samples, base, method, cost).sum(0)))
 
 
 def interval(samples: Sequence[Sample], base: str, method: str) -> tuple[float, float] | tuple[None, None]:
@@ -193,63 +187,19 @@ def interval(samples: Sequence[Sample], base: str, method: str) -> tuple[float, 
             for question in questions
         ]
     )  # [questions, 4]
-    return bootstrap(costs, _speedups)
-
-
-def bootstrap(
-    units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], least: float = 0.0
-) -> tuple[float, float] | tuple[None, None]:
-    """The interval of a value of sums over independent units, such as prompts.
-
-    There is none below LEAST_UNITS of them. Resampled sums of which there is no value do not count. Few units resampled
-    vary less than new ones would: both sides of the percentiles are stretched as Student's t asks (`widening`).
-
-    Args: units: [units, parts] what each adds. value: sums [.., parts] -> values [..]. least: below which it
-        cannot lie.
-    """
-    if len(units) < LEAST_UNITS:
-        return None, None
-    chosen = np.random.default_rng(0).integers(len(units), size=(RESAMPLES, len(units)))
-    values, middle = value(units[chosen].sum(1)), float(value(units.sum(0)))
-    low, high = np.quantile(values[np.isfinite(values)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    wider = widening(len(units))
-    low, high = middle - wider * (middle - low), middle + wider * (high - middle)
-    return float(max(low, least)), float(high)
-
-
-def widening(units: int) -> float:
-    """How much wider Student's t interval of a mean of so many units is than the normal one of their plain variance.
-
-    The quantile is Fisher's expansion in 1 / degrees of freedom (Abramowitz and Stegun 26.7.5): 0.7 % off for 4 units.
-    """
-    z, free = NormalDist().inv_cdf((1 + LEVEL) / 2), units - 1
-    t = (
-        z
-        + (z**3 + z) / (4 * free)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
-    )
-    return t / z * (units / free) ** 0.5
+    return bootstrap(costs, speedups)
 
 
 def with_interval(
     units: np.ndarray, value: Callable[[np.ndarray], np.ndarray], least: float = 0.0
 ) -> tuple[float, float | None, float | None]:
-    """The value of the sum of all units, and its interval. See `bootstrap`."""
+    """The value of the sum of all units, and its interval. See `mmspec.intervals.bootstrap`."""
     return float(value(units.sum(0))), *bootstrap(units, value, least)
 
 
 def _costs(samples: Sequence[Sample], base: str, method: str, cost: Callable[[Run], tuple[float, int]]) -> np.ndarray:
     """[samples, 4]: seconds and tokens of the baseline, seconds and tokens of the method."""
     return np.array([[*cost(sample.runs[base]), *cost(sample.runs[method])] for sample in samples], dtype=float)
-
-
-def _speedups(costs: np.ndarray) -> np.ndarray:
-    """[..., 4] -> [...]; NaN where a reply that a prefill gave whole took no time: alone it says nothing of speed."""
-    base_seconds, base_tokens, seconds, tokens = np.moveaxis(costs, -1, 0)
-    told = (costs > 0).all(-1)
-    found = (base_seconds * tokens) / np.where(told, seconds * base_tokens, 1)
-    return np.where(told, found, np.nan)
 
 
 def best_possible(

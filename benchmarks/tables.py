@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from mmspec.benchmarks.accuracy import Judged
-from mmspec.benchmarks.figures import HF, LEAST_UNITS, OURS, Figures, scores
+from mmspec.benchmarks.figures import HF, OURS, Figures, scores
 from mmspec.benchmarks.gauges import LIMITS, Gauges
+from mmspec.intervals import LEAST_UNITS
 
 MISSING = "-"
 REFUSED = (

@@ -1,10 +1,12 @@
-"""The demo as one page with a tab per model, and the settings under which it can be shown to others.
+"""The demo as one page with a tab per model, one that measures them, and the settings under which it can be shown to
+others.
 
 A tab is a module with a function `build(studio, folder, name)`; a new one is a line in TABS.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +27,8 @@ TABS: dict[type[Studio], str] = {
     Booth: "mmspec.demos.speaking_booth",
 }
 """What stands behind a tab -> the tab."""
+BENCHMARK = "mmspec.demos.benchmark"
+"""The last tab, with a part for every model."""
 WAITING = 32
 """Requests that may wait; further ones are told that the queue is full."""
 LAUNCH: dict[str, Any] = {
@@ -75,5 +79,9 @@ def page(*studios: Studio) -> Any:
             alike = [other for other in studios if type(other) is type(studio)]
             with gr.Tab(studio.title if len(alike) == 1 else f"{studio.title}: {studio.name}"):
                 tab.build(studio, Path(folder.name), f"mm{alike.index(studio) or ''}")
+        with gr.Tab("Benchmark"):
+            for place, studio in enumerate(studios):
+                with gr.Tab(studio.name) if len(studios) > 1 else nullcontext():
+                    import_module(BENCHMARK).build(studio, f"mm-bench{place or ''}")
     blocks.mmspec_examples = folder  # goes when the page goes
     return blocks.queue(max_size=WAITING, default_concurrency_limit=1)

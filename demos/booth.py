@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mmspec.demos.knobs import Knob
@@ -82,6 +83,7 @@ class Booth(Studio):
     modality = "speech"
     shows = ("ids", "columns")
     knobs = LOOSE
+    wish = Line
 
     @cached_property
     def voices(self) -> list[str]:
@@ -97,6 +99,10 @@ class Booth(Studio):
     def judge(self) -> Any:
         """Who listens, if a listener lies beside the model."""
         return cast("Any", resolve("judges", "listener", "speech")).find(self.plain.folder)
+
+    def samples(self, folder: Path) -> list[dict[str, Any]]:
+        """See `Studio`."""
+        return [{"prompt": sentence} for sentence in self.sentences]
 
     def begun(self, wish: Wish, fast: Pipeline) -> SpokenRace:
         """See `Studio`."""

@@ -58,6 +58,7 @@ class CanvasEasel(Easel):
     title = "Canvas"
     shows = ("values",)
     knobs: ClassVar[dict[str, Knob]] = {}
+    wish = CanvasWish
 
     @cached_property
     def captions(self) -> list[str]:

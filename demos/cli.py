@@ -35,7 +35,8 @@ def demo(
 
     A question about a picture is answered (a caption drawn, a sentence said) one token at a time and with drafts,
     then both are replayed side by side on one clock: accepted draft tokens are underlined, corrected ones marked, tau
-    and speed count along, and the tree of every round can be looked at.
+    and speed count along, and the tree of every round can be looked at. The last tab measures drafters over a few
+    questions.
 
     Nothing is sent anywhere: no telemetry, no public link, uploads of at most 10 MB that are deleted after ten
     minutes, one answer at a time with at most 32 waiting.

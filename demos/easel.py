@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
@@ -108,6 +109,7 @@ class Easel(Studio):
     title = "Drawing"
     modality = "image"
     knobs = LOOSE
+    wish = Caption
 
     @cached_property
     def asked(self) -> list[Any]:
@@ -129,6 +131,10 @@ class Easel(Studio):
     def judge(self) -> Any:
         """What reads pictures, if there is one for the model."""
         return cast("Any", resolve("judges", "reader", "image")).find(self.plain.folder)
+
+    def samples(self, folder: Path) -> list[dict[str, Any]]:
+        """See `Studio`."""
+        return [{"prompt": caption} for caption in self.captions]
 
     def kept(self, race: PictureRace) -> tuple[int, int, int] | None:
         """See `PictureRace`; only of the examples is it known what they state."""

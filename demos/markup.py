@@ -20,6 +20,7 @@ CLOTHED = (DRAFTED, CORRECTED, BONUS)
 BROKEN = "There is no answer: the page is too busy, or something broke. Try again; the log of the demo says more."
 CSS = """
 .gradio-container { --block-info-text-color: var(--body-text-color); }
+@media (max-width: 500px) { .tab-wrapper .tab-container button { padding-inline: 0.5rem; } }
 .mm-text { min-height: 9rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; }
 .mm-drafted { background: #cdeccf; color: #12381a; text-decoration: underline; text-underline-offset: 3px; }
 .mm-corrected { background: #ffd9b8; color: #5a2600; font-weight: 600; border-bottom: 2px dotted #b34700; }
@@ -32,6 +33,10 @@ CSS = """
 .mm-card b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
 .mm-note { padding: 0.5rem 0.7rem; border-left: 4px solid #2f5fc4; }
 .mm-error { padding: 0.5rem 0.7rem; border-left: 4px solid #b00020; background: #b0002018; font-weight: 600; }
+.mm-progress { display: block; width: 100%; height: 0.6rem; margin-top: 0.3rem; appearance: none; background: #8884; }
+.mm-progress::-webkit-progress-bar { background: #8884; }
+.mm-progress::-webkit-progress-value { background: #2f5fc4; }
+.mm-progress::-moz-progress-bar { background: #2f5fc4; }
 .mm-cells { margin: 0.5rem 0; }
 .mm-cells svg { max-width: 100%; height: auto; }
 .mm-wave svg { width: 100%; }
@@ -102,6 +107,12 @@ def note(text: str, spoken: bool = True) -> str:
     """What is going on. spoken: screen readers say it; a clock that runs would never let them finish."""
     role = ' role="status"' if spoken else ""
     return f'<div class="mm-note"{role}>{escape(text)}</div>'
+
+
+def progress(text: str, done: int, total: int) -> str:
+    """How far a long request is. text: also the name of the bar."""
+    bar = f'<progress class="mm-progress" value="{done}" max="{total}" aria-label="{escape(text)}"></progress>'
+    return f'<div class="mm-note">{escape(text)}{bar}</div>'
 
 
 def blank(text: str) -> str:

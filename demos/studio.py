@@ -13,6 +13,7 @@ from PIL import Image
 from mmspec.checkpoints import shown_name
 from mmspec.contract import Drafter, Unit, bound
 from mmspec.control import control_for, read_shape
+from mmspec.demos.examples import examples, texts
 from mmspec.demos.knobs import Knob, relaxed
 from mmspec.demos.race import Race
 from mmspec.demos.recorder import Recorded, Recorder
@@ -106,6 +107,7 @@ class Studio:
     modality: ClassVar[str] = "vlm"
     shows: ClassVar[tuple[Unit, ...]] = ("ids",)
     knobs: ClassVar[Mapping[str, Knob]] = {}
+    wish: ClassVar[type[Wish]] = Question
 
     def __init__(self, model: str, drafters: list[str] | None = None) -> None:
         self.model = model
@@ -152,6 +154,10 @@ class Studio:
         pipe.forget()  # or it would know the reply of the race before
         return pipe if turned is None else pipe.with_drafter(pipe.drafter, size, turned)
 
+    def samples(self, folder: Path) -> list[dict[str, Any]]:
+        """What a benchmark asks for: of each `wish` what is not a matter of decoding. folder: for files."""
+        return [{"picture": Path(file), "prompt": question} for file, question in examples(folder)]
+
     def race(self, wish: Wish) -> Iterator[Any]:
         """Do what is wished one token at a time, then with drafts; yields the growing race, the last time finished."""
         options, slow = wish.options(), self.plain
@@ -190,6 +196,10 @@ class TextStudio(Studio):
 
     title = "Text chat"
     modality = "text"
+
+    def samples(self, folder: Path) -> list[dict[str, Any]]:
+        """See `Studio`."""
+        return [{"prompt": text} for text in texts()]
 
 
 def usable(model: str, modality: str) -> list[str]:

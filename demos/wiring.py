@@ -51,7 +51,7 @@ class Switch:
 
 def wire(
     go: gr.Button,
-    prompt: gr.Textbox,
+    prompt: gr.Textbox | None,
     stop: gr.Button,
     *,
     run: Callable[..., Any],
@@ -61,7 +61,7 @@ def wire(
     more: list[Any],
     name: str,
 ) -> gr.State:
-    """Let `go`, or Enter in `prompt`, ask, and `stop` end what runs.
+    """Let `go`, or Enter in a `prompt`, ask, and `stop` end what runs.
 
     Args: run: generator from `inputs` to the finished race, then `views` and `more`. show_replay: generator from the
         race to `views`. views: the message, the counters, both sides, and what else a replay changes. name: of `run` in
@@ -105,7 +105,7 @@ def wire(
     def stopping(switch: Switch) -> Any:
         return markup.note("Stopping after the step that runs ...") if switch.stop() else gr.skip()
 
-    triggers = [go.click, prompt.submit]
+    triggers = [go.click, *([prompt.submit] if prompt else [])]
     gr.on(triggers, None, js=markup.scroll_to(message.elem_id))
     ran = gr.on(triggers, asking, switch, number, queue=False, api_visibility="private").then(
         running, [switch, *inputs, number], results, trigger_mode="multiple", concurrency_limit=1,

@@ -60,6 +60,11 @@ class Runner(Protocol):
         """See `mmspec.engine.engine.Engine.play`."""
 
 
+def first_layer(config: Any) -> Any:
+    """The configuration of a decoder's first layer; in Gemma 4 layers differ, and that of the whole tells no sizes."""
+    return config.per_layer_config[0] if config.per_layer_attributes else config
+
+
 def context_of(config: Any) -> int:
     """How many tokens a decoder of this configuration can read with one set of rotary frequencies.
 

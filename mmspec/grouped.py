@@ -18,6 +18,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmspec.checkpoints import quiet
+from mmspec.decoder import first_layer
 
 NAME = "mmspec_grouped"
 FEW = 64
@@ -57,8 +58,7 @@ def grouped_attention(
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa on a CPU call `grouped_attention` instead, if its heads share keys."""
     text = model.config.get_text_config(decoder=True)
-    first = text.per_layer_config[0]  # in Gemma 4 layers differ, and any will do
-    heads, keys = (getattr(first, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    heads, keys = (getattr(first_layer(text), f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if model.device.type == "cpu" and text._attn_implementation == "sdpa" and keys not in (None, heads):
         use_attention(model, NAME)
 

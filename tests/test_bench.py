@@ -42,6 +42,7 @@ from mmspec.benchmarks.speed import SpeedSettings, answer
 from mmspec.benchmarks.stock import Stock
 from mmspec.compare import compare
 from mmspec.errors import CheckpointError, InputError, MissingExtraError
+from mmspec.intervals import bootstrap, widening
 from mmspec.miniworld import sample as world_sample
 from mmspec.speech.unverified import Unverified
 from mmspec.stats import Stats
@@ -241,7 +242,7 @@ def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say(prompts: i
     for _ in range(runs):
         costs = np.ones((prompts, 2))
         costs[:, 1] = 0.5 * rng.normal(1.0, 0.1, prompts)
-        low, high = fig.bootstrap(costs, lambda sums: sums[..., 0] / sums[..., 1])
+        low, high = bootstrap(costs, lambda sums: sums[..., 0] / sums[..., 1])
         assert low is not None
         assert high is not None
         held += low <= 2 <= high
@@ -250,14 +251,14 @@ def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say(prompts: i
 
 def test_no_interval_reaches_below_what_a_value_can_be() -> None:
     """Ten words each, and errors in one of four replies alone: a stretched interval would go below 0."""
-    low, high = fig.bootstrap(np.array([[0, 10]] * 3 + [[4, 10]]), lambda sums: sums[..., 0] / sums[..., 1])
+    low, high = bootstrap(np.array([[0, 10]] * 3 + [[4, 10]]), lambda sums: sums[..., 0] / sums[..., 1])
     assert high is not None
     assert low == 0 < 0.1 < high
 
 
 def test_student_s_quantiles_are_those_of_the_tables() -> None:
     for units, quantile in ((4, 3.182), (6, 2.571), (12, 2.201), (31, 2.042)):
-        t = fig.widening(units) * 1.95996 * ((units - 1) / units) ** 0.5
+        t = widening(units) * 1.95996 * ((units - 1) / units) ** 0.5
         assert t == pytest.approx(quantile, rel=0.01)
 
 

@@ -486,7 +486,7 @@ def test_no_two_elements_of_a_page_have_the_same_id(studio: Studio, tmp_path: Pa
     }
     meant = [name for each in blocks.fns.values() for name in re.findall(r"#([\w-]+)", str(each.js))]
     assert set(meant) <= {*ids}
-    assert len(meant) == len(set(meant)) == 3 + 2 * 2  # a message that is scrolled to, and what is named on two tabs
+    assert len(meant) == len(set(meant)) == 2 * 3 + 2 * 2  # messages that are scrolled to, and names on two tabs
 
 
 def test_a_model_that_reads_text_only_is_not_shown_pictures(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 screenshots are the README's: `make pictures`.
 """
 
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,8 @@ from mmspec.demos.studio import Question, Studio
 from mmspec.drafters.independent import Independent
 
 pytest.importorskip("gradio")
+from mmspec.demos import benchmark  # it imports gradio
+
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is missing (make setup)")
 pytestmark = pytest.mark.slow
 PICTURES = Path(__file__).parents[1] / "demos/pictures" if os.environ.get("MMSPEC_PICTURES") else None
@@ -415,6 +418,65 @@ def test_a_second_tab_of_a_kind_works_like_the_first(browser: Any, tmp_path: Pat
     everybody_can_use(page)
     page.close()
     blocks.close()
+
+
+# benchmark
+
+
+def measure(page: Any) -> None:
+    """Measure the first model's first drafter on four short answers."""
+    turn_to(page, "Benchmark")
+    page.locator("#mm-bench-measure").wait_for()
+    page.get_by_label("Most tokens of a reply").first.fill("16")
+    page.get_by_label("prompt-lookup").locator("visible=true").uncheck()
+    page.locator("#mm-bench-measure").click()
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a drafter of the tiny model")
+def test_drafters_are_measured_row_by_row_and_the_records_are_downloaded(page: Any, tmp_path: Path) -> None:
+    measure(page)
+    bar = page.locator("#mm-bench-message progress")
+    bar.wait_for()
+    assert "Reply" in (bar.get_attribute("aria-label") or "")
+    told(page, "mm-bench-message", "Done: 8 replies")
+    keep(page, "benchmark", tmp_path)
+    for text in ("none", "spd", "4 of 4", " to "):  # the last: an interval
+        told(page, "mm-bench-table", text)
+    for number in range(4):
+        holds(page, f"document.querySelectorAll('#mm-bench-plot{number} svg path').length > 0")
+    with page.expect_download() as downloaded:
+        page.locator("#mm-bench-download").click()
+    records = json.loads(Path(downloaded.value.path()).read_text(encoding="utf-8"))
+    assert len(records["replies"]) == 8
+    assert downloaded.value.suggested_filename == "smolvlm-benchmark.json"
+    assert fits(page)
+    everybody_can_use(page)
+
+
+@pytest.mark.skipif(PICTURES is not None, reason="needs a drafter of the tiny model")
+def test_a_benchmark_that_is_stopped_keeps_what_it_found(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    count = benchmark.report
+
+    def slowly(*given: Any) -> Any:
+        found = count(*given)
+        if len(found["replies"]) == 3:
+            release.wait(PATIENCE / 1000)
+        return found
+
+    monkeypatch.setattr(benchmark, "report", slowly)
+    measure(desk)
+    told(desk, "mm-bench-table", "1 of 1")
+    desk.locator("#mm-bench-stop").click()
+    told(desk, "mm-bench-message", "Stopping")
+    release.set()
+    told(desk, "mm-bench-message", "Stopped.")
+    with desk.expect_download() as downloaded:
+        desk.locator("#mm-bench-download").click()
+    records = json.loads(Path(downloaded.value.path()).read_text(encoding="utf-8"))
+    assert 2 <= len(records["replies"]) <= 3
+    desk.locator("#mm-bench-measure").click()
+    told(desk, "mm-bench-message", "Done: 8 replies")
 
 
 # drawing and speaking

@@ -26,7 +26,7 @@ from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.commands.reading import words
 from mmspec.benchmarks.commands.speech import SPEECH
 from mmspec.benchmarks.commands.speed import OTHERS
-from mmspec.benchmarks.figures import figures, widening
+from mmspec.benchmarks.figures import figures
 from mmspec.benchmarks.records import Run, Sample
 from mmspec.benchmarks.rows import row, split
 from mmspec.benchmarks.speaking.figures import spoken_figures
@@ -36,6 +36,7 @@ from mmspec.benchmarks.speaking.run import SpeechSettings, curve_rows, run_speec
 from mmspec.benchmarks.speed import SpeedSettings, prompt_size
 from mmspec.benchmarks.start import usual_rows
 from mmspec.errors import Error, InputError, UnknownNameError
+from mmspec.intervals import widening
 from mmspec.named import rule_named
 from mmspec.registry import entries, names
 from mmspec.speech.audio import read_audio

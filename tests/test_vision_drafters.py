@@ -339,7 +339,7 @@ def test_attention_is_seen_as_eager_attention_shows_it(family: str) -> None:
             alone = single.prepare(test_families.PICTURES[row], test_families.TEXTS[row])
             told = single.target.model(**alone, output_attentions=True).attentions[-1]
             got = found[base.target.num_layers - 1][row, :, : len(ids), : len(ids)]
-            assert (got - told[0]).abs().max() < 1e-6
+            assert (got - told[0]).abs().max() < 1e-5  # softmax is of float32 there, of large scores in Gemma 4
     found.clear()
     base.target.read(inputs, rows)
     assert not found  # the hooks are gone

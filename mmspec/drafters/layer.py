@@ -6,10 +6,12 @@ from typing import Any
 
 from transformers import LlamaConfig, Qwen3Config
 
+from mmspec.decoder import first_layer
+
 
 def layer_shape(target: Any, intermediate: int | None = None) -> dict[str, Any]:
     """The sizes of a decoder layer like the target's own. intermediate: width of the MLP, None for the target's."""
-    text = target.decoder.config.per_layer_config[0]
+    text = first_layer(target.decoder.config)
     rope = getattr(text, "rope_parameters", None) or {}
     if "rope_theta" not in rope:  # one set per kind of layer
         rope = rope.get("full_attention", {})
