@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.base_target import unpad
 from mmspec.errors import InputError, UnsupportedError
@@ -35,6 +35,7 @@ class Emu3(ImageTarget):
     """
 
     hf = ("Emu3ForConditionalGeneration", "Emu3Processor")
+    model_type = "emu3"
     usual_guidance = 3.0
     usual_top_k = 2048
     extra_inputs = ("image_sizes", "negative_prompt_ids", "negative_prompt_attention_mask")
@@ -56,11 +57,6 @@ class Emu3(ImageTarget):
         self.codes = len(codes)
         embed, head = ImageWords(model.get_input_embeddings(), words), ImageLogits(model.lm_head, words)
         super().__init__(model, embed, head, self._layout(USUAL_SIDE, USUAL_SIDE))
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of Emu3 with its picture tokenizer."""
-        return config.model_type == "emu3"
 
     def _layout(self, rows: int, columns: int) -> Layout:
         end = self.codes

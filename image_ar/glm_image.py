@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.contract import Needs
 from mmspec.errors import InputError, UnsupportedError, shorten
@@ -109,6 +109,7 @@ class GlmImage(ImageTarget):
     """
 
     hf = ("GlmImageForConditionalGeneration", "GlmImageProcessor")
+    model_type = "glm_image"
     settings = ()
     applies = ()
     extra_inputs = ("image_grid_thw", "images_per_sample")
@@ -132,11 +133,6 @@ class GlmImage(ImageTarget):
         logger.warning(
             "GLM-Image draws codes here, and no picture is made of them: that is done by GlmImagePipeline of diffusers"
         )
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of GLM-Image."""
-        return config.model_type == "glm_image"
 
     def _layout(self, rows: int, columns: int, small: tuple[int, int] | None = None) -> TwoGrids:
         ratio = rows / columns

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.errors import UnsupportedError
 from mmspec.image_ar.layout import Layout
@@ -28,6 +28,7 @@ class Janus(ImageTarget):
     """A Janus checkpoint that draws. See `CausalTarget`."""
 
     hf = ("JanusForConditionalGeneration", "JanusProcessor")
+    model_type = "janus"
     usual_guidance = 5.0
     unit_codes = True
 
@@ -50,11 +51,6 @@ class Janus(ImageTarget):
         first = text.bos_token_id if config.bos_token_id is None else config.bos_token_id
         self.kept = {first, start} - {None}
         self.padding = text.pad_token_id if config.pad_token_id is None else config.pad_token_id
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of Janus."""
-        return config.model_type == "janus"
 
     def encode(self, processor: Any, texts: list[str], images: list[list[Image.Image]]) -> dict[str, Any]:
         """Model inputs of a batch of captions, each with the start of an image behind it, padded on the left."""

@@ -27,6 +27,7 @@ from mmspec.image_ar.target import ImageTarget
 class LlamaGenTarget(ImageTarget):
     """A LlamaGen folder. See `CausalTarget`."""
 
+    model_type = "mmspec-llamagen"
     usual_guidance = 4.0
     unit_codes = True
     examples = EXAMPLES
@@ -41,11 +42,6 @@ class LlamaGenTarget(ImageTarget):
             )
         layout = Layout(config.grid, config.grid, config.vocab_size)
         super().__init__(model, model.model.codes, model.lm_head, layout)
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of this package's LlamaGen."""
-        return config.model_type == "mmspec-llamagen"
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -57,6 +57,7 @@ class MarTarget(BaseTarget):
 
     modality = "image"
     makes = "picture"
+    model_type = "mmspec-mar"
     usual_drafter = "none"
     trained_first = False  # on `mar-mini` its drafter takes three times as long as plain decoding
     emits = "values"
@@ -81,11 +82,6 @@ class MarTarget(BaseTarget):
         self.examples = () if config.captions else EXAMPLES
         self.vocab_size, self.hidden_size = config.classes, config.hidden_size
         self.num_layers = config.encoder_layers + config.decoder_layers
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of this package's MAR."""
-        return config.model_type == "mmspec-mar"
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -28,6 +28,8 @@ class BaseTarget(ABC):
     hf: ClassVar[tuple[str, str]]
     """Names in transformers of the stock classes, of the model and of the processor, which are imported when asked for.
     A family with other classes overrides `model_class` and `processor_class`."""
+    model_type: ClassVar[str]
+    """Of the configurations that it serves. A family that judges them otherwise overrides `serves`."""
     modality = "text"
     makes = "text"
     """What an answer is: a text, a picture, a sound."""
@@ -90,8 +92,11 @@ class BaseTarget(ABC):
 
     @classmethod
     def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether this class is the one for a checkpoint, judged by its configuration."""
-        raise NotImplementedError
+        """Whether this class is the one for a checkpoint, judged by its configuration: by its type and by the class of
+        the model, if it says of which (others may have the same type)."""
+        if config.model_type != cls.model_type:
+            return False
+        return not config.architectures or cls.model_class(config).__name__ in config.architectures
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import linear, pad
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from mmspec.base_target import BaseTarget, check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, State, Verified
@@ -60,6 +60,7 @@ class Csm(BaseTarget):
     """A CSM checkpoint. See `BaseTarget`."""
 
     hf = ("CsmForConditionalGeneration", "CsmProcessor")
+    model_type = "csm"
     modality = "speech"
     makes = "sound"
     usual_drafter = "depth"
@@ -75,11 +76,6 @@ class Csm(BaseTarget):
         """See `BaseTarget`. Besides, say where the depth decoder would draw otherwise than the backbone."""
         super().adopt(processor)
         warn_unlike(self.model.generation_config, self.model.depth_decoder.generation_config, "depth decoder")
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of CSM."""
-        return config.model_type == "csm"
 
     @classmethod
     def check_drafter(cls, drafter: Any) -> None:

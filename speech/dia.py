@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.contract import State
 from mmspec.errors import InputError
@@ -40,6 +40,7 @@ class Dia(Delayed):
     """A Dia checkpoint, see `BaseTarget`."""
 
     hf = ("DiaForConditionalGeneration", "DiaProcessor")
+    model_type = "dia"
     noun = "Dia"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -51,11 +52,6 @@ class Dia(Delayed):
         self.padding, self.end, self.after = config.bos_token_id, config.eos_token_id, config.pad_token_id
         self.delays = list(model.config.delay_pattern)
         self.longest, self.least = config.max_position_embeddings - 1, max(self.delays) + 2
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of Dia."""
-        return config.model_type == "dia"
 
     def adopt(self, processor: Any) -> None:
         """See `BaseTarget`."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.errors import InputError, one_line, out_of_memory, shorten
 from mmspec.prompts import asking, check_without, padded
@@ -33,8 +33,6 @@ class HearingTarget(CausalTarget):
     """Base of the families. They add which checkpoints they serve, and how a prompt is made."""
 
     modality = "speech"
-    model_type: ClassVar[str]
-    """Of the configurations that it serves."""
     extra_inputs: tuple[str, ...] = ("input_features", "input_features_mask")
     """The model inputs that `features` takes."""
     settings = ("voice",)
@@ -47,11 +45,6 @@ class HearingTarget(CausalTarget):
         super().__init__(model, tokenizer)
         self.slot: int = model.config.audio_token_id
         self.placeholders = (self.slot,)
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether a configuration is one of the stock class, if it says of which: aligners have the same type."""
-        return config.model_type == cls.model_type and cls.hf[0] in (config.architectures or cls.hf)
 
     def adopt(self, processor: Any) -> None:
         """See `BaseTarget`. Raises InputError: it cannot read speech."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.base_target import check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, State
@@ -97,6 +97,7 @@ class Higgs(Delayed):
     """A Higgs Audio v2 checkpoint, see `BaseTarget`."""
 
     hf = ("HiggsAudioV2ForConditionalGeneration", "HiggsAudioV2Processor")
+    model_type = "higgs_audio_v2"
     noun = "Higgs Audio"
     extra_inputs = ("audio_input_ids", "audio_input_ids_mask")
     """[B, F, K] columns of sound in the prompts, and which of them are real."""
@@ -113,11 +114,6 @@ class Higgs(Delayed):
         self.padding, self.end = config.audio_stream_bos_id, config.audio_stream_eos_id
         self.delays = list(range(self.codebooks))
         self.longest, self.least = config.max_position_embeddings, self.codebooks  # which make a frame
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of Higgs Audio v2."""
-        return config.model_type == "higgs_audio_v2"
 
     def adopt(self, processor: Any) -> None:
         """See `BaseTarget`. Raises: CheckpointError: a codec of fewer codebooks."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
@@ -30,6 +30,7 @@ class Musicgen(Delayed):
     """A MusicGen checkpoint, see `BaseTarget`."""
 
     hf = ("MusicgenForConditionalGeneration", "MusicgenProcessor")
+    model_type = "musicgen"
     noun = "MusicGen"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -43,11 +44,6 @@ class Musicgen(Delayed):
         channels = model.config.decoder.audio_channels
         self.delays = [book // channels for book in range(self.codebooks)]
         self.longest, self.least = model.config.decoder.max_position_embeddings - 1, 2 * max(self.delays) + 1
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether the configuration is one of MusicGen."""
-        return config.model_type == "musicgen"
 
     @property
     def prompt_vocab_size(self) -> int:

@@ -63,6 +63,7 @@ class Whisper(CausalTarget):
     """A Whisper checkpoint. See `CausalTarget`."""
 
     hf = ("WhisperForConditionalGeneration", "WhisperProcessor")
+    model_type = "whisper"
     modality = "speech"
     extra_inputs = ("input_features",)
     """[B, mels, frames] of the speech."""
@@ -80,7 +81,7 @@ class Whisper(CausalTarget):
     @classmethod
     def serves(cls, config: PreTrainedConfig) -> bool:
         """Whether the configuration is one of Whisper with its encoder."""
-        return config.model_type == "whisper" and bool(config.is_encoder_decoder)
+        return super().serves(config) and bool(config.is_encoder_decoder)
 
     def adopt(self, processor: Any) -> None:
         """See `BaseTarget`. Raises InputError: it cannot read speech."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
@@ -29,8 +29,6 @@ class VisionTarget(CausalTarget):
 
     modality = "vlm"
     chats = True
-    model_type: ClassVar[str]
-    """Of the configurations that it serves."""
     extra_inputs: tuple[str, ...] = ("pixel_values",)
     """The model inputs that `get_image_features` takes."""
     optional: tuple[str, ...] = ()
@@ -40,11 +38,6 @@ class VisionTarget(CausalTarget):
         super().__init__(model, tokenizer)
         self.slot: int = model.config.image_token_id
         self.placeholders = (self.slot,)
-
-    @classmethod
-    def serves(cls, config: PreTrainedConfig) -> bool:
-        """Whether a configuration is one of the stock class, if it says of which: LLaVA's own has its `model_type`."""
-        return config.model_type == cls.model_type and cls.hf[0] in (config.architectures or cls.hf)
 
     def adopt(self, processor: Any) -> None:
         """Take over the processor; a tokenizer alone prepares no pictures."""
