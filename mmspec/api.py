@@ -27,6 +27,7 @@ from mmspec.drafters.precision import read_format
 from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.loading import adopt_target, check_names, compile_target, find_drafter, find_rule, read_target
 from mmspec.options import (
+    SPOKEN,
     Options,
     answer_count,
     check_chats,
@@ -112,7 +113,7 @@ def load(
     """A model, a drafter and an acceptance rule, ready to answer.
 
     Args:
-        model: a bundled name, a local folder, a hub id, or a loaded HF model.
+        model: a bundled name, a local folder, a hub id, or a loaded HF model, which is put into evaluation mode.
         drafter: None or "auto" for the best trained one that lies beside the model, else prompt lookup, or what its
             family usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder;
             a hub id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive
@@ -203,19 +204,30 @@ class Pipeline:
         """Let the drafter forget what earlier replies taught it, if it remembers any (`recycling` does)."""
         self.drafter.forget()
 
-    def prepare(self, image: Any, prompt: Asked, voice: Any = None, n: int = 1, size: Any = None) -> dict[str, Any]:
+    def prepare(
+        self,
+        image: Any,
+        prompt: Asked,
+        voice: Any = None,
+        n: int = 1,
+        size: Any = None,
+        thinking: bool | None = None,
+    ) -> dict[str, Any]:
         """Model inputs of a prompt, or of a list of prompts, with their pictures (or, where models take them, with a
-        voice or a list of them, or the size to draw): batched, padded on the left. Each prompt stands there `n` times.
+        voice or a list of them, the size to draw, or whether to think first): batched, padded on the left. Each prompt
+        stands there `n` times.
         """
         if self.processor is None:
             raise InputError("this pipeline has no processor: pass processor= to load, or use generate(**model_inputs)")
+        n = answer_count(given({"n": n}))
         several, single = isinstance(voice, list | tuple), is_single(prompt)
         rows = 1 if single else n
         told = {} if voice is None else {"voice": repeated(list(voice), rows) if several else voice}
         told |= {} if size is None else {"size": size}
+        told |= {} if thinking is None else {"thinking": thinking}
         if told:
             check_options(told, self.target)
-        texts, pictures = read_prompts(prompt, image)
+        texts, pictures = read_prompts(prompt, image, self.target.wordless)
         check_pictures(pictures, self.target)
         check_chats(texts, self.target)
         if several and len(voice) != len(texts):
@@ -246,11 +258,11 @@ class Pipeline:
         """
         told = given(options, ELSEWHERE)
         n = answer_count(told)
-        inputs = self.prepare(image, prompt, told.get("voice"), n, told.get("size"))
+        inputs = self.prepare(image, prompt, n=n, **{name: told[name] for name in SPOKEN if name in told})
         return self._start(inputs, told, is_single(prompt), n)
 
     def generate(self, input_ids: Any = None, *more: Any, **model_inputs: Any) -> Any:
-        """Generate from the tensors that HF `generate` takes, with the options of a call but `n`, `voice` and `size`.
+        """Generate from the tensors that HF `generate` takes, with the options of a call but what `prepare` takes.
 
         Args: input_ids: [B, T]. model_inputs: `attention_mask`, pixels, ...; and options, see `Options`.
         Returns: a `Generation`, or for B > 1 a list of them.
@@ -264,7 +276,7 @@ class Pipeline:
         inputs = {**mask_of(inputs["input_ids"], self.target.model.generation_config), **inputs}
         if answer_count(options) > 1:
             raise InputError("n is for prompts: of tensors repeat the rows instead")
-        for name in ("voice", "size"):
+        for name in SPOKEN:
             if name in options:
                 raise InputError(f"{name} is for prompts: of tensors pass those that prepare(.., {name}=...) makes")
         return self._start(inputs, options, len(inputs["input_ids"]) == 1, 1).finish()
@@ -316,7 +328,7 @@ def check_request(family: type[BaseTarget], image: Any, prompt: Asked, options: 
     Returns: the pictures, read, in the place of `image`.
     """
     check_options(options, family)
-    texts, pictures = read_prompts(prompt, image)
+    texts, pictures = read_prompts(prompt, image, family.wordless)
     check_pictures(pictures, family)
     check_chats(texts, family)
     beside = [None if isinstance(text, Chat) else seen for text, seen in zip(texts, pictures, strict=True)]

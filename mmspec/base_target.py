@@ -43,6 +43,10 @@ class BaseTarget(ABC):
     """Tokens that an answer needs at least to be a whole one."""
     chats = False
     """Whether prompts may be chats of several turns (`mmspec.prompts.Chat`)."""
+    wordless = False
+    """Whether a picture may be asked about without a word."""
+    usual_budget = MAX_NEW_TOKENS
+    """How many tokens are emitted at most where neither a request nor the checkpoint says."""
     placeholders: tuple[int, ...] = ()
     extra_inputs: tuple[str, ...] = ()
     """Names of the model inputs beside ids and mask: what holds pictures or sound, their sizes."""
@@ -52,7 +56,7 @@ class BaseTarget(ABC):
     """Whether it takes a trained drafter beside the model before that."""
     settings: tuple[str, ...] = ()
     """Options that only some models take, of `mmspec.options.Options`: those that it does not name are refused before
-    its weights are read. `encode` is told `size` and `voice`, where they are given."""
+    its weights are read. `encode` is told those of `mmspec.options.SPOKEN`, where they are given."""
     refuses: Mapping[str, str] = {}
     """Settings of `Sampling` that mean nothing here, and why: a clause behind `noun`."""
     applies: tuple[str, ...] = ()
@@ -142,7 +146,7 @@ class BaseTarget(ABC):
     @property
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
-        return self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+        return self.model.generation_config.max_new_tokens or self.usual_budget
 
     @property
     def compiled(self) -> bool:

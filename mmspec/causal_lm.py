@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.prompts import Chat, Prompt, asking, control_as_text, messages_of, padded, texts_of
+from mmspec.prompts import Prompt, asking, control_as_text, messages_of, padded, template_variables, turn_texts
 from mmspec.targets import CausalTarget
 
 
@@ -22,6 +22,7 @@ class CausalLM(CausalTarget):
     """A stock language model. See `CausalTarget`."""
 
     chats = True
+    settings = ("thinking",)
 
     @classmethod
     def serves(cls, config: PreTrainedConfig) -> bool:
@@ -45,7 +46,13 @@ class CausalLM(CausalTarget):
 
         return AutoTokenizer
 
-    def encode(self, processor: Any, texts: Sequence[Prompt], images: list[list[Image.Image]]) -> dict[str, Any]:
+    def encode(
+        self,
+        processor: Any,
+        texts: Sequence[Prompt],
+        images: list[list[Image.Image]],
+        thinking: bool | None = None,
+    ) -> dict[str, Any]:
         """Model inputs of a batch: `input_ids` and `attention_mask` [B, T], padded on the left.
 
         In a chat template control tokens of a text stay text; without one it is taken as it is, control tokens
@@ -56,15 +63,21 @@ class CausalLM(CausalTarget):
         """
         tokenizer = getattr(processor, "tokenizer", processor)
         own, other = tokenizer.chat_template, processor.chat_template
+        variables = template_variables(own or other, thinking)
         with asking(processor):
             if own or other:
                 chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
                 if own:  # it takes texts alone, no parts
-                    chats = [[{**turn, "content": "".join(Chat([turn]).texts)} for turn in chat] for chat in chats]
+                    chats = [[{**turn, "content": "".join(turn_texts(turn))} for turn in chat] for chat in chats]
                 template = None if own else other
-                with control_as_text(texts_of(texts), tokenizer) as told:
+                with control_as_text(texts, tokenizer) as told:
                     rows = tokenizer.apply_chat_template(
-                        chats, chat_template=template, add_generation_prompt=True, return_dict=False, **told
+                        chats,
+                        chat_template=template,
+                        add_generation_prompt=True,
+                        return_dict=False,
+                        **variables,
+                        **told,
                     )
             else:
                 plain = [text for text in texts if isinstance(text, str)]

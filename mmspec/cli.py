@@ -138,6 +138,10 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer, whatever the drafter.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="Whether to think first. [default: as the chat template says]"),
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt, for models with a chat template.")] = None,
     n: Annotated[int, typer.Option("--n", help="Answers, decoded together; files are numbered: picture-1.png ...")] = 1,
     guidance: Annotated[
@@ -213,7 +217,7 @@ def generate(
     from mmspec.control import read_shape
     from mmspec.loading import family_of
     from mmspec.options import given
-    from mmspec.prompts import messages_of
+    from mmspec.prompts import messages_of, read_prompts
 
     family = family_of(folder)
     product = family.makes
@@ -223,7 +227,10 @@ def generate(
         raise InputError(f"this model makes a {product}: say where to, such as --out {WRITTEN[product]}")
     asked: Any = _read_prompt() if prompt == "-" else prompt
     seen: Any = pictures
-    if system is not None:
+    if system and not family.chats:
+        raise InputError("--system is for models that read chats, and this one reads a text alone: leave it out")
+    if system:
+        read_prompts(asked, None)  # an empty one is told as what it is
         asked, seen = [{"role": "system", "content": system}, *messages_of(asked, pictures)], None
     options: Options = {
         "temperature": temperature,
@@ -239,6 +246,7 @@ def generate(
         "steps": steps,
         "size": size,
         "voice": voice,
+        "thinking": thinking,
     }
     check_request(family, seen, asked, given(options))
     pipe = mmspec.load(

@@ -96,6 +96,8 @@ def load_image(source: ImageSource) -> Image.Image:
 
 
 def _read(path: str | os.PathLike[str], name: str) -> bytes:
+    if not os.fspath(path):
+        raise InputError(f"{name} is an empty path: pass None for no picture")
     if _URL.match(os.fspath(path)):
         raise InputError(f"{name}: URLs are not fetched; download the file and pass its path")
     try:

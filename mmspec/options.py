@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     size: Emu3 and Lumina-mGPT; width and height of the picture in pixels, (768, 512) or "768x512".
     voice: VALL-E type; who speaks: a voice's name, or about a second of speech as the path or bytes of a WAV file.
         Models that hear: the recording that the prompt asks about, or is to be written down ("transcribe en", say).
+    thinking: models that can think before they answer: whether they do; without it the chat template decides.
     ras_window, ras_share: repetition-aware sampling, see `mmspec.sampling.Sampling`.
     """
 
@@ -84,12 +85,15 @@ class Options(TypedDict, total=False):
     steps: int | None
     size: str | tuple[int, int] | None
     voice: Any
+    thinking: bool | None
     ras_window: int | None
     ras_share: float | None
 
 
 SPECIAL = ("guidance", "steps")
-"""Options that only some models take, of those that `prefill` is told; `size` and `voice` are part of the prompt."""
+"""Options that only some models take, of those that `prefill` is told."""
+SPOKEN = ("size", "voice", "thinking")
+"""Options that only some models take, and that are part of the prompt: `encode` is told them."""
 
 
 def check_options(options: Mapping[str, Any], target: Any) -> None:
@@ -99,10 +103,12 @@ def check_options(options: Mapping[str, Any], target: Any) -> None:
     """
     answer_count(options)
     Sampling(**{name: options[name] for name in (*WARPERS, "seed") if name in options})
-    for name in (*SPECIAL, "size", "voice"):
+    for name in (*SPECIAL, *SPOKEN):
         if name in options and name not in target.settings:
             raise InputError(f"{name} is not an option of {_called(target)}: leave it out")
     guidance_scale(options.get("guidance"), None)
+    if not isinstance(options.get("thinking", True), bool):
+        raise InputError(f"thinking={shorten(options['thinking'])} is not valid: True or False is needed")
     if "size" in options:
         picture_size(options["size"])
     strings = stop_strings(options)
@@ -140,7 +146,7 @@ def answer_count(options: Mapping[str, Any]) -> int:
     """How many answers each prompt gets."""
     count = options.get("n", 1)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InputError(f"n={count!r} is not valid: it must be a whole number, 1 or more")
+        raise InputError(f"n={shorten(count)} is not valid: it must be a whole number, 1 or more")
     return count
 
 
@@ -159,7 +165,10 @@ def _plain(value: Any) -> Any:
     """Numbers of other libraries, such as those of numpy, as Python's own."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
-    return int(value) if isinstance(value, Integral) else float(value)
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:
+        return value  # refused where it is checked
 
 
 def sampling_for(options: Mapping[str, Any], config: Any, sampled: bool = False) -> Sampling:
@@ -197,7 +206,7 @@ def guidance_scale(asked: Any, config: Any, usual: float = 1.0) -> float:
     scale = usual if scale is None else scale
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if not number or not 0 < scale <= sys.float_info.max:
-        raise InputError(f"guidance={scale!r} is not valid: a number above 0 is needed (1 turns it off)")
+        raise InputError(f"guidance={shorten(scale)} is not valid: a number above 0 is needed (1 turns it off)")
     return float(scale)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from torch import Tensor
 from mmspec.errors import InputError, one_line, shorten
 from mmspec.media import load_image, names_a_picture
 
+THINKING = "enable_thinking"
+"""How chat templates call it."""
+ROLE = re.compile(r"\w{1,32}")
+"""Of a turn: templates write it down as it is, so it must not open turns of its own."""
 _CONTROL: WeakKeyDictionary[Any, tuple[int, list[str]]] = WeakKeyDictionary()
 """Of tokenizers: the id that the next token which they learn will get, and their control tokens."""
 
@@ -28,18 +33,10 @@ class Chat:
     messages: list[dict[str, Any]]
 
     @property
-    def texts(self) -> list[str]:
-        """All that is said in it."""
-        return [part["text"] for part in self._parts() if part["type"] == "text"]
-
-    @property
     def pictures(self) -> list[Image.Image]:
         """The pictures of all turns."""
-        return [part["image"] for part in self._parts() if part["type"] == "image"]
-
-    def _parts(self) -> Iterator[dict[str, Any]]:
-        for message in self.messages:
-            yield from message["content"]
+        parts = (part for message in self.messages for part in message["content"])
+        return [part["image"] for part in parts if part["type"] == "image"]
 
 
 Prompt = str | Chat
@@ -52,33 +49,42 @@ def is_single(prompt: Any) -> bool:
     return isinstance(prompt, str) or _is_chat(prompt)
 
 
-def read_prompts(prompt: Asked, image: Any) -> tuple[list[Prompt], list[list[Image.Image]]]:
+def read_prompts(prompt: Asked, image: Any, wordless: bool = False) -> tuple[list[Prompt], list[list[Image.Image]]]:
     """The prompts and each one's pictures.
 
     Args: prompt: a text; a chat, which is a list of messages as in transformers; or a list of these. image: for one
         prompt None, a picture (see `mmspec.media`) or a list of pictures; for a list of prompts None or a list of the
-        same length, whose items are any of these. A chat holds its own pictures.
+        same length, whose items are any of these. A chat holds its own pictures. wordless: a picture may come without a
+        word.
     Raises: InputError: an empty prompt, a list of another length, or a picture that cannot be used.
     """
-    if prompt == "" and isinstance(image, str) and image.strip() and not names_a_picture(image):
+    nothing = isinstance(prompt, str) and not prompt
+    if nothing and isinstance(image, str) and image.strip() and not names_a_picture(image):
         raise InputError(f"pictures come first: pass prompt={shorten(image)}")
     if is_single(prompt):
-        asked = _prompt(prompt, "the prompt")
-        return [asked], [_pictures_of(asked, image)]
+        return _read([prompt], [image], ["the prompt"], wordless)
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InputError(f"prompt must be a text, a chat or a list of them, not {type(prompt).__name__}")
     if not prompt:
         raise InputError("the list of prompts is empty: give at least one text")
-    several = [_prompt(each, f"prompt {index}") for index, each in enumerate(prompt)]
-    if image is None:
-        image = [None] * len(several)
-    if not isinstance(image, list | tuple):
-        raise InputError(f"prompt is a list of {len(several)}, so image must be a list of {len(several)} items or None")
-    if len(image) != len(several):
-        raise InputError(
-            f"{len(several)} prompts came with {len(image)} images: give each prompt an item (None for none)"
-        )
-    return several, [_pictures_of(*pair) for pair in zip(several, image, strict=True)]
+    count = len(prompt)
+    images = [None] * count if image is None else image
+    if not isinstance(images, list | tuple):
+        raise InputError(f"prompt is a list of {count}, so image must be a list of {count} items or None")
+    if len(images) != count:
+        raise InputError(f"{count} prompts came with {len(images)} images: give each prompt an item (None for none)")
+    return _read(prompt, images, [f"prompt {index}" for index in range(count)], wordless)
+
+
+def _read(
+    prompts: Sequence[Any], images: Sequence[Any], names: list[str], wordless: bool
+) -> tuple[list[Prompt], list[list[Image.Image]]]:
+    asked = [_prompt(*each) for each in zip(prompts, names, strict=True)]
+    for name, text, image in zip(names, asked, images, strict=True):
+        shown = wordless and image is not None and not (isinstance(image, list | tuple) and not image)
+        if isinstance(text, str) and not text.strip() and not shown:
+            raise InputError(f"{name} is empty: write a question or an instruction")
+    return asked, [_pictures_of(*pair) for pair in zip(asked, images, strict=True)]
 
 
 def messages_of(prompt: Prompt, pictures: list[Image.Image]) -> list[dict[str, Any]]:
@@ -86,12 +92,52 @@ def messages_of(prompt: Prompt, pictures: list[Image.Image]) -> list[dict[str, A
     if isinstance(prompt, Chat):
         return prompt.messages
     seen = [{"type": "image", "image": picture} for picture in pictures]
-    return [{"role": "user", "content": [*seen, {"type": "text", "text": prompt}]}]
+    return [{"role": "user", "content": [*seen, *([{"type": "text", "text": prompt}] if prompt else [])]}]
 
 
-def texts_of(prompts: Sequence[Prompt]) -> list[str]:
-    """All that is said in prompts."""
-    return [text for prompt in prompts for text in (prompt.texts if isinstance(prompt, Chat) else [prompt])]
+def texts_of(prompts: Sequence[Prompt]) -> list[list[str]]:
+    """What is said in prompts: the texts of every turn, which a template may put together."""
+    turns = ([[prompt]] if isinstance(prompt, str) else map(turn_texts, prompt.messages) for prompt in prompts)
+    return [texts for turn in turns for texts in turn]
+
+
+def turn_texts(message: dict[str, Any]) -> list[str]:
+    """The texts of a message."""
+    return [part["text"] for part in message["content"] if part["type"] == "text"]
+
+
+def fitted(processor: Any, messages: list[dict[str, Any]], **variables: Any) -> list[dict[str, Any]]:
+    """Messages in the form that a chat template takes: with parts, or with strings in turns of text alone, of the
+    system, of all but the user, or of everybody.
+
+    Found by writing them down: nothing that is said is lost, and no list of parts is written as it is.
+    """
+    said = [text.strip() for message in messages for text in turn_texts(message)]
+    usable = []
+    for joins in (lambda role: False, lambda role: role == "system", lambda role: role != "user", lambda role: True):
+        form = [{**turn, "content": _joined(turn)} if joins(turn["role"]) else turn for turn in messages]
+        try:
+            shown = processor.apply_chat_template(form, tokenize=False, add_generation_prompt=True, **variables)
+        except (TypeError, TemplateError):
+            continue
+        if not any(str(turn["content"]) in shown for turn in form if not isinstance(turn["content"], str)):
+            usable.append((sum(text in shown for text in said), form))
+    return max(usable, key=lambda found: found[0], default=(0, messages))[1]  # the first of the best
+
+
+def template_variables(template: Any, thinking: bool | None) -> dict[str, bool]:
+    """What a chat template is told beside the messages. Raises: InputError: it knows nothing of thinking."""
+    if thinking is None:
+        return {}
+    if THINKING not in str(template):
+        raise InputError(f"thinking is no choice here: the chat template knows no {THINKING}")
+    return {THINKING: thinking}
+
+
+def _joined(message: dict[str, Any]) -> Any:
+    """The content of a message as one string, if it is of text alone."""
+    texts = turn_texts(message)
+    return "".join(texts) if len(texts) == len(message["content"]) else message["content"]
 
 
 def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> None:
@@ -102,22 +148,28 @@ def check_plain(texts: list[str], tokenizer: Any, slots: Sequence[str] = ()) -> 
     check_without(texts, [*control_tokens(tokenizer), *slots])
 
 
-def check_without(texts: list[str], tokens: Sequence[str]) -> None:
-    """Raise InputError for a text that holds one of these control tokens."""
-    found = _held(texts, tokens)
+def check_without(prompts: Sequence[Prompt], tokens: Sequence[str]) -> None:
+    """Raise InputError for a prompt that holds one of these control tokens, whole or in pieces."""
+    found = _held(["".join(texts) for texts in texts_of(prompts)], tokens)
     if found:
         raise InputError(_refusal(found))
 
 
 @contextmanager
-def control_as_text(texts: list[str], tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """What `apply_chat_template` is to be told so that control tokens in these texts stay text.
+def control_as_text(prompts: Sequence[Prompt], tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """What `apply_chat_template` is to be told so that control tokens in these prompts stay text.
 
     Nothing where they hold none, so that they keep their ids: elsewhere the pieces are encoded one by one.
-    Raises: InputError: for the block, where it fails for a text that holds one. Some tokenizers add a token in front by
-        themselves, and then cannot do so.
+    Raises: InputError: for a turn whose texts together make one; for the block, where it fails for a text that holds
+        one. Some tokenizers add a token in front by themselves, and then cannot do so.
     """
-    found = _held(texts, control_tokens(tokenizer))
+    turns, tokens = texts_of(prompts), control_tokens(tokenizer)
+    found = _held([text for texts in turns for text in texts], tokens)
+    for texts in turns:
+        whole = "".join(texts)
+        for token in tokens if len(texts) > 1 else ():
+            if whole.count(token) > sum(text.count(token) for text in texts):
+                raise InputError(_refusal(token))
     try:
         yield {"sanitize_control_tokens": True} if found else {}
     except (NotImplementedError, TypeError, ValueError) as error:
@@ -133,8 +185,8 @@ def _held(texts: list[str], tokens: Sequence[str]) -> str | None:
 
 def _refusal(token: str) -> str:
     return (
-        f"the prompt holds the control token {token!r}: take it out (pictures are passed as image), or pass tensors to "
-        "generate(**inputs)"
+        f"the prompt holds the control token {token!r}: take it out (pictures are passed as image, recordings as "
+        "voice), or pass tensors to generate(**inputs)"
     )
 
 
@@ -182,8 +234,6 @@ def _prompt(prompt: Any, name: str) -> Prompt:
 def _text(text: Any, name: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"{name} must be a text, not {type(text).__name__}")
-    if not text.strip():
-        raise InputError(f"{name} is empty: write a question or an instruction")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -200,14 +250,22 @@ def _chat(messages: Sequence[Mapping[str, Any]], name: str) -> Chat:
     for index, message in enumerate(messages):
         turn = f"message {index} of {name}"
         role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str) or content is None:
+        if role is None or content is None:
             raise InputError(f'{turn} must have a "role" and a "content", not {shorten(dict(message))}')
+        if not isinstance(role, str) or not ROLE.fullmatch(role):
+            raise InputError(f'the "role" of {turn} is {shorten(role)}: a word such as "user" is needed')
+        for key in message.keys() - {"role", "content"}:
+            if message[key] is not None:
+                raise InputError(f"{turn} has {shorten(key)}: role and content alone are served, leave it out")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if not isinstance(parts, list | tuple) or not all(isinstance(part, Mapping) for part in parts):
+        if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, Mapping) for part in parts):
             raise InputError(f'the "content" of {turn} must be a text or a list of parts, not {shorten(content)}')
         read.append({"role": role, "content": [_part(part, turn) for part in parts]})
-    if read[-1]["role"] != "user":
-        raise InputError(f"the last message of {name} is of the {read[-1]['role']}: it must be the user's")
+    last = read[-1]
+    if last["role"] != "user":
+        raise InputError(f"the last message of {name} is of the {last['role']}: it must be the user's")
+    if not "".join(turn_texts(last)).strip() and not Chat([last]).pictures:
+        raise InputError(f"the last message of {name} is empty: write a question or an instruction")
     return Chat(read)
 
 

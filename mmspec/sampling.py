@@ -19,7 +19,7 @@ from torch import Tensor
 from mmspec import noise
 from mmspec.ancestry import in_line
 from mmspec.best import best_of_many, in_parts
-from mmspec.errors import InputError
+from mmspec.errors import InputError, shorten
 
 FIRST = 1024
 """So many tokens nearly always hold the nucleus of top-p; to sort a whole vocabulary takes as long as a small model."""
@@ -62,7 +62,7 @@ class Sampling:
     def __post_init__(self) -> None:
         def check(name: str, ok: bool, wanted: str) -> None:
             if not ok:
-                raise InputError(f"{name}={getattr(self, name)!r} is not valid: {wanted}")
+                raise InputError(f"{name}={shorten(getattr(self, name))} is not valid: {wanted}")
 
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "ras_share"):
             value = getattr(self, name)

@@ -50,7 +50,7 @@ class Stats:
     @property
     def target_calls(self) -> int:
         """Target forwards: the prefill, where it emitted something, and one per round."""
-        return min(self.first, 1) + len(self.accept_lengths)
+        return min(self.first, self.new_tokens, 1) + len(self.accept_lengths)
 
     @property
     def decode_seconds(self) -> float:

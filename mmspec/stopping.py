@@ -38,7 +38,7 @@ class Stop:
         text_of: Callable[[list[int]], str] | None = None,
     ) -> None:
         if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
-            raise InputError(f"max_new_tokens={budget!r} is not valid: it must be a whole number, 1 or more")
+            raise InputError(f"max_new_tokens={shorten(budget)} is not valid: it must be a whole number, 1 or more")
         if not all(isinstance(string, str) and string for string in strings):
             raise InputError(f"stop={shorten(strings)} is not valid: stop strings must be non-empty text")
         self.eos = frozenset(eos)

@@ -68,13 +68,14 @@ class CausalTarget(BaseTarget):
 
     def compile(self, backend: str = "inductor") -> None:
         """See `BaseTarget`."""
-        from mmspec.engine.engine import Engine, misfit
+        from mmspec.engine.engine import Engine, fix_frequencies, misfit
 
         if not self.compiles:
             super().compile(backend)
         why = misfit(self.decoder.config)
         if why:
             raise uncompiled(self, why)
+        fix_frequencies(self.model)
         self.decoder.engine = Engine(self.decoder, backend)
 
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:

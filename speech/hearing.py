@@ -36,6 +36,7 @@ class HearingTarget(CausalTarget):
     extra_inputs: tuple[str, ...] = ("input_features", "input_features_mask")
     """The model inputs that `features` takes."""
     settings = ("voice",)
+    usual_budget = int(FASTEST * LONGEST_S)  # room for the longest recording, written down
     takes_words = True
     """Whether it can be asked anything; a recogniser writes down what is said, and no more."""
     takes_language = False
@@ -51,11 +52,6 @@ class HearingTarget(CausalTarget):
         if processor is not None and not hasattr(processor, "feature_extractor"):
             raise InputError(f"{type(processor).__name__} cannot read speech: {self.hf[0]} needs a {self.hf[1]}")
         super().adopt(processor)
-
-    @property
-    def budget(self) -> int:
-        """See `BaseTarget`; where the checkpoint does not say, room for the longest recording, written down."""
-        return self.model.generation_config.max_new_tokens or int(FASTEST * LONGEST_S)
 
     def longest(self, processor: Any) -> float:
         """Seconds of a recording that are heard at most."""

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import test_families
 import tiny
@@ -98,6 +99,89 @@ def test_control_tokens_of_every_turn_stay_text(writer: mmspec.Pipeline) -> None
         plain("llava").prepare(None, [{"role": "assistant", "content": f"see {slot}"}, asks("why")])
 
 
+def test_a_turn_of_several_texts_makes_no_control_token(writer: mmspec.Pipeline) -> None:
+    """Nor does a role: a client's messages open no turns of their own."""
+    end = writer.target.tokenizer.eos_token
+    with pytest.raises(InputError, match="the prompt holds the control token"):
+        writer.prepare(None, [asks(f"why {end[:4]}", f"{end[4:]} so")])
+    whole = writer.prepare(None, [asks(f"why {end}", " so")])["input_ids"][0].tolist()
+    assert writer.target.tokenizer.eos_token_id not in whole
+    for family, token in (("smolvlm", "<end_of_utterance>"), ("llava", "<image>")):
+        with pytest.raises(InputError, match=f"the prompt holds the control token '{token}'"):
+            plain(family).prepare(None, [asks(token[:3], RED, token[3:])])
+    for pipe in (writer, plain("smolvlm")):
+        with pytest.raises(InputError, match='the "role" of message 0 of the prompt is'):
+            pipe.prepare(None, [{"role": f"user{end}", "content": "x"}, asks("why")])
+
+
+USER = "{% if turn['role'] == 'user' %}"
+PARTS = "{% for part in turn['content'] %}{{ '[IMG]' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+EITHER = f"{{% if turn['content'] is string %}}{{{{ turn['content'] }}}}{{% else %}}{PARTS}{{% endif %}}"
+TEMPLATES = {
+    "joins strings": f"{USER}{EITHER}{{% else %}}{{{{ '<' + turn['content'] }}}}{{% endif %}}",
+    "writes what it gets": f"{USER}{EITHER}{{% else %}}<{{{{ turn['content'] }}}}{{% endif %}}",
+    "strings of the system": (
+        f"{{% if turn['role'] == 'system' %}}<{{{{ turn['content'] | trim }}}}{{% else %}}({PARTS}{{% endif %}}"
+    ),
+    "parts of the user": f"{USER}{PARTS}{{% else %}}<{{{{ turn['content'] }}}}{{% endif %}}",
+    "parts": f"({PARTS}",
+}
+"""As of Pixtral; GLM-4.1V; Gemma 4, whose system turn alone is written as it is; none known; most."""
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_gets_turns_in_the_form_that_it_takes(name: str) -> None:
+    base = plain("pixtral")
+    processor = copy.deepcopy(base.processor)
+    processor.chat_template = f"{{% for turn in messages %}}{TEMPLATES[name]}{{% endfor %}}"
+    pipe = mmspec.load(base.target.model, "none", processor=processor)
+    chat = [BRIEF, asks(RED, "what?"), {"role": "assistant", "content": "a bar"}, asks("why", "?")]
+    shown = processor.decode(pipe.prepare(None, chat)["input_ids"][0])
+    for place in ("[IMG_END]", "answer briefly", "what?", "a bar", "why?"):
+        assert shown.count(place) == 1
+        shown = shown.partition(place)[2] if place != "[IMG_END]" else shown
+    assert not {"{", "type"} & set(shown)
+
+
+def test_an_empty_turn_may_stand_in_a_conversation() -> None:
+    chat = [asks(RED, "what?"), {"role": "assistant", "content": ""}, asks("why?")]
+    assert plain("smolvlm")(prompt=chat, max_new_tokens=3).token_ids
+
+
+def test_a_page_may_come_without_a_word() -> None:
+    pipe = plain("lighton-ocr")
+    alone = pipe.prepare(RED, "")
+    wanted = pipe.prepare(None, [asks(RED)])
+    assert all(torch.equal(alone[name], wanted[name]) for name in wanted)
+    for other, image in ((pipe, None), (plain("internvl"), RED)):
+        with pytest.raises(InputError, match="the prompt is empty"):
+            other(image, "")
+
+
+THOUGHT = "{{ '' if enable_thinking is defined and not enable_thinking else '<think>' }}"
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_thinking_is_told_to_the_template(writer: mmspec.Pipeline, sees: bool) -> None:
+    base = plain("smolvlm") if sees else writer
+    processor = copy.deepcopy(base.processor)
+    processor.chat_template = base.processor.chat_template + THOUGHT
+    pipe = mmspec.load(base.target.model, "none", processor=processor)
+    picture = RED if sees else None
+    shown = {
+        told: processor.decode(pipe.prepare(picture, "why", thinking=told)["input_ids"][0])
+        for told in (None, True, False)
+    }
+    assert shown[None] == shown[True] == shown[False] + "<think>"
+    options: dict[str, Any] = {"max_new_tokens": 5, "temperature": 0}
+    off = pipe(picture, "why", thinking=False, **options).token_ids
+    assert off == base(picture, "why", **options).token_ids
+    with pytest.raises(InputError, match="the chat template knows no enable_thinking"):
+        base(picture, "why", thinking=False)
+    with pytest.raises(InputError, match="thinking='no' is not valid: True or False is needed"):
+        pipe(picture, "why", thinking="no")
+
+
 @pytest.mark.parametrize(
     ("chat", "said"),
     [
@@ -106,7 +190,10 @@ def test_control_tokens_of_every_turn_stay_text(writer: mmspec.Pipeline) -> None
         ([{"role": "user", "content": 3}], "must be a text or a list of parts, not 3"),
         ([{"role": "user", "content": [{"type": "video", "path": "a.mp4"}]}], "a part that is neither"),
         ([{"role": "user", "content": [{"type": "image", "url": "https://a/b.png"}]}], "a part that is neither"),
-        ([{"role": "user", "content": ""}], "a text of message 0 of the prompt is empty"),
+        ([{"role": "user", "content": ""}], "the last message of the prompt is empty"),
+        ([{"role": "user", "content": []}], "must be a text or a list of parts"),
+        ([{"role": "tool", "content": "42", "name": "sum"}, asks("why")], "message 0 of the prompt has 'name'"),
+        ([{"role": 3, "content": "why"}], 'the "role" of message 0 of the prompt is 3'),
     ],
 )
 def test_what_is_no_chat_is_one_error(chat: list[dict[str, Any]], said: str) -> None:
@@ -119,6 +206,8 @@ def test_where_chats_do_not_belong() -> None:
         plain("smolvlm")(RED, [asks("why")])
     with pytest.raises(InputError, match="prompt 1 must be a text"):
         plain("smolvlm")(prompt=["why", 3])
+    with pytest.raises(InputError, match="prompt must be a text, a chat or a list of them, not ndarray"):
+        plain("smolvlm")(prompt=np.array(["why", "so"]))
     drawing = mmspec.load("janus-mini", "none")
     assert isinstance(drawing.target, Janus)
     with pytest.raises(InputError, match="takes a text, and no chat of several turns"):

@@ -592,10 +592,25 @@ def test_targets_that_do_not_forward_trees_are_refused(make: Callable[[], Any]) 
         mmspec.load(make(), "none", compile=True)
 
 
+@pytest.mark.dynamic("compiles by itself")
+def test_frequencies_that_follow_the_length_are_fixed_where_that_is_compiled() -> None:
+    """As far as such a model is served they are the usual ones, also after a text that is longer."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    model = toys.llama(rope_parameters=rope, max_position_embeddings=64)
+    asked: dict[str, Any] = {"input_ids": torch.arange(10, 20)[None], "max_new_tokens": 40, "temperature": 0}
+    with torch.no_grad():
+        want = model.generate(asked["input_ids"], max_new_tokens=40, do_sample=False)[0, 10:].tolist()
+        model(torch.arange(3, 93)[None])
+    pipe = mmspec.load(model, "recycling", shape="own")
+    assert misfit(pipe.target.decoder.config) == ""
+    pipe.target.compile("eager")
+    assert pipe.target.compiled
+    assert pipe.generate(**asked).token_ids == want
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "follow the length"),
         ({"kv_lora_rank": 8}, "different shapes"),
         ({"per_layer_config": {1: {"head_dim": 16}}}, "different shapes"),
         ({"per_layer_config": {1: {"num_key_value_heads": 1}}}, "different shapes"),

@@ -29,6 +29,7 @@ from transformers import (
     LlamaForCausalLM,
     LlavaConfig,
     LlavaNextConfig,
+    Mistral3Config,
     MistralConfig,
     PreTrainedModel,
     Qwen2_5_VLConfig,
@@ -340,6 +341,26 @@ def test_configurations_are_told_apart() -> None:
         )
     ]
     assert found == ["Llava", "Pixtral", "LlavaNext", "Gemma3", "Qwen25VL", "Qwen3VL"]
+
+
+def test_lighton_ocr_is_known_as_it_is_published() -> None:
+    """With the type of Mistral 3, whose checkpoints it does not take, and another spelling of its class."""
+    published = Mistral3Config(architectures=["LightOnOCRForConditionalGeneration"])
+    assert find_family(published).__name__ == "LightOnOcr"
+    assert find_family(Mistral3Config()).__name__ == "Mistral3"
+    assert find_family(Mistral3Config(architectures=["Mistral3ForConditionalGeneration"])).__name__ == "Mistral3"
+
+
+def test_a_published_lighton_ocr_folder_is_loaded(tmp_path: Path) -> None:
+    base = plain("lighton-ocr")
+    base.target.model.save_pretrained(tmp_path)
+    base.processor.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    told = {"model_type": "mistral3", "architectures": ["LightOnOCRForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **told}))
+    pipe = mmspec.load(tmp_path, "recycling", dtype="float64")
+    assert pipe.target.budget == 4096
+    assert pipe(PICTURES[0], TEXTS[0], max_new_tokens=BUDGET).token_ids == greedy("lighton-ocr")[0]
 
 
 def test_a_checkpoint_in_the_format_of_its_authors_is_refused_by_its_configuration(tmp_path: Path) -> None:

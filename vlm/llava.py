@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.vlm.vision import VisionTarget
+from mmspec.vlm.vision import LONG, VisionTarget
 
 BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 
@@ -79,8 +79,16 @@ class Mistral3(Pixtral):
 
 
 class LightOnOcr(VisionTarget):
-    """A LightOnOCR checkpoint. Pictures: as for Pixtral."""
+    """A LightOnOCR checkpoint. Pictures: as for Pixtral, and nothing need be asked."""
 
     hf = ("LightOnOcrForConditionalGeneration", "LightOnOcrProcessor")
     model_type = "lighton_ocr"
     extra_inputs = ("pixel_values", "image_sizes")
+    wordless = True
+    usual_budget = LONG
+
+    @classmethod
+    def serves(cls, config: PreTrainedConfig) -> bool:
+        """See `BaseTarget`. What is published has Mistral 3's type, and writes the name of the class otherwise."""
+        published = [name.lower() for name in config.architectures or ()] == [cls.hf[0].lower()]
+        return super().serves(config) or (published and config.model_type == Mistral3.model_type)

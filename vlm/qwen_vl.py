@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from mmspec.cache import Past
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
-from mmspec.vlm.vision import VisionTarget, flat
+from mmspec.vlm.vision import LONG, VisionTarget, flat
 
 
 class Gridded(VisionTarget):
@@ -110,6 +110,7 @@ class Glm4V(Gridded):
 
     hf = ("Glm4vForConditionalGeneration", "Glm4vProcessor")
     model_type = "glm4v"
+    usual_budget = LONG
 
 
 class Glm4VMoe(Gridded):
@@ -117,6 +118,7 @@ class Glm4VMoe(Gridded):
 
     hf = ("Glm4vMoeForConditionalGeneration", "Glm4vProcessor")
     model_type = "glm4v_moe"
+    usual_budget = LONG
 
 
 class Glm46V(Gridded):
@@ -124,6 +126,7 @@ class Glm46V(Gridded):
 
     hf = ("Glm46VForConditionalGeneration", "Glm46VProcessor")
     model_type = "glm46v"
+    usual_budget = LONG
 
 
 class GlmOcr(Gridded):
@@ -131,6 +134,7 @@ class GlmOcr(Gridded):
 
     hf = ("GlmOcrForConditionalGeneration", "Glm46VProcessor")
     model_type = "glm_ocr"
+    usual_budget = LONG
 
 
 class PaddleOcrVL(Gridded):
@@ -138,3 +142,4 @@ class PaddleOcrVL(Gridded):
 
     hf = ("PaddleOCRVLForConditionalGeneration", "PaddleOCRVLProcessor")
     model_type = "paddleocr_vl"
+    usual_budget = LONG

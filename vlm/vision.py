@@ -19,9 +19,12 @@ from transformers import PreTrainedModel
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
-from mmspec.prompts import Prompt, asking, check_without, control_as_text, messages_of, texts_of
+from mmspec.prompts import Prompt, asking, check_without, control_as_text, fitted, messages_of, template_variables
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
+
+LONG = 4096
+"""Tokens of a page that is written down, or of a thought and an answer."""
 
 
 class VisionTarget(CausalTarget):
@@ -29,6 +32,7 @@ class VisionTarget(CausalTarget):
 
     modality = "vlm"
     chats = True
+    settings = ("thinking",)
     extra_inputs: tuple[str, ...] = ("pixel_values",)
     """The model inputs that `get_image_features` takes."""
     optional: tuple[str, ...] = ()
@@ -97,7 +101,13 @@ class VisionTarget(CausalTarget):
             piece["mm_encoder_outputs"] = {"image": _part(arranged["features"], inside)}
         return piece
 
-    def encode(self, processor: Any, texts: Sequence[Prompt], images: list[list[Image.Image]]) -> dict[str, Any]:
+    def encode(
+        self,
+        processor: Any,
+        texts: Sequence[Prompt],
+        images: list[list[Image.Image]],
+        thinking: bool | None = None,
+    ) -> dict[str, Any]:
         """Model inputs of a batch, padded on the left; pictures stand before a text, and in a chat where it has them.
 
         Control tokens in a text stay text, where the processor can do that; a picture slot of its own it never has.
@@ -108,12 +118,13 @@ class VisionTarget(CausalTarget):
         tokenizer = processor.tokenizer
         named = (getattr(processor, name, None) for name in ("image_token", "video_token"))
         slots = (*named, *tokenizer.convert_ids_to_tokens(list(self.placeholders)))
-        said = texts_of(texts)
-        check_without(said, [slot for slot in slots if slot])
+        check_without(texts, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
         chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
-        with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(said, tokenizer) as told:
+        variables = template_variables(processor.chat_template, thinking)
+        chats = [chat if len(chat) == 1 else fitted(processor, chat, **variables) for chat in chats]
+        with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(texts, tokenizer) as told:
             inputs = processor.apply_chat_template(
                 chats,
                 add_generation_prompt=True,
@@ -121,6 +132,7 @@ class VisionTarget(CausalTarget):
                 return_dict=True,
                 return_tensors="pt",
                 processor_kwargs={"padding": len(texts) > 1, "padding_side": "left", "verbose": False},
+                **variables,
                 **told,
             )
         return dict(inputs)

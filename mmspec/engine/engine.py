@@ -189,16 +189,20 @@ class Engine:
 def misfit(config: PreTrainedConfig) -> str:
     """Why a decoder of this configuration cannot be compiled; "" if nothing speaks against it.
 
-    The static cache is one tensor for all layers, keys and values, and what is compiled asks the device for nothing,
-    as frequencies do that follow the length of the text.
+    The static cache is one tensor for all layers, keys and values.
     """
     latent = getattr(config, "kv_lora_rank", None)  # keys are longer than values, as in DeepSeek-V2
     if latent or {"head_dim", "num_key_value_heads"} & (config.per_layer_attributes or set()):  # Gemma 4
         return "its layers keep keys and values of different shapes"
     if getattr(config, "num_kv_shared_layers", 0):  # Gemma 3n
         return "its last layers read the keys and values of others"
-    rope = getattr(config, "rope_parameters", None) or {}
-    sets = [one for one in rope.values() if isinstance(one, dict)] or [rope]
-    if any(one.get("rope_type") == "dynamic" and not one.get("alpha") for one in sets):
-        return "its rotary frequencies follow the length of the text (dynamic scaling)"
     return ""
+
+
+def fix_frequencies(model: Any) -> None:
+    """Let rotary frequencies that follow the length of the text (dynamic scaling) be the usual ones. They are, as far
+    as a model is served (`mmspec.decoder.context_of`), but every forward asks the device for that length."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.inv_freq.copy_(module.original_inv_freq)  # a longer text may have been read before
+            module.rope_type = "default"
