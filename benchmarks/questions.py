@@ -19,7 +19,7 @@ from mmspec.benchmarks.tasks.world import CHARTS
 from mmspec.miniworld import sample
 from mmspec.miniworld.facts import QA
 from mmspec.training.course import Course
-from mmspec.training.data import LONG, Chosen, Lines, part, written_data
+from mmspec.training.data import LONG, Chosen, Lines, check_no_chats, part, written_data
 
 SEED = "bench"
 LONG_REFERENCE = 60
@@ -85,14 +85,16 @@ def judged_questions(number: int) -> list[Question]:
     return [Question(index, *found) for index, found in enumerate(islice(candidates(), number))]
 
 
-def own_questions(data: str, number: int, sees: bool = False) -> Chosen:
+def own_questions(data: str, number: int, sees: bool = False, chats: bool = True) -> Chosen:
     """The last `number` questions of a folder or data set (`mmspec.training.data`), or all where there are no more.
 
-    Args: sees: whether pictures that nobody would look for are refused.
+    Args: sees: whether pictures that nobody would look for are refused. chats: False refuses chats.
     """
     own = written_data(data)
     if sees and not isinstance(own, Lines):
         own.check_seen()
+    if not chats:
+        check_no_chats(own)
     return part(own, max(0, len(own) - number), len(own))
 
 

@@ -31,15 +31,15 @@ FEW = 4
 
 
 class Prompt(Protocol):
-    """What can be asked: a text, and what `Pipeline.prepare` takes for its pictures and its voice."""
+    """What can be asked: a text or a chat, and what `Pipeline.prepare` takes for its pictures and its voice."""
 
     @property
     def image(self) -> Any:
         """Pictures, or None."""
 
     @property
-    def prompt(self) -> str | list[str]:
-        """The text, or those of a batch."""
+    def prompt(self) -> str | Sequence[Any]:
+        """The text or chat, or those of a batch."""
 
     @property
     def voice(self) -> Any:

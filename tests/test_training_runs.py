@@ -44,7 +44,7 @@ from mmspec.training.drafter import train_drafters
 from mmspec.training.learner import Learner, LearnerTrainer
 from mmspec.training.loop import training_arguments
 from mmspec.training.processes import check_device
-from mmspec.training.questions import Question
+from mmspec.training.questions import Question, as_text
 from mmspec.training.spd import SpdRecipe
 from mmspec.training.validation import best_step, exhausted, measure
 from mmspec.training.written import own_answer
@@ -395,7 +395,10 @@ def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:
     ("talk", "said"),
     [
         ([{"from": "human", "value": "<image>\nWhich?"}, {"from": "gpt", "value": "This."}], ("Which?", "This.")),
-        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which?"}], ("Which?", None)),
+        (
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which?"}],
+            ("system: Be brief.\nuser: Which?", None),
+        ),
         ([{"user": "Which?", "assistant": "This.", "source": "x"}], ("Which?", "This.")),
         (
             [{"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "Which?"}]}],
@@ -408,14 +411,14 @@ def test_a_changed_data_set_is_other_data(tmp_path: Path) -> None:
                 {"from": "gpt", "value": "This."},
                 {"from": "human", "value": "And then?"},
             ],
-            ("Which?", "This."),
+            ("user: Which?\nassistant: This.\nuser: And then?", None),
         ),
         ([{"from": "gpt", "value": "Welcome!"}, {"from": "human", "value": "Which?"}], ("Which?", None)),
     ],
 )
-def test_the_first_exchange_of_a_conversation_is_taken(talk: Any, said: Any, tmp_path: Path) -> None:
+def test_the_last_question_of_a_conversation_is_asked(talk: Any, said: Any, tmp_path: Path) -> None:
     rows = hub.HubData(str(written(tmp_path, [{"conversations": talk, "id": "1"}])))
-    assert (rows[0].prompt, rows[0].answer) == said
+    assert (as_text(rows[0].prompt), rows[0].answer) == said
     assert rows[0].image is None
 
 

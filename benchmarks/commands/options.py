@@ -12,9 +12,10 @@ from mmspec.benchmarks.tasks.task import TASKS
 OUT = "Folder for samples, summary, table and plot; the same call goes on where it stopped. [default: nothing is kept]"
 DATA = (
     "With --task its official files, or a data set of the hub (owner/name); of several tasks a folder with one folder "
-    "each. Without: questions of your own, a folder with *.jsonl files of lines {image, prompt}, of which the last are "
-    "asked: train with --held-out as large as --questions here, or the drafter has learnt from some of them. [default: "
-    "the bundled world's]"
+    "each. Without: questions of your own, a folder with *.jsonl files of lines {image, prompt}, or of conversations, "
+    "{messages} or LLaVA's {image, conversations}, each of which is one question, its last. The last lines are asked: "
+    "train with --held-out as large as --questions here, or the drafter has learnt from some of them. [default: the "
+    "bundled world's]"
 )
 ONCE = "Folder for summary and table (and plot, where there is one). [default: nothing is kept]"
 METHODS = (

@@ -138,7 +138,7 @@ def speed(
     told: dict[str, Any] = {"run": "speed", **({"shared": True} if where else {})}
     whole = 0
     if settings.data is not None:
-        own = own_questions(settings.data, settings.questions, family.modality == "vlm")
+        own = own_questions(settings.data, settings.questions, family.modality == "vlm", family.chats)
         whole = len(own.source)
         settings, told["asked"] = replace(settings, questions=len(own)), own.name  # it says where they begin
     else:

@@ -56,7 +56,10 @@ def drafter(
             "that is not bundled wants questions of its own: a folder with *.jsonl files of lines "
             '{"image": "a.png", "prompt": "..."} (of several pictures a list; of speech {"prompt": "...", "voice": '
             '"..."}), or a data set of the hub, owner/name, owner/name:split or owner/name/config:split (of one in a '
-            "folder FOLDER, FOLDER:split or FOLDER:config:split)."
+            "folder FOLDER, FOLDER:split or FOLDER:config:split). A line or a row may hold a conversation, as "
+            '{"messages": [{"role": .., "content": ..}]} of transformers or LLaVA\'s {"image": .., "conversations": '
+            "[..]}: it is one question, the last turn of the user, with all before it as context; an assistant's turn "
+            "behind that is the answer."
         ),
     ] = "miniworld",
     questions: Annotated[

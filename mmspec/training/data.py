@@ -12,22 +12,25 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmspec import miniworld
 from mmspec.errors import InputError, shorten
 from mmspec.media import load_image
 from mmspec.registry import ANY, resolve
-from mmspec.training.questions import Question, Questions, together, without_slots
-
-if TYPE_CHECKING:
-    from mmspec.training.hub import HubData
+from mmspec.training.conversations import conversation
+from mmspec.training.hub import HubData, address, say_once
+from mmspec.training.questions import Question, Questions, shown, without_slots
 
 logger = logging.getLogger(__name__)
 
 MINIWORLD = "miniworld"
 LONG = ("describe", "worked")
 """The forms of answers that are long enough to be worth drafting."""
+TURNS = ("messages", "conversations")
+"""Keys of a line, each of which holds a conversation."""
+SHOWN = ("image", "images")
+"""Keys of such a line that hold its pictures."""
 PER_PICTURE = 4
 """Questions taken from each picture of the world; every picture has at least about that many with a long answer."""
 
@@ -63,9 +66,12 @@ class Lines:
     """Questions of a folder: JSONL files whose lines are {"image": "file.png", "prompt": "...", "answer": "..."}.
 
     Pictures are paths inside the folder, of several pictures a list of them; `image` and `answer` may be absent or
-    null, and `voice` may say who speaks, by a name that the target knows or as a WAV file inside the folder. The files
-    are read in the order of their names and checked before training starts.
+    null, and `voice` may say who speaks, by a name that the target knows or as a WAV file inside the folder. A line may
+    hold a conversation instead, {"messages": [..]} or {"conversations": [..]} (`mmspec.training.conversations`), with
+    its pictures in `image` or `images` or where it shows them; other keys of it are not read. The files are read in the
+    order of their names and checked before training starts; without any, *.json files that are lists of such lines.
 
+    chat: where the first question stands that is no text alone, but a chat; "" where there is none.
     Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
     """
 
@@ -76,8 +82,12 @@ class Lines:
                 'folder with *.jsonl files whose lines are {"image": "file.png", "prompt": "..."}'
             )
         self.folder = folder
+        self.unread: set[str] = set()
         read = list(self._read())
         self.lines, self.places = [record for record, _ in read], [where for _, where in read]
+        if self.unread:
+            say_once(f"{folder}: not read of conversations: {', '.join(sorted(self.unread))}")
+        self.chat = next((where for record, where in read if not isinstance(record["prompt"], str)), "")
         self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
             raise InputError(
@@ -85,41 +95,34 @@ class Lines:
             )
 
     def _read(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """The lines, and where each stands."""
-        for file in sorted(self.folder.glob("*.jsonl")):
+        """The lines, checked, and where each stands."""
+        for found, where in self._written():
+            talk = isinstance(found, dict) and any(found.get(key) is not None for key in TURNS)
+            record = _told_in_turns(found, where) if talk else _told(found, where)
+            self.unread |= {key for key in found if talk and key not in (*TURNS, *SHOWN)}
+            for image in record["image"]:
+                _check_text(image, "image", where)
+            for key, name in self._files(record):
+                inside = False
+                with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
+                    file = self.folder / name
+                    inside = file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
+                if not inside:
+                    raise InputError(f"{where}: the {key} {shorten(name)} is not a file inside {self.folder}")
+            yield record, where
+
+    def _written(self) -> Iterator[tuple[Any, str]]:
+        """What the files hold, and where each of it stands."""
+        files = sorted(self.folder.glob("*.jsonl"))
+        for file in files:
             for number, line in enumerate(file.read_bytes().splitlines(), 1):
                 if line.strip():
                     where = f"{file.name}, line {number}"
-                    yield self._checked(line, where), where
-
-    def _checked(self, line: bytes, where: str) -> dict[str, Any]:
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where}: not JSON ({error})") from error
-        known = ("image", "prompt", "answer", "voice")
-        wrong = set(record) - set(known) if isinstance(record, dict) else {type(record).__name__}
-        if wrong:
-            raise InputError(f"{where}: {min(wrong)!r}: a line is an object with the keys {', '.join(known)}")
-        record = {key: value for key, value in record.items() if value is not None}
-        images = record.get("image", [])
-        record["image"] = images if isinstance(images, list) else [images]
-        texts = [(key, value) for key, value in record.items() if key != "image"]
-        for key, value in [*texts, *(("image", image) for image in record["image"])]:
-            if not isinstance(value, str):
-                several = " or a list of them" if key == "image" else ""
-                raise InputError(f"{where}: {key} must be one text{several}, not {shorten(value)}")
-        record["prompt"] = without_slots(record.get("prompt", ""))
-        if not record["prompt"].strip():
-            raise InputError(f"{where}: the prompt is missing or empty")
-        for key, name in self._files(record):
-            inside = False
-            with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
-                file = self.folder / name
-                inside = file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
-            if not inside:
-                raise InputError(f"{where}: the {key} {shorten(name)} is not a file inside {self.folder}")
-        return record
+                    yield _parsed(line, where), where
+        for file in [] if files else sorted(self.folder.glob("*.json")):
+            whole = _parsed(file.read_bytes(), file.name)
+            for number, found in enumerate(whole if isinstance(whole, list) else [], 1):
+                yield found, f"{file.name}, entry {number}"
 
     def _files(self, record: dict[str, Any]) -> list[tuple[str, str]]:
         """The files that a line names: its pictures, and its voice where that is no mere name."""
@@ -142,7 +145,57 @@ class Lines:
         except InputError as error:
             raise InputError(f"{self.places[index]}: {error}") from error
         said_by = str(self.folder / voice) if voice and _is_path(voice) else voice
-        return Question(together(images), record["prompt"], record.get("answer"), said_by, self.places[index])
+        return Question(*shown(record["prompt"], images), record.get("answer"), said_by, self.places[index])
+
+
+def _parsed(text: bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where}: not JSON ({error})") from error
+
+
+def _told(found: Any, where: str) -> dict[str, Any]:
+    """A line with one prompt, its pictures in a list."""
+    known = ("image", "prompt", "answer", "voice")
+    wrong = set(found) - set(known) if isinstance(found, dict) else {type(found).__name__}
+    if wrong:
+        keys = f"{', '.join(known)}, or with {' or '.join(TURNS)}"
+        raise InputError(f"{where}: {min(wrong)!r}: a line is an object with the keys {keys}")
+    record = {key: value for key, value in found.items() if value is not None}
+    record["image"] = _several(record.get("image"))
+    for key, value in record.items():
+        if key != "image":
+            _check_text(value, key, where)
+    record["prompt"] = without_slots(record.get("prompt", ""))
+    if not record["prompt"].strip():
+        raise InputError(f"{where}: the prompt is missing or empty")
+    return record
+
+
+def _told_in_turns(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """A line with a conversation, as one with a prompt, which may be a chat."""
+    key = next(key for key in TURNS if found.get(key) is not None)
+    for other in ("prompt", "answer", "voice"):
+        if found.get(other) is not None:
+            raise InputError(f"{where}: {key} say all that is asked and answered: leave {other} out")
+    try:
+        talk = conversation(found[key])
+        prompt, pictures = talk.asked([image for name in SHOWN for image in _several(found.get(name))])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return {"image": pictures, "prompt": prompt, "answer": talk.answer}
+
+
+def _several(images: Any) -> list[Any]:
+    """What names pictures, as a list."""
+    return images if isinstance(images, list) else [] if images is None else [images]
+
+
+def _check_text(value: Any, key: str, where: str) -> None:
+    if not isinstance(value, str):
+        several = " or a list of them" if key == "image" else ""
+        raise InputError(f"{where}: {key} must be one text{several}, not {shorten(value)}")
 
 
 def _is_path(voice: str) -> bool:
@@ -189,7 +242,6 @@ class Voiced:
 def written_data(data: str) -> Lines | HubData:
     """The questions of a folder with *.jsonl files, of another folder, or of a data set of the hub."""
     from mmspec.checkpoints import HUB_ID
-    from mmspec.training.hub import HubData, address
 
     folder = Path(data)
     if folder.exists():
@@ -200,20 +252,35 @@ def written_data(data: str) -> Lines | HubData:
 
 
 def open_data(
-    data: str, count: int | None, held_out: int, seed: int, modality: str = ANY, voices: Sequence[str] = ()
+    data: str,
+    count: int | None,
+    held_out: int,
+    seed: int,
+    modality: str = ANY,
+    voices: Sequence[str] = (),
+    chats: bool = True,
 ) -> tuple[Questions, Questions]:
     """Questions to train on, and others for validation.
 
     Args: data: "miniworld", a folder or a hub id. count: how many to train on (None: 3000 of the world, else all).
         held_out: how many for validation; of a folder or data set the last ones. modality: of the target, which may
-        have a world of its own. voices: those of a target that speaks; they take turns.
+        have a world of its own. voices: those of a target that speaks; they take turns. chats: whether the target takes
+        chats of several turns.
     Raises: InputError: the data is unusable, or too little.
     """
-    found = _opened(data, count, held_out, seed, modality)
+    found = _opened(data, count, held_out, seed, modality, chats)
     return (Voiced(found[0], voices), Voiced(found[1], voices)) if voices else found
 
 
-def _opened(data: str, count: int | None, held_out: int, seed: int, modality: str) -> tuple[Questions, Questions]:
+def check_no_chats(source: Lines | HubData) -> None:
+    """Raise InputError where a question is a chat, for a model that takes none."""
+    if source.chat:
+        raise InputError(f"{source.chat} holds a chat, and the model takes a text, and no chat of several turns")
+
+
+def _opened(
+    data: str, count: int | None, held_out: int, seed: int, modality: str, chats: bool
+) -> tuple[Questions, Questions]:
     if data == MINIWORLD:
         if modality == "text":
             raise InputError(
@@ -225,6 +292,8 @@ def _opened(data: str, count: int | None, held_out: int, seed: int, modality: st
     lines = written_data(data)
     if modality == "vlm" and not isinstance(lines, Lines):
         lines.check_seen()
+    if not chats:
+        check_no_chats(lines)
     most = len(lines) - held_out
     if most < 1 or (count or 1) > most:
         raise InputError(

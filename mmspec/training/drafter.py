@@ -90,7 +90,8 @@ def train_drafters(
         recipe.check_place(pipe, out)
         check_successor(out, target)
     voices = list(getattr(pipe.processor, "voices", ()))
-    questions, held_out = open_data(course.data, course.questions, course.held_out, lead.seed, target.modality, voices)
+    asked_for = (course.data, course.questions, course.held_out, lead.seed)
+    questions, held_out = open_data(*asked_for, target.modality, voices, target.chats)
     found = len(questions)
     questions, shards = to_answer(questions, lead, course, run)
     if course.data == MINIWORLD and name not in bundled() and group().is_main_process:

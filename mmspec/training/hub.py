@@ -1,7 +1,7 @@
 """Training questions from a data set of the Hugging Face hub, or from a folder that is laid out like one.
 
 Read through `datasets`. A row is a question: its prompt, picture and answer are found by the names that data sets give
-them, or in a conversation, of which the first question and its answer are taken.
+them, or in a conversation, whose last question is asked (`mmspec.training.conversations`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 from mmspec.errors import InputError, missing_extra, one_line, shorten
 from mmspec.media import load_image
-from mmspec.training.questions import Question, together, without_slots
+from mmspec.training.conversations import Conversation, conversation
+from mmspec.training.questions import Messages, Question, shown, without_slots
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ ANSWER = ("answer", "answers", "response", "output", "caption")
 TALK = ("conversations", "messages", "texts")
 DEEPER = re.compile(r"\w[\w.-]*/[\w.-]+/[\w.-]+")
 """The name of a data set of the hub, and of a configuration of it."""
-ASKING, REPLYING = ("human", "user"), ("gpt", "assistant")
 
 
 class HubData:
     """The rows of a data set.
 
     Args: source: see `address`.
+    chat: where the first question stands that is no text alone, but a chat; "" where there is none.
     Raises: InputError: it cannot be had, or has no column that holds a prompt.
     """
 
@@ -61,17 +61,33 @@ class HubData:
         self.unseen = [name for name, feature in self.rows.features.items() if holds_pictures(feature)]
         say_once(self._told())
 
-        self.name = f"{self.place} {self._digest()}"
+        digest, self.chat = self._looked_through()
+        self.name = f"{self.place} {digest}"
         # pictures as they are stored: decoding would open any file that a row names
         self.pictures = self.rows.select_columns([self.image] if self.image else []).with_format("arrow")
         self.rows = self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name])
 
-    def _digest(self) -> str:
-        """What is asked and answered, in short: a data set that was corrected is another one."""
-        found = sha256()
-        for row in self.rows.select_columns([name for name in (self.prompt, self.answer, self.talk) if name]):
+    def _looked_through(self) -> tuple[str, str]:
+        """What is asked and answered, in short: a data set that was corrected is another one. And the first chat."""
+        found, first = sha256(), ""
+        columns = [name for name in (self.prompt, self.answer, self.talk) if name]
+        for index, row in enumerate(self.rows.select_columns(columns)):
             found.update(repr(row).encode())
-        return found.hexdigest()[:16]
+            if self.prompt is None and self._is_chat(row):
+                found.update(b"chat")  # of such conversations the first question alone was asked once
+                first = first or f"{self.place}, row {index}"
+        return found.hexdigest()[:16], first
+
+    def _is_chat(self, row: dict[str, Any]) -> bool:
+        """Whether a row with a conversation asks more than a text; not if it cannot be asked."""
+        with suppress(InputError):
+            return not self._talk(row).plain
+        return False
+
+    def _talk(self, row: dict[str, Any]) -> Conversation:
+        """The conversation of a row; without a column of pictures what marks them says nothing."""
+        found = conversation(row[str(self.talk)])
+        return found if self.image else found.unmarked()
 
     def check_seen(self) -> None:
         """Raise InputError where pictures stand in no column that is looked for: a model that sees would be blind."""
@@ -105,13 +121,13 @@ class HubData:
             found = self.pictures[index].to_pylist()[0][self.image] if self.image else None
         except Exception as error:  # noqa: BLE001  parquet files and caches have errors of their own
             raise InputError(f"{where} cannot be read: {one_line(error)}") from error
-        asked, answer = self._spoken(row, where)
-        several = found if isinstance(found, list) else [found]
+        several = [one for one in (found if isinstance(found, list) else [found]) if one is not None]
+        asked, several, answer = self._spoken(row, several, where)
         try:
-            images = [self._picture(one) for one in several if one is not None]
+            images = [self._picture(one) for one in several]
         except InputError as error:
             raise InputError(f"{where} cannot be read: {error}") from error
-        return Question(together(images), asked, answer, where=where)
+        return Question(*shown(asked, images), answer, where=where)
 
     def _picture(self, found: Any) -> Any:
         """A picture of a row: its bytes, or a file of the data set, perhaps in an archive of it, and no other."""
@@ -128,18 +144,22 @@ class HubData:
                     return load_image(Image().decode_example({"path": path, "bytes": None}) if inner else file)
         raise InputError(f"the picture {shorten(path if data is None else data)} is no file of the data set")
 
-    def _spoken(self, row: dict[str, Any], where: str) -> tuple[str, str | None]:
-        """The prompt and the answer, None if there is none."""
-        if self.prompt is not None:
-            asked, answer = row[self.prompt], row[self.answer] if self.answer else None
-        else:
-            assert self.talk is not None
-            asked, answer = first_exchange(row[self.talk])
+    def _spoken(
+        self, row: dict[str, Any], pictures: list[Any], where: str
+    ) -> tuple[str | Messages, list[Any], str | None]:
+        """The prompt, its pictures and the answer, None if there is none."""
+        if self.prompt is None:
+            try:
+                talk = self._talk(row)
+                return *talk.asked(pictures), talk.answer
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from error
+        asked, answer = row[self.prompt], row[self.answer] if self.answer else None
         answer = answer[0] if isinstance(answer, list) and answer else answer
         prompt = without_slots(asked) if isinstance(asked, str) else ""
         if not prompt.strip():
             raise InputError(f"{where}: the prompt is {shorten(asked)}, not a text")
-        return prompt, answer if isinstance(answer, str) else None
+        return prompt, pictures, answer if isinstance(answer, str) else None
 
 
 @cache
@@ -169,26 +189,6 @@ def address(source: str) -> tuple[str, str | None, str]:
     if len(named) > 2:
         raise InputError(f"{shorten(source)} is no data set: owner/name, owner/name:split or owner/name:config:split")
     return place, named[0] if len(named) == 2 else None, named[-1] if named else "train"
-
-
-def first_exchange(talk: Any) -> tuple[str | None, str | None]:
-    """What is asked first, and the reply behind it. A turn is {"from", "value"} or {"role", "content"}, a pair of them
-    {"user", "assistant"}."""
-    turns = list(talk) if isinstance(talk, list) else []
-    if turns and isinstance(turns[0], dict) and "user" in turns[0]:
-        return turns[0]["user"], turns[0].get("assistant")
-    said = [(turn.get("from") or turn.get("role"), text_of(turn)) for turn in turns if isinstance(turn, dict)]
-    since = list(dropwhile(lambda turn: turn[0] not in ASKING, said))  # some assistants speak first
-    asked = since[0][1] if since else None
-    return asked, next((text for who, text in since if who in REPLYING), None)
-
-
-def text_of(turn: dict[str, Any]) -> str | None:
-    """The text of a turn, whose content may be a list of parts."""
-    content = turn.get("value") or turn.get("content")
-    if isinstance(content, list):
-        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    return content
 
 
 def homes(place: str) -> list[Path]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mmspec.media import ImageSource
 
-SLOTS = re.compile(r"\s*(?:<image>\s*)+")
-"""What some data sets write into a prompt where pictures belong; here pictures stand before the text."""
+SLOT = "<image>"
+"""What some data sets write into a text where a picture belongs."""
+SLOTS = re.compile(rf"\s*(?:{SLOT}\s*)+")
+"""Some of them, which a prompt that is one text loses: its pictures stand before it."""
+Messages = list[dict[str, Any]]
+"""A chat, as `mmspec.prompts.Chat` says."""
 
 
 def without_slots(prompt: str) -> str:
@@ -23,13 +27,37 @@ def together(images: Sequence[ImageSource]) -> ImageSource | Sequence[ImageSourc
     return images if len(images) > 1 else next(iter(images), None)
 
 
+def shown(prompt: str | Messages, images: Sequence[ImageSource]) -> tuple[Any, str | Messages]:
+    """Pictures and prompt as a question has them: those of a chat stand in its messages.
+
+    Args: images: those of a chat for its parts {"type": "image"}, in their order.
+    """
+    if isinstance(prompt, str):
+        return together(images), prompt
+    left = iter(images)
+    return None, [
+        {**turn, "content": [part if "text" in part else {**part, "image": next(left)} for part in turn["content"]]}
+        for turn in prompt
+    ]
+
+
+def as_text(prompt: str | Messages) -> str:
+    """A prompt for people to read: of a chat a line per turn, with `<image>` where a picture stands."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(
+        f"{turn['role']}: {' '.join(part.get('text', SLOT) for part in turn['content'])}" for turn in prompt
+    )
+
+
 @dataclass(frozen=True)
 class Question:
     """A prompt about a picture, or several (None: text alone), the data's own answer where there is one, and, for
-    models that speak, the voice that says it (None: the model's first). where: its place in the data, for messages."""
+    models that speak, the voice that says it (None: the model's first). A prompt that is a chat holds its pictures.
+    where: its place in the data, for messages."""
 
     image: ImageSource | Sequence[ImageSource] | None
-    prompt: str
+    prompt: str | Messages
     answer: str | None = None
     voice: str | None = None
     where: str = field(default="", compare=False)

@@ -8,7 +8,7 @@ from jinja2 import UndefinedError
 
 from mmspec.errors import InputError, shorten
 from mmspec.prompts import asking
-from mmspec.training.questions import Question
+from mmspec.training.questions import Messages, Question, as_text
 
 
 def own_answer(pipe: Any, question: Question) -> list[int]:
@@ -21,7 +21,7 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
         raise InputError("the data's own answers are texts, and this model makes none: use the target's answers")
     if question.answer is None:
         raise InputError(
-            f"the question {shorten(question.prompt)} has no answer in the data: use the target's, "
+            f"the question {shorten(as_text(question.prompt))} has no answer in the data: use the target's, "
             "and no warm-up (--answers target --warm-steps 0)"
         )
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
@@ -36,27 +36,25 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
     return [*_ids_behind(tokenizer, before, lead + answer), tokenizer.eos_token_id]
 
 
-def written_answer(pipe: Any, image: Any, prompt: str, answer: str) -> str:
+def written_answer(pipe: Any, image: Any, prompt: str | Messages, answer: str) -> str:
     """An answer as the target would have to write it behind its prompt, with what ends its turn.
 
-    Args: image: a picture, a list of them, or None.
+    Args: image: a picture, a list of them, or None; a chat holds its own.
     Raises: InputError: the chat template does not take an answer, or writes the prompt otherwise when one follows.
     """
     return _written(pipe, image, prompt, answer)[1]
 
 
-def _written(pipe: Any, image: Any, prompt: str, answer: str) -> tuple[str, str]:
+def _written(pipe: Any, image: Any, prompt: str | Messages, answer: str) -> tuple[str, str]:
     """What the chat template makes of the prompt (empty: there is no template), and what it puts behind that."""
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     if not getattr(pipe.processor, "chat_template", None):
         return "", answer + (tokenizer.eos_token or "")
-    given = image if isinstance(image, list | tuple) else [image]
-    pictures = [{"type": "image"} for one in given if one is not None]
-    asked = {"role": "user", "content": _content(pipe, prompt, pictures)}
+    asked = _asked(pipe, image, prompt)
     with asking(pipe.processor):
-        before = pipe.processor.apply_chat_template([asked], add_generation_prompt=True, tokenize=False)
+        before = pipe.processor.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
         try:
-            whole = _answered(pipe, asked, _content(pipe, answer, []))
+            whole = _answered(pipe, asked, _content(pipe, [{"type": "text", "text": answer}]))
         except (TypeError, UndefinedError):  # Mistral's templates take answers as plain texts alone
             whole = _answered(pipe, asked, answer)
     if not whole.startswith(before):
@@ -64,16 +62,27 @@ def _written(pipe: Any, image: Any, prompt: str, answer: str) -> tuple[str, str]
     return before, whole[len(before) :]
 
 
-def _answered(pipe: Any, asked: dict[str, Any], answer: Any) -> str:
+def _asked(pipe: Any, image: Any, prompt: str | Messages) -> Messages:
+    """A question as messages for the chat template."""
+    if isinstance(prompt, str):
+        given = image if isinstance(image, list | tuple) else [image]
+        parts = [*({"type": "image"} for one in given if one is not None), {"type": "text", "text": prompt}]
+        prompt = [{"role": "user", "content": parts}]
+    return [{"role": turn["role"], "content": _content(pipe, turn["content"])} for turn in prompt]
+
+
+def _answered(pipe: Any, asked: Messages, answer: Any) -> str:
     """A question and its answer in the chat template."""
-    turns = [asked, {"role": "assistant", "content": answer}]
+    turns = [*asked, {"role": "assistant", "content": answer}]
     whole: str = pipe.processor.apply_chat_template(turns, tokenize=False)
     return whole
 
 
-def _content(pipe: Any, text: str, before: list[dict[str, str]]) -> Any:
+def _content(pipe: Any, parts: list[dict[str, Any]]) -> Any:
     """What a chat message holds: parts for a processor, a plain text for a tokenizer."""
-    return [*before, {"type": "text", "text": text}] if hasattr(pipe.processor, "tokenizer") else text
+    if not hasattr(pipe.processor, "tokenizer"):
+        return "".join(part.get("text", "") for part in parts)
+    return [part if "text" in part else {"type": "image"} for part in parts]
 
 
 def _ids_behind(tokenizer: Any, before: str, text: str) -> list[int]:
