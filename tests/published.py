@@ -56,6 +56,14 @@ class Text:
         """[n, H]."""
         return self.target.embed(torch.tensor(ids))
 
+    def held(self, drafted: int) -> Tensor:
+        """[T - 1 + drafted, H] what slots hold: the embeddings of all tokens but the first one."""
+        return self.embed(*self.ids[1:], *self.path[:drafted])
+
+    def places(self, slots: int) -> Tensor:
+        """[slots] their positions, or [slots, SIZE / 2] those of every frequency."""
+        return torch.arange(slots)
+
     def head(self, x: Tensor) -> Tensor:
         """[.., V]."""
         return linear(x, self.target.head.weight)
@@ -69,8 +77,9 @@ def normed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rotated(x: Tensor, positions: Tensor) -> Tensor:
-    """[T, heads, SIZE] at positions [T]: the first half of a head is turned against the second."""
-    angles = positions[:, None, None] * THETA ** (-torch.arange(0, SIZE, 2, dtype=x.dtype) / SIZE)
+    """[T, heads, SIZE] at positions [T], or [T, SIZE / 2] of every frequency: the first half of a head is turned
+    against the second."""
+    angles = positions.view(len(x), 1, -1) * THETA ** (-torch.arange(0, SIZE, 2, dtype=x.dtype) / SIZE)
     first, second = x.chunk(2, -1)
     return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
 
@@ -109,13 +118,12 @@ def gated(w: Tensors, name: str, x: Tensor) -> Tensor:
 
 
 def eagle_says(text: Text, w: Tensors, config: dict[str, Any]) -> Tensor:
-    features, tokens = text.states()[-1], text.ids[1:]
-    for token in [*text.path, None]:
-        x = linear(torch.cat([text.embed(*tokens), features], -1), w["fc.weight"], w.get("fc.bias"))
-        x = x + attended(w, "layers.0.self_attn", x)
+    features = text.states()[-1]
+    for drafted in range(len(text.path) + 1):
+        x = linear(torch.cat([text.held(drafted), features], -1), w["fc.weight"], w.get("fc.bias"))
+        x = x + attended(w, "layers.0.self_attn", x, places=text.places(len(x)))
         x = x + gated(w, "layers.0.mlp", normed(x, w["layers.0.post_attention_layernorm.weight"]))
-        if token is not None:
-            tokens, features = [*tokens, token], torch.cat([features, x[-1:]])
+        features = torch.cat([features, x[-1:]])
     return text.head(x[-1])
 
 
@@ -126,14 +134,14 @@ def eagle3_says(text: Text, w: Tensors, config: dict[str, Any]) -> Tensor:
         text.target.num_layers // 2,
         text.target.num_layers - 3,
     )
-    features, tokens = linear(torch.cat([states[tap] for tap in taps], -1), w["fc.weight"]), text.ids[1:]
-    for token in [*text.path, None]:
+    features = linear(torch.cat([states[tap] for tap in taps], -1), w["fc.weight"])
+    for drafted in range(len(text.path) + 1):
         beside = normed(features, w[f"{name}.hidden_norm.weight"])
-        pair = torch.cat([normed(text.embed(*tokens), w[f"{name}.input_layernorm.weight"]), beside], -1)
-        x = (beside if config.get("norm_before_residual") else features) + attended(w, f"{name}.self_attn", pair)
+        pair = torch.cat([normed(text.held(drafted), w[f"{name}.input_layernorm.weight"]), beside], -1)
+        told = attended(w, f"{name}.self_attn", pair, places=text.places(len(pair)))
+        x = (beside if config.get("norm_before_residual") else features) + told
         x = x + gated(w, f"{name}.mlp", normed(x, w[f"{name}.post_attention_layernorm.weight"]))
-        if token is not None:
-            tokens, features = [*tokens, token], torch.cat([features, x[-1:]])
+        features = torch.cat([features, x[-1:]])
     own = linear(normed(x[-1], w["norm.weight"]), w["lm_head.weight"])
     if "d2t" not in w:
         return own

@@ -54,6 +54,8 @@ from mmspec.vlm.llava import Pixtral
 from mmspec.vlm.small_vlm import SmallVLM
 
 FAMILIES = list(families.EVERY)
+HEADED = [family for family in FAMILIES if family not in families.HEADLESS]
+"""Those to which drafters on features fit."""
 BUDGET = 14
 SAMPLED = {"temperature": 0.9, "seed": 3}
 

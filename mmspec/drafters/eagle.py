@@ -6,31 +6,41 @@ the target's own frozen head turns that into the law of x_{t+2}. While drafting,
 
 The network and the weights of EAGLE, EAGLE-2 and HASS are of one form. They differ in the tree, which is static in
 EAGLE and grows with the drafter's confidence in the others, and in training.
+
+Image slots of a prompt hold the image token's embedding, and a slot's position is its number. Heads that others trained
+may say otherwise (`OneLayer`): then the prompt is read as the target read it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from mmspec.cache import Past
+from mmspec.causal_state import CausalState
+from mmspec.contract import State
+from mmspec.drafters.axes import rotary
 from mmspec.drafters.growing import Above, Expand
 from mmspec.drafters.heads import HeadNet, Sizes
 from mmspec.drafters.on_slots import SlotDrafter
-from mmspec.drafters.slots import Forward, below
+from mmspec.drafters.slots import Forward, Last, Slots, below
 from mmspec.drafters.static import best_tree
 
 
 class OneLayer(HeadNet):
     """fc and one decoder layer. Embeddings, features and output head are the target's.
 
-    Args: config: the shape of the layer (`hidden_size` is the target's). settings: see `HeadNet`.
+    Args: config: the shape of the layer (`hidden_size` is the target's). settings: see `HeadNet`. Of a head that read
+        prompts with pictures otherwise than ours do: `pictures`, whether image slots hold what the target made of the
+        pictures, and `axes`, the axis of each rotary frequency (`mmspec.drafters.axes`), where slots have the target's
+        positions on three axes.
     """
 
     def __init__(self, config: LlamaConfig, **settings: Any) -> None:
@@ -38,7 +48,7 @@ class OneLayer(HeadNet):
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = LlamaDecoderLayer(config, layer_idx=0)
         self.layer.input_layernorm = nn.Identity()
-        self.rotary = LlamaRotaryEmbedding(config)
+        self.rotary = rotary(config, settings.get("axes"))
 
     def estimate(self, content: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
         """The next features [B, N, H] of slots that hold content [B, N, H] at positions [B, N].
@@ -94,6 +104,8 @@ class Eagle(SlotDrafter):
             estimates: Tensor = net(embed(tokens), *inputs)
             return estimates
 
+        seen = net.settings
+        self.needs = replace(self.needs, embeddings=bool(seen.get("pictures")), inputs="axes" in seen)
         self.forwards, self.steps = (step,), None
         if self.engine is not None:
             self.forwards = self.steps = (self.engine.steps(net, step, self.method),)
@@ -101,6 +113,45 @@ class Eagle(SlotDrafter):
     def taps(self, target: Any) -> tuple[int, ...]:
         """The features that enter the target's head."""
         return (target.num_layers,)
+
+    def prompt_slots(self, state: State) -> Last | Slots:
+        """See `SlotDrafter`. A head that saw pictures has read all but the pending token's slot."""
+        slots = super().prompt_slots(state)
+        if self.needs.embeddings or self.needs.inputs:
+            assert isinstance(slots, Slots)
+            self._see(slots, state)
+        return slots
+
+    def _see(self, slots: Slots, state: State) -> None:
+        """Read the prompt's slots with what they held, and where they stood, while the head was trained: slot t has the
+        embedding that the target read of x_{t+1}, and the target's position of x_t."""
+        places, net, ((tokens, _, _),) = self._places(state), self.net, slots.waiting
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        if self.needs.embeddings:
+            assert state.prompt_embeddings is not None
+            read = state.prompt_embeddings.roll(-1, 1)  # the last one is the pending token's, and not read here
+        else:
+            read = self.target.embed(tokens)
+
+        def forward(held: Tensor, features: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            where = positions if places is None else places[:, rows, positions]
+            estimates: Tensor = net(held, features, where, mask, cache)
+            return estimates
+
+        slots.read_prompt(forward, read)
+        if places is not None:
+            assert isinstance(state, CausalState)
+            slots.cache.shift = state.cache.shift.clone()
+
+    def _places(self, state: State) -> Tensor | None:
+        """[3, B, T] the target's positions of a prompt; None where it has one axis, or no picture."""
+        if not self.needs.inputs:
+            return None
+        inputs = state.prompt_inputs
+        if state.prompt_features is not None:  # else the target would look at the pictures again
+            inputs = {**inputs, "features": state.prompt_features}
+        places: Tensor | None = self.target.arrange(inputs, [ids[:-1] for ids in state.ids]).get("position_ids")
+        return places if places is not None and places.ndim == 3 else None
 
     def forwarded(self, sizes: Sizes) -> int:
         """Of trees that grow, and of those whose form is given, which may be wider where they have children."""

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
+from mmspec.drafters.axes import rotary
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.heads import HeadNet
 from mmspec.drafters.vocabulary import WordRows, widened
@@ -29,10 +30,13 @@ class Eagle3Head(HeadNet):
     Args: config: the shape of the layer; `vocab_size` is the target's. taps: the target's `hidden_states` to fuse.
         words: size of the draft vocabulary. `ids` [words] says which ids of the target these are.
         normed_residual: whether attention is added to the normed feature, as some published heads do.
+        seen: how it read pictures, see `mmspec.drafters.eagle.OneLayer`.
     """
 
-    def __init__(self, config: LlamaConfig, taps: Sequence[int], words: int, normed_residual: bool = False) -> None:
-        super().__init__(config, taps=list(taps), words=words, normed_residual=normed_residual)
+    def __init__(
+        self, config: LlamaConfig, taps: Sequence[int], words: int, normed_residual: bool = False, **seen: Any
+    ) -> None:
+        super().__init__(config, taps=list(taps), words=words, normed_residual=normed_residual, **seen)
         size = config.hidden_size
         self.fc = nn.Linear(len(taps) * size, size, bias=False)
         self.embedding_norm = LlamaRMSNorm(size, config.rms_norm_eps)
@@ -48,7 +52,7 @@ class Eagle3Head(HeadNet):
         self.words = WordRows(words, size)
         self.register_buffer("ids", torch.arange(words))
         self.ids: Tensor
-        self.rotary = LlamaRotaryEmbedding(config)
+        self.rotary = rotary(config, seen.get("axes"))
 
     def forward(
         self, embeddings: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, cache: Any = None

@@ -112,6 +112,10 @@ class SlotDrafter(HeadDrafter):
         """
         raise NotImplementedError
 
+    def prompt_slots(self, state: State) -> Last | Slots:
+        """What is kept of a request that was just prefilled; its slots wait to be read."""
+        return self.text.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
+
     def settle(self, slots: Slots, budget: int) -> None:
         """Read the prompt at once, and go on with the cache that compiled steps take. budget: tokens that follow, at
         most."""
@@ -120,7 +124,7 @@ class SlotDrafter(HeadDrafter):
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> OnSlots:
         """Queue the prompt's features; they are read with the first proposal, or, for compiled steps, at once."""
-        slots = self.text.of_prompt(state, self.heard(state.prompt_taps), self.net.fuse, self.masked)
+        slots = self.prompt_slots(state)
         choice = self.choice(sampler, kind)
         if self.steps is None:
             return self.drafting(self, choice, slots)

@@ -101,18 +101,27 @@ class Slots:
         self.cache.commit(tokens.shape[1], [list(range(count)) for count in counts])
         return out
 
-    def settle(self, steps: Steps, budget: int) -> None:
-        """Read the prompt at once, all but the pending token's slot, and go on with the cache that compiled steps take.
+    def read_prompt(self, forward: Forward, held: Tensor | None = None) -> None:
+        """Read the prompt at once, all but the pending token's slot, which goes on waiting.
 
-        Args: budget: how many tokens may follow.
+        Args: held: [B, M, H] what `forward` is given in place of the tokens, where slots hold something else.
         """
         ((tokens, heard, counts),) = self.waiting
-        self.waiting = [(tokens, heard, [count - 1 for count in counts])]
-        self.read(steps)
-        self.cache, self.most = steps.settle(self.cache, self.fuse(heard[:, :1]), budget), steps.most
+        self.waiting = [(tokens if held is None else held, heard, [count - 1 for count in counts])]
+        self.read(forward)
         rows = torch.arange(len(counts), device=tokens.device)
         last = torch.tensor(counts, device=tokens.device) - 1
         self.waiting = [(tokens[rows, last][:, None], heard[rows, last][:, None], [1] * len(counts))]
+
+    def settle(self, steps: Steps, budget: int) -> None:
+        """Read the prompt, if nobody has, and go on with the cache that compiled steps take.
+
+        Args: budget: how many tokens may follow.
+        """
+        if not self.cache.hf.layers:
+            self.read_prompt(steps)
+        ((_, heard, _),) = self.waiting
+        self.cache, self.most = steps.settle(self.cache, self.fuse(heard), budget), steps.most
 
     def forget(self) -> None:
         """Drop everything that was forwarded after the true slots."""

@@ -23,14 +23,15 @@ from mmspec.interchange.published import (
     layer_config,
     same_embeddings,
     same_vocabulary,
-    warn_of_axes,
+    sight,
 )
 
 logger = logging.getLogger(__name__)
 
 EMBEDDINGS = "embed_tokens.weight"
 AS_TOKENS = "image_slots_hold_tokens"
-"""A field of what is exported here for targets that see: the head learnt from the image token's embedding."""
+"""A field that is ours, and stands in what is exported here for targets that see: whether the head learnt from the
+image token's embedding (true), or from the pictures' own (false). No other project's configuration tells."""
 LAYER = (
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -79,16 +80,18 @@ class EagleLayout:
 
     @staticmethod
     def read(published: Published, target: Any) -> Eagle:
-        """With the default tree of EAGLE-2. Image slots hold the image token's embedding, as for heads of our own."""
+        """With the default tree of EAGLE-2. Image slots hold the pictures' embeddings, as in the programs of ViSpec and
+        MMSpec, which train such heads for models that see; unless the configuration says otherwise."""
         config, pairs, zero = parts(published, target)
-        warn_of_axes(published, published.config, target)
-        if target.placeholders and not published.config.get(AS_TOKENS):
+        tokens = published.config.get(AS_TOKENS)
+        if target.placeholders and tokens is None:
             logger.warning(
-                "the drafter in %s reads the image token's embedding in all image slots here: if it learnt from the "
-                "pictures' own, as heads published for models that see did, it drafts worse than it could, and if not, "
-                '"%s": true in its %s says so',
+                "the drafter in %s does not say what it read in image slots, and reads the pictures' embeddings, as "
+                "heads of EAGLE published for models that see do: if it learnt from the image token's, it drafts worse "
+                'than it could, and "%s": true in its %s says so (false, that it did not)',
                 published.folder,
                 AS_TOKENS,
                 CONFIG,
             )
-        return Eagle(published.fill(EagleHead(config), target, pairs, zero))
+        net = EagleHead(config, **sight(published, published.config, config, target, pictures=not tokens))
+        return Eagle(published.fill(net, target, pairs, zero))

@@ -10,6 +10,11 @@
     embed_tokens.weight [V, H], optional, a frozen copy of the target's
 
 Tapped by default: the residual streams that enter layers 2, L // 2 and L - 3.
+
+Heads for models that see read the image token's embedding in image slots: so SpecForge, AngelSlim and MMSpec train
+them, and vLLM serves them (SGLang with the pictures' embeddings, for which `"image_slots_hold_tokens": false` asks
+here). Where `mrope_section` is stated, slot t has the target's positions of x_t on three axes, as AngelSlim trains and
+vLLM and SGLang serve; SpecForge makes positions of the text without its first token, which differ in image slots alone.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from torch import Tensor
 
 from mmspec.drafters.eagle3 import Eagle3, Eagle3Head, usual_taps
 from mmspec.errors import CheckpointError, MismatchError, shorten
-from mmspec.interchange.published import CONFIG, Published, layer_config, same_embeddings, warn_of_axes
+from mmspec.interchange.eagle import AS_TOKENS
+from mmspec.interchange.published import CONFIG, Published, layer_config, same_embeddings, sight
 
 PREFIXES = ("midlayer.", "layers.0.")
 LAYER = {
@@ -72,9 +78,9 @@ class Eagle3Layout:
         if config.num_hidden_layers != 1:
             raise MismatchError(f"{published.folder} has {config.num_hidden_layers} layers; only 1 is supported")
         same_embeddings(published, target)
-        warn_of_axes(published, shape, target)
         ids = vocabulary(published, target)
-        net = Eagle3Head(config, taps(published, target), len(ids), bool(told.get("norm_before_residual")))
+        seen = sight(published, shape, config, target, pictures=not told.get(AS_TOKENS, True))
+        net = Eagle3Head(config, taps(published, target), len(ids), bool(told.get("norm_before_residual")), **seen)
         published.tensors["ids"] = ids
         return Eagle3(published.fill(net, target, [*pairs(prefix), ("ids", "ids")]))
 

@@ -89,7 +89,7 @@ def speculators_eagle3(drafter: Any, target: Any, name: str) -> Written:
     net = drafter.net
     taps = before_the_norm(net.settings["taps"], target)
     config = {
-        **speculators("eagle3", "Eagle3Speculator", net.config, target, name, drafter.depth),
+        **speculators("eagle3", "Eagle3Speculator", net, target, name, drafter.depth),
         "draft_vocab_size": net.settings["words"],
         eagle3.TAPS: taps,
         "embed_requires_grad": False,
@@ -98,6 +98,7 @@ def speculators_eagle3(drafter: Any, target: Any, name: str) -> Written:
         "norm_before_residual": net.settings["normed_residual"],
         "norm_output": False,
         "target_hidden_size": None,
+        **slots_of(net),
     }
     return config, {**eagle3_tensors(net, "layers.0."), **own_embeddings(target)}
 
@@ -110,7 +111,7 @@ def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
     net, mask = drafter.net, unused_id(target)
     block = net.settings["block"]
     config = {
-        **speculators("dflash", "DFlashSpeculator", net.config, target, name, block - 1),
+        **speculators("dflash", "DFlashSpeculator", net, target, name, block - 1),
         "aux_hidden_state_layer_ids": before_the_norm(net.settings["taps"], target),
         "block_size": block,
         "draft_vocab_size": target.vocab_size,
@@ -132,27 +133,41 @@ def speculators_dflash(drafter: Any, target: Any, name: str) -> Written:
     return config, {**tensors, dflash.EMBEDDINGS: table, dflash.HEAD: target.head.weight}
 
 
-def research_config(layer: Any) -> dict[str, Any]:
-    """The shape of a layer, its rotary positions also under the names of the authors' programs, which know no others
-    and would take the base 10000."""
-    scaling = {name: value for name, value in layer.rope_parameters.items() if name != "rope_theta"}
-    plain = scaling.get("rope_type", "default") == "default"
-    theta = layer.rope_parameters["rope_theta"]
-    return {**layer.to_diff_dict(), "rope_theta": theta, "rope_scaling": None if plain else scaling}
+def research_config(net: Any) -> dict[str, Any]:
+    """The shape of a head's layer, its rotary positions also under the names of the authors' programs, which know no
+    others and would take the base 10000."""
+    config = shape_of(net)
+    scaling = dict(config["rope_parameters"])
+    theta = scaling.pop("rope_theta")
+    return {**config, "rope_theta": theta, "rope_scaling": None if scaling == {"rope_type": "default"} else scaling}
+
+
+def shape_of(net: Any) -> dict[str, Any]:
+    """The shape of a net's layers, with the sections of its rotary positions where they have three axes."""
+    config = {**net.config.to_diff_dict(), "rope_parameters": {"rope_type": "default", **net.config.rope_parameters}}
+    if axes := net.settings.get("axes"):
+        sections = {"mrope_section": [axes.count(axis) for axis in range(3)]}
+        config["rope_parameters"] |= {**sections, "mrope_interleaved": axes != sorted(axes)}
+    return config
+
+
+def slots_of(net: Any) -> dict[str, bool]:
+    """That image slots hold pictures, not tokens, where they do."""
+    return {eagle.AS_TOKENS: False} if net.settings.get("pictures") else {}
 
 
 def research_eagle(drafter: Any, target: Any, name: str) -> Written:
     """An EAGLE head as its authors publish it, with the target's embeddings."""
     net = drafter.net
     weights = net.state_dict()
-    config = {**research_config(net.config), "architectures": ["LlamaForCausalLM"], "bias": True}
+    config = {**research_config(net), "architectures": ["LlamaForCausalLM"], "bias": True}
     behind = weights.get("layer.self_attn.o_proj.bias")
     if behind is not None and behind.any():
         raise MismatchError("the drafter has a bias behind its attention; this format knows none")
     biases = [part for part in eagle.BIASES if f"layer.{part}" in weights]
     config["qkv_bias"] = bool(biases)
     if target.placeholders:
-        config[eagle.AS_TOKENS] = True
+        config |= {eagle.AS_TOKENS: True, **slots_of(net)}
     if weights["fc.bias"].any():
         config["eagle_fc_bias"] = True  # what older releases of vLLM ask for
         logger.warning(
@@ -171,11 +186,12 @@ def research_eagle3(drafter: Any, target: Any, name: str) -> Written:
     """An EAGLE-3 head as its authors publish it."""
     net = drafter.net
     config = {
-        **research_config(net.config),
+        **research_config(net),
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": net.settings["words"],
         eagle3.TAPS: before_the_norm(net.settings["taps"], target),
         "norm_before_residual": net.settings["normed_residual"],
+        **slots_of(net),
     }
     return config, {**eagle3_tensors(net, "midlayer."), **own_embeddings(target)}
 
@@ -192,8 +208,8 @@ FORMS: dict[str, dict[str, Callable[[Any, Any, str], Written]]] = {
 """Format -> method -> what writes it."""
 
 
-def speculators(kind: str, architecture: str, layers: Any, target: Any, name: str, tokens: int) -> dict[str, Any]:
-    """The fields that all configurations of speculators have. layers: the shape of the drafter's. tokens: per draft."""
+def speculators(kind: str, architecture: str, net: Any, target: Any, name: str, tokens: int) -> dict[str, Any]:
+    """The fields that all configurations of speculators have. tokens: per draft."""
     model = target.model
     return {
         "architectures": [architecture],
@@ -216,7 +232,7 @@ def speculators(kind: str, architecture: str, layers: Any, target: Any, name: st
             },
         },
         "tie_word_embeddings": False,
-        "transformer_layer_config": layers.to_diff_dict(),
+        "transformer_layer_config": shape_of(net),
         "transformers_version": transformers.__version__,
     }
 

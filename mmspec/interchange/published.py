@@ -32,6 +32,8 @@ SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 PLAIN_ROPE = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 THREE_AXES = "mrope"
 """Positions in time, height and width, which are equal for text, all that a drafter writes: there they are plain."""
+GRIDS = "image_grid_thw"
+"""The model input of targets that have such positions."""
 
 
 class Layout(Protocol):
@@ -185,12 +187,49 @@ def stated_rope(config: dict[str, Any]) -> dict[str, Any]:
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
 
 
+def sight(
+    published: Published, told: dict[str, Any], layer: LlamaConfig, target: Any, pictures: bool
+) -> dict[str, Any]:
+    """The settings of a head that say how it read prompts with pictures (`mmspec.drafters.eagle.OneLayer`); none for a
+    target that does not see.
+
+    Args: told: where rotary positions are stated. layer: the shape of its layer. pictures: whether image slots hold
+        what the target made of the pictures.
+    Raises: CheckpointError: positions on three axes without their sections. MismatchError: sections of another size.
+    """
+    seen: dict[str, Any] = {"pictures": True} if pictures and target.placeholders else {}
+    if not on_three_axes(stated_rope(told)) or GRIDS not in getattr(target, "extra_inputs", ()):
+        warn_of_axes(published, told, target)
+        return seen
+    return {**seen, "axes": axes(published, stated_rope(told), layer.head_dim // 2)}
+
+
+def axes(published: Published, rope: dict[str, Any], frequencies: int) -> list[int]:
+    """[frequencies] the axis of each: sections of neighbours, as in Qwen2.5-VL, or, if `mrope_interleaved`, by turns as
+    in Qwen3-VL, until the sections of height and width are used up."""
+    section = rope.get("mrope_section")
+    if not isinstance(section, list) or len(section) != 3:
+        raise CheckpointError(
+            f"{published.folder / CONFIG} places image slots on three axes and states no mrope_section of three numbers"
+        )
+    if sum(section) != frequencies:
+        raise MismatchError(
+            f"{published.folder / CONFIG} says mrope_section = {section}, a head has {frequencies} frequencies"
+        )
+    if not rope.get("mrope_interleaved"):
+        return [axis for axis, count in enumerate(section) for _ in range(count)]
+    return [at % 3 if at < 3 * section[at % 3] else 0 for at in range(frequencies)]
+
+
+def on_three_axes(rope: dict[str, Any]) -> bool:
+    """Whether rotary positions, as a configuration states them, have the axes of Qwen-VL."""
+    return bool(rope.get("mrope_section")) or THREE_AXES in (rope.get("rope_type"), rope.get("type"))
+
+
 def warn_of_axes(published: Published, config: dict[str, Any], target: Any) -> None:
     """Warn of a drafter that reads image slots and was taught to place them on three axes, as Qwen-VL does: here they
     stand one behind the other."""
-    rope = stated_rope(config)
-    axes = rope.get("mrope_section") or THREE_AXES in (rope.get("rope_type"), rope.get("type"))
-    if axes and target.placeholders:
+    if on_three_axes(stated_rope(config)) and target.placeholders:
         logger.warning(
             "the drafter in %s places image slots on three axes, and reads them one after the other here: behind "
             "pictures it drafts worse than it could",

@@ -102,6 +102,11 @@ class HeadRecipe(Recipe):
         net: Any = start.net
         if not isinstance(net, HeadNet):
             raise other_kind(self.method, start)
+        if SEEING & net.settings.keys():
+            raise MismatchError(
+                f"training of {self.method} cannot start with a drafter that read pictures, or had the target's axes: "
+                "it teaches image slots as tokens in one row of places"
+            )
         recipe = shaped(self, net)
         new = recipe.build(target)
         if type(net) is not type(new):
@@ -115,6 +120,10 @@ class HeadRecipe(Recipe):
         """The method's loss; there is none without features."""
         assert features is not None  # only a warm-up has none
         return self.loss_class(net, target, features, self)
+
+
+SEEING = {"pictures", "axes"}
+"""Settings of published heads for models that see (`mmspec.interchange.published.sight`)."""
 
 
 @dataclass(frozen=True)
