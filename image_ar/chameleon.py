@@ -25,7 +25,7 @@ from mmspec.image_ar.chameleon_pictures import FILE, PictureDecoder, folder_of, 
 from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords, check_known
-from mmspec.prompts import check_plain, padded
+from mmspec.templates import check_plain, padded
 
 logger = logging.getLogger(__name__)
 

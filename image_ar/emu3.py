@@ -17,7 +17,7 @@ from mmspec.errors import InputError, UnsupportedError
 from mmspec.image_ar.layout import Layout, grid_of, size_of
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import ImageLogits, ImageWords
-from mmspec.prompts import asking, check_plain
+from mmspec.templates import asking, check_plain
 
 NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "

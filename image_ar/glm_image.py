@@ -23,8 +23,8 @@ from mmspec.errors import InputError, UnsupportedError, shorten
 from mmspec.image_ar.layout import UNKNOWN, Layout, as_lists, check_fits, counts
 from mmspec.image_ar.target import CodeDecoder, GuidedState, ImageTarget
 from mmspec.image_ar.words import ImageLogits, check_known
-from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler
+from mmspec.templates import asking, check_plain
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from mmspec.image_ar.patches import NAME, Patches
 from mmspec.image_ar.pictures import to_pixels
 from mmspec.image_ar.target import ImageTarget
 from mmspec.image_ar.words import check_known
-from mmspec.prompts import asking, check_plain
+from mmspec.templates import asking, check_plain
 
 
 class Janus(ImageTarget):

@@ -25,9 +25,9 @@ from mmspec.image_ar.pictures import to_picture, to_pixels
 from mmspec.image_ar.words import check_known
 from mmspec.noise import TARGET
 from mmspec.options import guidance_scale
-from mmspec.prompts import check_plain, padded
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
+from mmspec.templates import check_plain, padded
 
 SCHEDULES = ("linear", "constant")
 FOR_WORDS = ("top_k", "top_p", "min_p", "repetition_penalty", "ras_window")

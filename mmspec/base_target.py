@@ -12,10 +12,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import UNITS, Accepted, Draft, Needs, Rule, State, Unit, Verified
 from mmspec.errors import InputError, MismatchError, UnsupportedError
-from mmspec.options import MAX_NEW_TOKENS, end_tokens, sampling_for
+from mmspec.options import LONG, MAX_NEW_TOKENS, end_tokens, sampling_for
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
+from mmspec.templates import THINKING, template_of
 
 PROMPT = ("input_ids", "attention_mask")
 """Inputs that every target reads, beside its own and `max_new_tokens`."""
@@ -146,7 +147,8 @@ class BaseTarget(ABC):
     @property
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
-        return self.model.generation_config.max_new_tokens or self.usual_budget
+        usual = LONG if self.chats and THINKING in str(template_of(self.processor)) else self.usual_budget
+        return self.model.generation_config.max_new_tokens or usual
 
     @property
     def compiled(self) -> bool:

@@ -9,8 +9,9 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.prompts import Prompt, asking, control_as_text, messages_of, padded, template_variables, turn_texts
+from mmspec.prompts import Prompt, messages_of, turn_texts
 from mmspec.targets import CausalTarget
+from mmspec.templates import asking, control_as_text, padded, template_variables
 
 
 def both_ways(config: PreTrainedConfig) -> bool:

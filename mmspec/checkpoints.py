@@ -357,6 +357,8 @@ def _describe(folder: Path) -> dict[str, Any]:
         config = read_json(folder / "config.json")
         usual = "small-vlm" if "vision_config" in config else "spd"
         kind = str(config.get("model_type", ""))
+        if "audio_config" in config and "vision_config" not in config and kind not in METHODS:
+            raise MismatchError(f"{folder} holds a {kind} model, which hears, and drafts for no other")
         return {"format": FORMAT, "method": METHODS.get(kind, usual), "model_type": kind}
     description = read_json(folder / DESCRIPTION)
     if description.get("format") != FORMAT or not isinstance(description.get("method"), str):

@@ -115,8 +115,8 @@ def generate(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Most tokens to emit. [default: 128 of a text, unless the checkpoint says; a whole picture; 30 "
-            "seconds of speech]"
+            help="Most tokens to emit. [default: 128 of a text, more of pages, thoughts and recordings, unless the "
+            "checkpoint says; a whole picture; 30 seconds of speech]"
         ),
     ] = None,
     temperature: Annotated[
@@ -158,8 +158,8 @@ def generate(
     voice: Annotated[
         str | None,
         typer.Option(
-            help="VALL-E type: a voice's name, or a WAV file of a second; of Whisper the speech. [default: the first "
-            "voice]"
+            help="VALL-E type: a voice's name, or a WAV file of a second [default: the first voice]; models that "
+            "hear: the recording."
         ),
     ] = None,
     device: Annotated[
@@ -202,7 +202,9 @@ def generate(
     words, last_is_file = list(map(str, images or ())), os.path.isfile(prompt)  # Path's raises for names too long
     _refuse_sounds([*words, prompt] if last_is_file else words)
     if last_is_file:
-        raise InputError(_without_prompt(words, prompt))
+        if not _takes_pictures_alone(model):
+            raise InputError(_without_prompt(words, prompt))
+        images, prompt = [*(images or ()), Path(prompt)], ""
     from mmspec.media import load_image, names_a_picture
 
     if not any(map(str.isspace, prompt)) and names_a_picture(prompt):
@@ -230,7 +232,7 @@ def generate(
     if system and not family.chats:
         raise InputError("--system is for models that read chats, and this one reads a text alone: leave it out")
     if system:
-        read_prompts(asked, None)  # an empty one is told as what it is
+        read_prompts(asked, pictures, family.wordless)  # an empty one is told as what it is
         asked, seen = [{"role": "system", "content": system}, *messages_of(asked, pictures)], None
     options: Options = {
         "temperature": temperature,
@@ -294,6 +296,13 @@ def _refuse_sounds(words: list[str]) -> None:
     for word in words:
         if word.lower().endswith(SOUNDS):
             raise InputError(f"{word!r} is a sound: pass it as --voice")
+
+
+def _takes_pictures_alone(model: str) -> bool:
+    """Whether a picture may come without a word. Raises: as `mmspec.load` for the name of the model."""
+    from mmspec.loading import family_of
+
+    return family_of(model).wordless
 
 
 def _without_prompt(words: list[str], file: str) -> str:

@@ -74,7 +74,10 @@ def _moved(model: PreTrainedModel, place: torch.device, folder: Path) -> PreTrai
 
 def adopt_target(model: PreTrainedModel, folder: Path | None, processor: Any) -> tuple[BaseTarget, Any]:
     """The target on a model that the caller loaded, and its processor: the one given, or the one in its folder."""
-    family = find_family(model.config)
+    judged = copy(model.config)  # a class of the caller's own may derive from a stock one
+    if judged.architectures:
+        judged.architectures = [*judged.architectures, *(kind.__name__ for kind in type(model).__mro__)]
+    family = find_family(judged)
     places = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(places) > 1 or "meta" in places:
         raise UnsupportedError(

@@ -16,6 +16,8 @@ from mmspec.stopping import Stop
 logger = logging.getLogger(__name__)
 
 MAX_NEW_TOKENS = 128
+LONG = 4096
+"""Tokens of a page that is written down, or of a thought and an answer."""
 WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ras_window", "ras_share")
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "bad_words_ids": ([],),
@@ -52,8 +54,9 @@ beside None with which they change nothing."""
 class Options(TypedDict, total=False):
     """None is as good as not given.
 
-    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128, of models
-        that hear 3000 and of Whisper 448, a whole picture, 30 seconds of speech.
+    max_new_tokens: 1 or more; unless told, of words what the checkpoint's generation config says, or 128 (4096 of
+        models that write pages down or can think, 3000 of models that hear, 448 of Whisper), a whole picture, 30
+        seconds of speech.
 
     temperature: 0 is greedy. top_k, top_p, min_p, repetition_penalty: as in transformers. What is missing comes from
         the checkpoint's generation config; what that does not state is off, but for top_k of Lumina-mGPT, which is

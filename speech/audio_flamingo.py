@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mmspec.prompts import control_as_text
 from mmspec.speech.hearing import HearingTarget
+from mmspec.templates import control_as_text
 
 
 class AudioFlamingo3(HearingTarget):

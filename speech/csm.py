@@ -25,12 +25,12 @@ from mmspec.decoder import Decoder
 from mmspec.errors import InputError, MismatchError
 from mmspec.finite import check_finite
 from mmspec.options import warn_unlike
-from mmspec.prompts import check_plain, padded
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.speech.audio import Audio
 from mmspec.speech.speaking import ANSWER_S, SHARED_IDS
 from mmspec.stopping import Stop
+from mmspec.templates import check_plain, padded
 from mmspec.tree import is_chain
 
 

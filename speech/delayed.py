@@ -22,10 +22,10 @@ from mmspec.contract import Accepted, Draft, Needs, State, Verified
 from mmspec.errors import InputError
 from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
-from mmspec.prompts import asking, check_plain
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnSampler, ColumnStop
 from mmspec.speech.speaking import SHARED_IDS
+from mmspec.templates import asking, check_plain
 from mmspec.tree import chain
 
 

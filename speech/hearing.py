@@ -17,10 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mmspec.errors import InputError, one_line, out_of_memory, shorten
-from mmspec.prompts import asking, check_without, padded
 from mmspec.speech.audio import LONGEST_S
 from mmspec.speech.recordings import recordings
 from mmspec.targets import CausalTarget
+from mmspec.templates import asking, check_without, padded
 
 FASTEST = 5
 """Tokens per second that speech takes, written down, where it is fast."""

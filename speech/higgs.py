@@ -26,7 +26,6 @@ from transformers import PreTrainedModel
 from mmspec.base_target import check_served, unpad
 from mmspec.contract import Accepted, Draft, Needs, State
 from mmspec.errors import CheckpointError, InputError, described
-from mmspec.prompts import asking, check_plain, padded
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnSampler, ColumnStop
@@ -34,6 +33,7 @@ from mmspec.speech.delayed import ColumnState, Delayed, Track
 from mmspec.speech.placing import place_codec
 from mmspec.speech.small_musicgen import SmallMusicgen
 from mmspec.speech.speaking import ANSWER_S, SHARED_IDS
+from mmspec.templates import asking, check_plain, padded
 
 FRAMES = 25
 """Frames per second of the codec."""

@@ -19,11 +19,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedConfig, PreT
 
 from mmspec.checkpoints import read_model
 from mmspec.errors import InputError, UnsupportedError, shorten
-from mmspec.prompts import check_plain, padded
 from mmspec.speech.audio import Audio
 from mmspec.speech.placing import place_codec
 from mmspec.speech.speaking import ANSWER_S, Speaking
 from mmspec.speech.text import code_token
+from mmspec.templates import check_plain, padded
 
 logger = logging.getLogger(__name__)
 

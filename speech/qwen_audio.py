@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import create_bidirectional_mask
 
-from mmspec.prompts import control_as_text
 from mmspec.speech.hearing import HearingTarget
+from mmspec.templates import control_as_text
 
 
 class Qwen2Audio(HearingTarget):

@@ -15,13 +15,13 @@ from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import InputError, described
-from mmspec.prompts import padded
 from mmspec.sampling import Sampler
 from mmspec.speech.placing import place_codec
 from mmspec.speech.processing import SpeechProcessor
 from mmspec.speech.speaking import Speaking
 from mmspec.speech.text import START
 from mmspec.speech.valle import Valle, ValleConfig
+from mmspec.templates import padded
 
 
 class ValleTarget(Speaking):

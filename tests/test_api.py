@@ -37,8 +37,8 @@ from mmspec.drafters.prompt_lookup import PromptLookup
 from mmspec.errors import Error, InputError, MismatchError, OutOfMemoryError, UnknownNameError, UnsupportedError
 from mmspec.named import made
 from mmspec.options import MAX_NEW_TOKENS
-from mmspec.prompts import check_plain
 from mmspec.targets import CausalTarget
+from mmspec.templates import check_plain
 from mmspec.text import TextStream
 
 RED = Image.new("RGB", (50, 40), "red")

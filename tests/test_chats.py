@@ -56,6 +56,7 @@ def parts_of(turn: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_one_turn_is_the_text_and_its_pictures() -> None:
     pipe = plain("smolvlm")
+    assert torch.equal(pipe.prepare([], [asks("why")])["input_ids"], pipe.prepare([], "why")["input_ids"])
     chat, usual = pipe.prepare(None, [asks(RED, BLUE, "why")]), pipe.prepare([RED, BLUE], "why")
     assert all(torch.equal(chat[name], usual[name]) for name in usual)
 
@@ -174,6 +175,7 @@ def test_thinking_is_told_to_the_template(writer: mmspec.Pipeline, sees: bool) -
     }
     assert shown[None] == shown[True] == shown[False] + "<think>"
     options: dict[str, Any] = {"max_new_tokens": 5, "temperature": 0}
+    assert (pipe.target.budget, base.target.budget) == (4096, 128)
     off = pipe(picture, "why", thinking=False, **options).token_ids
     assert off == base(picture, "why", **options).token_ids
     with pytest.raises(InputError, match="the chat template knows no enable_thinking"):

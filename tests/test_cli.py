@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import test_families
 import tiny
 import typer
 from PIL import Image
+from tiny_vision import RED
 
 import mmspec
 from mmspec import checkpoints, cli, registry
@@ -120,6 +122,17 @@ def test_a_system_prompt_stands_before_the_question(run: Run, model: Path) -> No
     assert told["token_ids"] == mmspec.load(model)(prompt=chat, max_new_tokens=12).token_ids
     assert told["token_ids"] != json.loads(generate(run, model, "--json")[1])["token_ids"]
     assert generate(run, model, "--system", "be brief", "--compare")[0] == 0
+
+
+def test_a_page_needs_no_prompt_where_the_model_was_taught_so(run: Run, tmp_path: Path) -> None:
+    base = test_families.plain("lighton-ocr")
+    base.target.model.save_pretrained(tmp_path / "model")
+    base.processor.save_pretrained(tmp_path / "model")
+    RED.save(tmp_path / "page.png")
+    options = ("--model", tmp_path / "model", "--max-new-tokens", 4, "--json")
+    told = json.loads(run("generate", tmp_path / "page.png", *options)[1])
+    assert told["token_ids"] == mmspec.load(tmp_path / "model")(RED, "", max_new_tokens=4).token_ids
+    assert run("generate", tmp_path / "page.png", "", *options, "--system", "be brief")[0] == 0
 
 
 def test_a_picture_without_a_prompt_says_what_is_missing(run: Run, model: Path) -> None:

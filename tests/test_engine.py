@@ -611,6 +611,7 @@ def test_frequencies_that_follow_the_length_are_fixed_where_that_is_compiled() -
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}, "follow the length"),
         ({"kv_lora_rank": 8}, "different shapes"),
         ({"per_layer_config": {1: {"head_dim": 16}}}, "different shapes"),
         ({"per_layer_config": {1: {"num_key_value_heads": 1}}}, "different shapes"),

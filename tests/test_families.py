@@ -33,6 +33,7 @@ from transformers import (
     MistralConfig,
     PreTrainedModel,
     Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen3VLConfig,
 )
 
@@ -343,6 +344,22 @@ def test_configurations_are_told_apart() -> None:
         )
     ]
     assert found == ["Llava", "Pixtral", "LlavaNext", "Gemma3", "Qwen25VL", "Qwen3VL"]
+
+
+class Own(Qwen2_5_VLForConditionalGeneration):
+    """A caller's class that derives from a stock one."""
+
+
+def test_a_class_that_derives_from_a_stock_one_is_served_also_when_it_was_saved(tmp_path: Path) -> None:
+    base = plain("qwen2.5-vl")
+    own = Own(base.target.model.config).double().eval()
+    own.load_state_dict(base.target.model.state_dict())
+    own.save_pretrained(tmp_path)
+    back = Own.from_pretrained(tmp_path, dtype=torch.float64)
+    assert back.config.architectures == ["Own"]
+    pipe = mmspec.load(back, "none", processor=base.processor)
+    assert pipe(RED, "why", max_new_tokens=4).token_ids == base(RED, "why", max_new_tokens=4).token_ids
+    assert back.config.architectures == ["Own"]
 
 
 def test_lighton_ocr_is_known_as_it_is_published() -> None:

@@ -29,7 +29,7 @@ from mmspec.benchmarks.cli import app
 from mmspec.contract import Needs
 from mmspec.demos.app import studio_of
 from mmspec.drafters.eagle import Eagle
-from mmspec.errors import InputError, UnsupportedError
+from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.loading import find_family
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.audio import LONGEST_S, Audio
@@ -446,3 +446,10 @@ def test_drafters_are_trained_for_it(recordings: Path, tmp_path_factory: pytest.
     assert figures["tau_t1"] >= 1
     asked = {"prompt": "transcribe", "voice": str(recordings / "0.wav"), "max_new_tokens": 12}
     assert pipe.with_drafter(out / "out")(**asked).token_ids == pipe(**asked).token_ids
+
+
+def test_a_smaller_model_that_hears_is_no_drafter(tmp_path: Path) -> None:
+    base = plain("glm-asr")
+    base.target.model.save_pretrained(tmp_path)
+    with pytest.raises(MismatchError, match="holds a glmasr model, which hears, and drafts for no other"):
+        base.with_drafter(tmp_path)

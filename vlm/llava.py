@@ -12,7 +12,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mmspec.vlm.vision import LONG, VisionTarget
+from mmspec.options import LONG
+from mmspec.vlm.vision import VisionTarget
 
 BREAK_TOKENS = ("[IMG_BREAK]", "[IMG_END]")
 
@@ -90,5 +91,5 @@ class LightOnOcr(VisionTarget):
     @classmethod
     def serves(cls, config: PreTrainedConfig) -> bool:
         """See `BaseTarget`. What is published has Mistral 3's type, and writes the name of the class otherwise."""
-        published = [name.lower() for name in config.architectures or ()] == [cls.hf[0].lower()]
+        published = cls.hf[0].lower() in (name.lower() for name in config.architectures or ())
         return super().serves(config) or (published and config.model_type == Mistral3.model_type)

@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 from mmspec.cache import Past
 from mmspec.decoder import Decoder, Heard
 from mmspec.errors import InputError
-from mmspec.vlm.vision import LONG, VisionTarget, flat
+from mmspec.options import LONG
+from mmspec.vlm.vision import VisionTarget, flat
 
 
 class Gridded(VisionTarget):
@@ -110,7 +111,6 @@ class Glm4V(Gridded):
 
     hf = ("Glm4vForConditionalGeneration", "Glm4vProcessor")
     model_type = "glm4v"
-    usual_budget = LONG
 
 
 class Glm4VMoe(Gridded):
@@ -118,7 +118,6 @@ class Glm4VMoe(Gridded):
 
     hf = ("Glm4vMoeForConditionalGeneration", "Glm4vProcessor")
     model_type = "glm4v_moe"
-    usual_budget = LONG
 
 
 class Glm46V(Gridded):
@@ -126,7 +125,6 @@ class Glm46V(Gridded):
 
     hf = ("Glm46VForConditionalGeneration", "Glm46VProcessor")
     model_type = "glm46v"
-    usual_budget = LONG
 
 
 class GlmOcr(Gridded):

@@ -33,7 +33,8 @@ class SmolVLM(VisionTarget):
         """Whether the configuration is one of the two conditional-generation classes, with a Llama-like decoder."""
         heads = config.architectures or ["ForConditionalGeneration"]
         parts = hasattr(config, "vision_config") and hasattr(config, "image_token_id")
-        return config.model_type in CLASSES and parts and heads[0].endswith("ForConditionalGeneration")
+        stock = any(head.endswith("ForConditionalGeneration") for head in heads)
+        return config.model_type in CLASSES and parts and stock
 
     @classmethod
     def model_class(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:

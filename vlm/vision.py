@@ -19,12 +19,10 @@ from transformers import PreTrainedModel
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
 from mmspec.errors import Error, InputError, one_line, out_of_memory
-from mmspec.prompts import Prompt, asking, check_without, control_as_text, fitted, messages_of, template_variables
+from mmspec.prompts import Prompt, messages_of
 from mmspec.sampling import Sampler
 from mmspec.targets import CausalTarget
-
-LONG = 4096
-"""Tokens of a page that is written down, or of a thought and an answer."""
+from mmspec.templates import asking, check_without, control_as_text, fitted, template_variables
 
 
 class VisionTarget(CausalTarget):

@@ -17,7 +17,7 @@ from mmspec.pretrain.pixels import normalized
 from mmspec.pretrain.places import place_loss
 from mmspec.pretrain.pointing import NAME as WATCHED
 from mmspec.pretrain.pointing import Watch, pointing_loss, reading_layers
-from mmspec.prompts import padded
+from mmspec.templates import padded
 
 FREE = 0.1  # share of captions that are hidden, so that guidance has a second row to compare with
 READ_WEIGHT = 0.2

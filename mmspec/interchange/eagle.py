@@ -84,7 +84,7 @@ class EagleLayout:
         MMSpec, which train such heads for models that see; unless the configuration says otherwise."""
         config, pairs, zero = parts(published, target)
         tokens = published.config.get(AS_TOKENS)
-        if target.placeholders and tokens is None:
+        if target.modality == "vlm" and tokens is None:
             logger.warning(
                 "the drafter in %s does not say what it read in image slots, and reads the pictures' embeddings, as "
                 "heads of EAGLE published for models that see do: if it learnt from the image token's, it drafts worse "

@@ -197,7 +197,7 @@ def sight(
         what the target made of the pictures.
     Raises: CheckpointError: positions on three axes without their sections. MismatchError: sections of another size.
     """
-    seen: dict[str, Any] = {"pictures": True} if pictures and target.placeholders else {}
+    seen: dict[str, Any] = {"pictures": True} if pictures and target.modality == "vlm" else {}
     if not on_three_axes(stated_rope(told)) or GRIDS not in getattr(target, "extra_inputs", ()):
         warn_of_axes(published, told, target)
         return seen

@@ -9,6 +9,7 @@ answer, and the steps are added with weights that fall as levels are reached les
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from mmspec.training.features import Features, as_in_use, head_logits
 from mmspec.training.recipe import Loss, Recipe
 from mmspec.training.start import as_tables, carried_over, other_kind, shaped
 from mmspec.training.words import common_words
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +105,10 @@ class HeadRecipe(Recipe):
         net: Any = start.net
         if not isinstance(net, HeadNet):
             raise other_kind(self.method, start)
-        if SEEING & net.settings.keys():
-            raise MismatchError(
-                f"training of {self.method} cannot start with a drafter that read pictures, or had the target's axes: "
-                "it teaches image slots as tokens in one row of places"
-            )
+        if seen := sorted(SEEING & net.settings.keys()):
+            logger.warning("the start read pictures as published (%s); it learns on with tokens in one row", seen)
+            for name in seen:
+                del net.settings[name]
         recipe = shaped(self, net)
         new = recipe.build(target)
         if type(net) is not type(new):

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import UndefinedError
 
 from mmspec.errors import InputError, shorten
-from mmspec.prompts import asking
+from mmspec.templates import asking
 from mmspec.training.questions import Messages, Question, as_text
 
 
