@@ -16,7 +16,7 @@ import pandas as pd
 from mmspec.demos import markup
 from mmspec.demos.measures import HEAD, PARTS, PLOTS, bars, cells, report
 from mmspec.demos.measuring import LONGEST, MOST_DRAFTERS, MOST_REQUESTS, Measured, measure, wishes
-from mmspec.demos.parts import sizes
+from mmspec.demos.parts import heat, sizes
 from mmspec.demos.studio import KEPT, MOST_TOKENS, Question, Studio
 from mmspec.demos.wiring import wire
 from mmspec.errors import Error
@@ -31,7 +31,8 @@ COLOURS = dict(zip(PARTS, ("#fee2c5", "#fdba74", "#f97316"), strict=True))
 def build(studio: Studio, name: str) -> None:
     """Put the part of a model into the tab. name: how the ids of elements begin."""
     noun, answers = studio.wish.noun, issubclass(studio.wish, Question)
-    law = "follow the same law, and may differ" if "values" in studio.shows else "must be equal"
+    equal = "must be equal (in float16 and bfloat16 up to rounding)"
+    law = "follow the same law, and may differ" if "values" in studio.shows else equal
     gr.Markdown(
         f"`{studio.name}` is given the same few {noun}s of the synthetic world again and again: one token at a time, "
         "and with each drafter chosen. **S** is seconds per token of `none`, our loop of one token at a time, over the "
@@ -53,14 +54,14 @@ def build(studio: Studio, name: str) -> None:
                 stop = gr.Button("Stop", min_width=120, elem_id=f"{name}-stop")
         with gr.Column(min_width=300):
             count = gr.Slider(1, MOST_REQUESTS, value=4, step=1, label=f"{noun.capitalize()}s (4 for an interval of S)")
-            temperature = gr.Slider(0, 2, value=studio.wish.temperature, step=0.1, label="Temperature (0 is greedy)")
+            temperature = heat(studio.wish)
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens of a reply", visible=answers)
             rules = list(studio.wish.rules)
             rule = gr.Dropdown(rules, value="exact", label="Acceptance rule: what is kept", visible=len(rules) > 1)
             looseness = gr.Slider(
                 0, 1, value=0.3, step=0.1, label="Looseness of relaxed rules", visible=bool(studio.knobs)
             )
-            shape, seed = sizes("replies")
+            shape, seed = sizes(studio.wish, "replies")
     message = gr.HTML(markup.note("Choose drafters, and click on Measure."), elem_id=f"{name}-message")
     table = gr.Dataframe(
         headers=list(HEAD), label="Every drafter", interactive=False, buttons=[], elem_id=f"{name}-table"

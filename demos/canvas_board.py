@@ -12,17 +12,15 @@ import gradio as gr
 from mmspec.demos import markup
 from mmspec.demos.canvas_easel import RULES, CanvasEasel, CanvasRace, CanvasWish, account, counters
 from mmspec.demos.easel import shown
-from mmspec.demos.parts import ask_box, both_sides, sizes
+from mmspec.demos.parts import ask_box, both_sides, heat, sizes
 from mmspec.demos.picture_board import below, drawing, fidelity
 from mmspec.demos.replay import replay
-from mmspec.demos.studio import LONGEST_PROMPT, SHAPES
+from mmspec.demos.studio import LONGEST_PROMPT
 
 ENDING = (
     "One step at a time: {slow}; with drafts: {fast}. One picture says little: see mmspec bench continuous, also for "
     "fewer steps without drafts, which is the usual way to be faster here."
 )
-CHAINS = [shape for shape in SHAPES if "x" not in shape]
-"""Sizes of drafts: groups follow one another, and make no trees."""
 
 
 def build(easel: CanvasEasel, folder: Path, name: str) -> None:
@@ -41,8 +39,8 @@ def build(easel: CanvasEasel, folder: Path, name: str) -> None:
         with gr.Column(scale=1, min_width=240):
             drafter = gr.Dropdown(easel.choices, value=easel.drafters[0], label="Drafter: what guesses ahead")
             rule = gr.Dropdown(list(RULES), value="exact", label="Acceptance rule: what is kept")
-            temperature = gr.Slider(0.1, 2, value=1, step=0.1, label="Temperature")
-            shape, seed = sizes("picture", "steps; auto learns it", CHAINS)
+            temperature = heat(easel.wish)
+            shape, seed = sizes(easel.wish, "picture", "steps; auto learns it")
     hint = f"Pick an example, or write a {easel.noun}."
     views = both_sides(f"{name}-draw", hint, markup.legend(), "step", "picture", apart=True, again="another")
     knobs = [drafter, rule, temperature, seed, shape]

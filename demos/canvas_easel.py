@@ -15,7 +15,7 @@ from mmspec.demos import cells, markup
 from mmspec.demos.easel import Caption, Easel, PictureRace
 from mmspec.demos.knobs import Knob
 from mmspec.demos.race import read
-from mmspec.demos.studio import Wish
+from mmspec.demos.studio import SHAPES, Wish
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow
 from mmspec.registry import name_of
 
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from mmspec.results import Piece, Stream
 
 RULES = ("exact", "continuous", "continuous-released")
+CHAINS = [shape for shape in SHAPES if "x" not in shape]
+"""Sizes of drafts: groups follow one another, and make no trees."""
 
 
 class CanvasWish(Caption):
     """What a visitor wants drawn. See `Wish`; no rule has a knob."""
 
     rules = RULES
+    sizes = CHAINS
+    coldest = 0.1  # densities have no greedy choice
 
 
 @dataclass

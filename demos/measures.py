@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mmspec.checkpoints import shown_name
 from mmspec.demos.measuring import PLAIN, Measured, Reply
 from mmspec.demos.studio import Studio
 from mmspec.intervals import bootstrap, speedups
@@ -41,20 +40,20 @@ class Row:
 def rows(measured: Measured) -> list[Row]:
     """A row for each drafter that has replied, plain decoding first."""
     given = {name: [reply for reply in measured.replies if reply.drafter == name] for name in measured.drafters}
-    return [row(drafter, given[PLAIN], own) for drafter, own in given.items() if own]
+    return [row(measured.names[drafter], given[PLAIN], own) for drafter, own in given.items() if own]
 
 
-def row(drafter: str, plain: Sequence[Reply], own: Sequence[Reply]) -> Row:
+def row(name: str, plain: Sequence[Reply], own: Sequence[Reply]) -> Row:
     """The row of a drafter. plain: the replies of plain decoding to the same requests, and maybe to one more."""
     seconds, tokens = np.sum([cost(reply) for reply in own], 0)
     costs = np.array([[*cost(slow), *cost(fast)] for slow, fast in zip(plain, own, strict=False)], dtype=float)
     speedup = known(float(speedups(costs.sum(0))))
-    low, high = bootstrap(costs, speedups) if speedup is not None and drafter != PLAIN else (None, None)
+    low, high = bootstrap(costs, speedups) if speedup is not None and own[0].drafter != PLAIN else (None, None)
     rounds = sum(len(reply.stats.accept_lengths) for reply in own if reply.stats.verifies)
     drafted = sum(reply.stats.drafted_tokens for reply in own)
     accepted = sum(sum(reply.stats.accept_lengths) for reply in own)
     return Row(
-        drafter=shown_name(drafter),
+        drafter=name,
         lossless=all(reply.stats.lossless for reply in own),
         replies=len(own),
         speedup=speedup,
@@ -139,7 +138,7 @@ def report(studio: Studio, measured: Measured) -> dict[str, Any]:
         "replies": [
             {
                 "request": reply.request,
-                "drafter": shown_name(reply.drafter),
+                "drafter": measured.names[reply.drafter],
                 "equal": reply.equal,
                 "token_ids": reply.token_ids,
                 **reply.stats.as_dict(),

@@ -7,7 +7,7 @@ them. The first request is answered once more before, which does not count: ever
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,13 @@ class Reply:
 
 @dataclass
 class Measured:
-    """A benchmark so far. drafters: plain decoding is the first. done: replies of `total`, the warm-up's included.
-    invariant: replies are bound to be equal; exact: sums round alike, too. ended: all were given, or time was up."""
+    """A benchmark so far. drafters: plain decoding is the first. names: theirs for visitors. done: replies of `total`,
+    the warm-up's included. invariant: replies are bound to be equal; exact: sums round alike, too. ended: all were
+    given, or time was up."""
 
     drafters: Sequence[str]
     wishes: Sequence[Wish]
+    names: Mapping[str, str]
     invariant: bool = True
     exact: bool = True
     done: int = 0
@@ -69,7 +71,7 @@ def wishes(studio: Studio, samples: Sequence[dict[str, Any]], drafters: Sequence
 
 def measure(studio: Studio, asked: Sequence[Wish], drafters: Sequence[str]) -> Iterator[Measured]:
     """Answer every wish with every drafter; yields what is known after each round."""
-    measured, first = Measured(list(dict.fromkeys([PLAIN, *drafters])), asked), asked[0]
+    measured, first = Measured(list(dict.fromkeys([PLAIN, *drafters])), asked, studio.names), asked[0]
     options, pipes = [wish.options() for wish in asked], {PLAIN: studio.plain}
     for drafter in drafters:
         pipes[drafter] = studio.drafting(drafter, first.shape, first.rule, first.looseness)

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from mmspec.demos import markup
-from mmspec.demos.studio import SHAPES, Studio
+from mmspec.demos.studio import Studio, Wish
 
 
 def ask_box(
@@ -26,10 +26,16 @@ def ask_box(
     return box, go, stop
 
 
-def sizes(product: str, about: str = "auto learns it", shapes: Sequence[str] = SHAPES) -> tuple[gr.Dropdown, gr.Number]:
-    """The size of drafts, one of `shapes`, and the seed, which gives the same `product` again."""
+def heat(wish: type[Wish]) -> gr.Slider:
+    """The temperature, from the lowest that a kind of wish allows."""
+    label = "Temperature" if wish.coldest else "Temperature (0 is greedy)"
+    return gr.Slider(wish.coldest, 2, value=wish.temperature, step=0.1, label=label)
+
+
+def sizes(wish: type[Wish], product: str, about: str = "auto learns it") -> tuple[gr.Dropdown, gr.Number]:
+    """The size of drafts, one of a kind of wish, and the seed, which gives the same `product` again."""
     with gr.Row():
-        shape = gr.Dropdown(list(shapes), value="auto", label="Draft size", info=about, min_width=140)
+        shape = gr.Dropdown(list(wish.sizes), value="auto", label="Draft size", info=about, min_width=140)
         seed = gr.Number(0, label="Seed", info=f"same seed, same {product}", precision=0, min_width=110)
     return shape, seed
 
@@ -43,8 +49,8 @@ def knobs_of(
     rule = gr.Dropdown(list(rules), value="exact", label="Acceptance rule: what is kept")
     looseness = gr.Slider(0, 1, value=0.3, step=0.1, label=f"Looseness of {loose} (0: none)")
     voice = [] if voices is None else [gr.Dropdown(voices, value=next(iter(voices), None), label="Voice")]
-    temperature = gr.Slider(0, 2, value=1, step=0.1, label="Temperature (0 is greedy)")
-    shape, seed = sizes(product)
+    temperature = heat(studio.wish)
+    shape, seed = sizes(studio.wish, product)
     return [drafter, rule, *voice, temperature, seed, shape, looseness]
 
 

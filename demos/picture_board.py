@@ -11,7 +11,6 @@ from typing import Any
 
 import gradio as gr
 
-from mmspec.checkpoints import shown_name
 from mmspec.demos import cells, drawings, markup
 from mmspec.demos.easel import LOOSE, RULES, Caption, Easel, PictureRace, shown
 from mmspec.demos.parts import ask_box, both_sides, knobs_of
@@ -126,16 +125,16 @@ def drawing(
         yield None, markup.problem(str(error)), *empty, "", gr.skip(), gr.skip()
         return
     assert race is not None
-    drawn = [(race.fast_sketches.shots[-1][1], titled(race, wish)), *drawn][:SHOWN]
+    drawn = [(race.fast_sketches.shots[-1][1], titled(race, wish, easel.names[wish.drafter])), *drawn][:SHOWN]
     chart = drawings.bars(race.fast.accept_lengths)
     yield race, *final(race, sides, "Done.", cards), chart, drawn, framed(drawn)
 
 
-def titled(race: PictureRace, wish: Wish) -> str:
-    """What stands under a picture of the gallery."""
+def titled(race: PictureRace, wish: Wish, drafter: str) -> str:
+    """What stands under a picture of the gallery. drafter: its name for visitors."""
     how = f"{wish.rule} {wish.looseness:g}" if wish.rule in LOOSE else wish.rule
     speed = "" if race.speedup is None else f", S {race.speedup:.2f}"
-    return f"{race.caption} ({shown_name(wish.drafter)}, {how}{speed}{race.law})"
+    return f"{race.caption} ({drafter}, {how}{speed}{race.law})"
 
 
 def framed(drawn: Sequence[tuple[bytes, str]]) -> str:

@@ -12,7 +12,7 @@ import gradio as gr
 
 from mmspec.demos import drawings, markup
 from mmspec.demos.examples import examples
-from mmspec.demos.parts import ask_box, both_sides, sizes
+from mmspec.demos.parts import ask_box, both_sides, heat, sizes
 from mmspec.demos.race import Race
 from mmspec.demos.replay import replay
 from mmspec.demos.studio import LONGEST_PROMPT, MOST_TOKENS, Question, Studio, opened
@@ -44,9 +44,9 @@ def build(studio: Studio, folder: Path, name: str) -> None:
                 name, "Question", "What would you like to know? Enter asks.", "Race", LONGEST_PROMPT
             )
             drafter = gr.Dropdown(studio.choices, value=studio.drafters[0], label="Drafter: what guesses ahead")
-            temperature = gr.Slider(0, 2, value=0, step=0.1, label="Temperature (0 is greedy)")
+            temperature = heat(studio.wish)
             tokens = gr.Slider(8, MOST_TOKENS, value=96, step=8, label="Most tokens")
-            shape, seed = sizes("answer", SIZES)
+            shape, seed = sizes(studio.wish, "answer", SIZES)
 
     hint = "Pick an example, or upload a picture and ask." if sees else "Write a question."
     views = both_sides(name, hint, markup.legend(), "token", "answer")

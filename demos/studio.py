@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,8 +41,9 @@ WARM_UP = "What is shown?"
 class Wish:
     """What a visitor asks for. looseness: of a relaxed rule, 0 (the law is kept) to 1.
 
-    A kind of wish says what its prompt is called (`noun`), how long it may be (`longest`, characters) and which `rules`
-    there are. Raises: InputError for what is beyond the limits.
+    A kind of wish says what its prompt is called (`noun`), how long it may be (`longest`, characters), which `rules`
+    and `sizes` of drafts there are, and the lowest temperature (`coldest`). Raises: InputError for what is beyond the
+    limits.
     """
 
     prompt: str
@@ -54,18 +56,21 @@ class Wish:
     noun: ClassVar[str]
     longest: ClassVar[int] = LONGEST_PROMPT
     rules: ClassVar[Sequence[str]] = ("exact",)
+    sizes: ClassVar[Sequence[str]] = SHAPES
+    coldest: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
             raise InputError(f"the {self.noun} is empty: write one, or click on an example")
         if len(self.prompt) > self.longest:
             raise InputError(f"the {self.noun} has {len(self.prompt)} characters: at most {self.longest} are taken")
-        if not 0 <= self.temperature <= 2:
-            raise InputError(f"temperature {self.temperature:g} is not valid: 0 (greedy) to 2 is taken")
+        if not self.coldest <= self.temperature <= 2:
+            least = f"{self.coldest:g}" if self.coldest else "0 (greedy)"
+            raise InputError(f"temperature {self.temperature:g} is not valid: {least} to 2 is taken")
         if not 0 <= self.seed < 2**31:
             raise InputError(f"the seed {self.seed} is not valid: 0 to {2**31 - 1} is taken")
-        if self.shape not in SHAPES:  # every other one would be kept with a pipeline of its own
-            raise unknown_name("draft size", self.shape, SHAPES)
+        if self.shape not in self.sizes:  # every other one would be kept with a pipeline of its own
+            raise unknown_name("draft size", self.shape, self.sizes)
         if self.rule not in self.rules:
             raise unknown_name("rule", self.rule, self.rules)
         if not 0 <= self.looseness <= 1:
@@ -123,7 +128,17 @@ class Studio:
     @cached_property
     def choices(self) -> list[tuple[str, str]]:
         """The drafters to choose from: name for visitors, value."""
-        return [(shown_name(drafter), drafter) for drafter in self.drafters]
+        return [(self.names[drafter], drafter) for drafter in self.drafters]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The names for visitors of plain decoding and the drafters; of those alike all but the first are numbered."""
+        names: dict[str, str] = {}
+        for drafter in dict.fromkeys(["none", *self.drafters]):
+            name, taken = shown_name(drafter), names.values()
+            numbered = (f"{name} ({number})" for number in count(2))
+            names[drafter] = next(each for each in numbered if each not in taken) if name in taken else name
+        return names
 
     @cached_property
     def plain(self) -> Pipeline:
@@ -147,7 +162,7 @@ class Studio:
         size, turned = read_shape(shape), relaxed(rule, looseness, self.knobs, self.modality)
         if (drafter, shape, rule) not in self._pipes:
             recorder = self._recorders[drafter]
-            check_size(shape, drafter, recorder.drafter)
+            check_size(shape, self.names[drafter], recorder.drafter)
             self.plain.with_drafter(recorder.drafter, size, turned or rule)  # what does not fit is told by its own name
             self._pipes[drafter, shape, rule] = self._warm(self.plain.with_drafter(recorder, size, turned or rule))
         pipe = self._pipes[drafter, shape, rule]
@@ -238,13 +253,13 @@ def check_named(drafter: str, model: str) -> None:
 
 
 def check_size(shape: str, name: str, drafter: Drafter) -> None:
-    """Raise MismatchError, in the words of the page, for a draft size that a drafter does not make. name: as given."""
+    """Raise MismatchError, in the words of the page, for a draft size that a drafter does not make. name: its own
+    for visitors."""
     try:
         control_for(read_shape(shape), drafter)
     except MismatchError as error:
         raise MismatchError(
-            f"the drafter {shown_name(name)!r} makes drafts of other sizes than {shape}: choose the draft size auto or "
-            "own"
+            f"the drafter {name!r} makes drafts of other sizes than {shape}: choose the draft size auto or own"
         ) from error
 
 

@@ -507,6 +507,12 @@ def test_visitors_do_not_see_where_models_lie(studio: Studio) -> None:
     assert Studio("google/gemma-3-4b-it", []).name == "google/gemma-3-4b-it"
 
 
+def test_drafters_of_one_name_are_numbered() -> None:
+    given = ["eagle2", "/my/eagle2", "/my/eagle2 (2)", "/her/eagle2", "/my/none", "none"]
+    shown = ["eagle2", "eagle2 (2)", "eagle2 (2) (2)", "eagle2 (3)", "none (2)", "none"]
+    assert Studio("x", given).choices == list(zip(shown, given, strict=True))
+
+
 @pytest.mark.parametrize("given", [[], ["--model", "smolvlm-mini"]])
 def test_tabs_that_are_absent_are_named_to_who_starts_the_page(
     given: list[str], monkeypatch: pytest.MonkeyPatch

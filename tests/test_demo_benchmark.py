@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from mmspec.demos.booth import Booth
 from mmspec.demos.easel import Caption, Easel
 from mmspec.demos.measures import HEAD, PARTS, PLOTS, bars, cells, report, rows
 from mmspec.demos.measuring import MOST_DRAFTERS, PLAIN, Measured, Reply, alike, measure, wishes
-from mmspec.demos.studio import Question, Studio, TextStudio
+from mmspec.demos.studio import SHAPES, Question, Studio, TextStudio
 from mmspec.errors import InputError, MismatchError, UnknownNameError
 from mmspec.intervals import bootstrap, speedups
 from mmspec.stats import Stats
@@ -28,6 +29,7 @@ pytest.importorskip("gradio")
 from mmspec.demos import app, benchmark
 
 HOW: dict[str, Any] = {"shape": "own", "max_new_tokens": 10}
+NAMES = {PLAIN: PLAIN, "x": "x"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def reply(request: int, drafter: str, tokens: int, decode: float, accepted: list
 
 def scripted(requests: int = 4, **more: Any) -> Measured:
     """Plain decoding takes a second per token, drafts half of that: a bit more, or less."""
-    found = Measured([PLAIN, "x"], [Question("why", "x")] * requests)
+    found = Measured([PLAIN, "x"], [Question("why", "x")] * requests, NAMES)
     for number in range(requests):
         found.replies.append(reply(number, PLAIN, 11, 10.0, [0] * 10))
         found.replies.append(reply(number, "x", 11, 5.0 + 0.1 * number, [4, 4], **more))
@@ -114,7 +116,7 @@ def test_who_waits_is_not_kept_waiting_for_ever(
     studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(0, 10_000, 100))  # a reply takes 100 seconds by this clock
-    monkeypatch.setattr(measuring.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: next(now)))
     found = measured(studio, studio.samples(tmp_path)[:2], **HOW)
     assert found.ended
     assert found.done == 3 < found.total
@@ -196,7 +198,7 @@ def test_figures_are_those_of_sums() -> None:
 
 
 def test_what_a_prefill_gave_whole_says_nothing_of_speed() -> None:
-    found = Measured([PLAIN, "x"], [Question("why", "x")])
+    found = Measured([PLAIN, "x"], [Question("why", "x")], NAMES)
     found.replies += [reply(0, PLAIN, 1, 0.0, []), reply(0, "x", 1, 0.0, [])]
     assert cells(found)[1] == ["x", "-", "-", "-", "-", "-", "1 of 1"]
     assert bars(found) == {plot: [] for plot in PLOTS}
@@ -232,6 +234,16 @@ def test_the_parts_of_a_bar_end_where_its_interval_does() -> None:
     assert few == [0.0, 0.0, 2.0]  # every part is there from the start
 
 
+def test_drafters_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    speakers = [str(tiny_llama(tmp_path / place / "speaker", seed=1)) for place in ("one", "other")]
+    reading = TextStudio(str(tiny_llama(tmp_path / "llama")), speakers)
+    assert [shown for shown, _ in reading.choices] == ["speaker", "speaker (2)"]
+    found, names = measured(reading, [{"prompt": "why"}], **HOW), [PLAIN, "speaker", "speaker (2)"]
+    assert [each.drafter for each in rows(found)] == names
+    assert [drafter for drafter, _, _ in bars(found)["ms/token"]] == names
+    assert [each["drafter"] for each in report(reading, found)["replies"]] == names
+
+
 def test_the_records_are_json_and_name_no_folders(studio: Studio, tmp_path: Path) -> None:
     found = measured(studio, studio.samples(tmp_path)[:1], **HOW)
     text = json.dumps(report(studio, found), allow_nan=False)
@@ -247,6 +259,21 @@ def test_the_records_are_json_and_name_no_folders(studio: Studio, tmp_path: Path
 
 
 # the page
+
+
+def test_only_what_a_model_takes_is_offered(studio: Studio, tmp_path: Path) -> None:
+    canvas = test_demo_canvas.captioned(tmp_path / "mar")
+    offered = {}
+    for each in (studio, canvas):
+        with benchmark.gr.Blocks() as blocks:
+            benchmark.build(each, "bench")
+        labelled = {block.label: block for block in blocks.blocks.values() if getattr(block, "label", None)}
+        (heat,) = (block for label, block in labelled.items() if label.startswith("Temperature"))
+        shapes = [shape for shape, _ in labelled["Draft size"].choices]
+        (text,) = (block.value for block in blocks.blocks.values() if isinstance(block, benchmark.gr.Markdown))
+        offered[each.title] = heat.label, heat.minimum, shapes, "must be equal (in float16 and bfloat16 up to" in text
+    assert offered["Picture chat"] == ("Temperature (0 is greedy)", 0, list(SHAPES), True)
+    assert offered["Canvas"] == ("Temperature", 0.1, ["auto", "own", "2", "4", "8"], False)
 
 
 def shown(studio: Studio, drafters: list[str], count: int = 2, rule: str = "exact") -> list[tuple[Any, ...]]:

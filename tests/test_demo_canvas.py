@@ -187,7 +187,7 @@ def test_the_tab_answers_and_says_what_is_wrong(canvas: CanvasEasel) -> None:
     for given, message in (
         (("a unicorn", "mar", "exact", 1.0, 0, "own", []), "words that the model was never told"),
         ((caption, "nobody", "exact", 1.0, 0, "own", []), "unknown drafter"),
-        ((caption, "mar", "exact", 0.0, 0, "own", []), "temperature=0 is not valid"),
+        ((caption, "mar", "exact", 0.0, 0, "own", []), "temperature 0 is not valid: 0.1 to 2 is taken"),
         ((caption, "mar", "lantern", 1.0, 0, "own", []), "unknown rule"),
         ((caption, "mar", "exact", 1.0, 0, "99z", []), "unknown draft size"),
     ):
@@ -197,7 +197,7 @@ def test_the_tab_answers_and_says_what_is_wrong(canvas: CanvasEasel) -> None:
     assert len(next(canvas_board.show_replay(None))) == 6
 
 
-@pytest.mark.parametrize("shape", canvas_board.CHAINS)
+@pytest.mark.parametrize("shape", CanvasWish.sizes)
 def test_every_size_that_is_offered_fits(canvas: CanvasEasel, shape: str) -> None:
     assert "x" not in shape
     assert len(drawn(canvas, shape=shape).fast.token_ids) == LENGTH
@@ -219,6 +219,7 @@ def test_a_canvas_that_is_not_begun_is_shown_empty() -> None:
         ({"rule": "ratio"}, "unknown rule 'ratio'"),
         ({"seed": -1}, "the seed -1 is not valid"),
         ({"shape": "64x64x9999"}, "unknown draft size '64x64x9999'"),
+        ({"shape": "3x4x9"}, "unknown draft size '3x4x9'"),  # a tree
     ],
 )
 def test_wishes_have_limits(wish: dict[str, Any], message: str) -> None:

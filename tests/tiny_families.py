@@ -13,7 +13,7 @@ import tiny
 import tiny_gemma
 import tiny_grids
 import tiny_tiles
-from tiny_grids import QWEN, ids_of, slots_of
+from tiny_grids import qwen2_5_vl, qwen3_vl
 from tiny_vision import PLAIN, SIDE, finish, template, text, tokenizer, tower
 from transformers import (
     CLIPImageProcessorPil,
@@ -31,15 +31,6 @@ from transformers import (
     PixtralImageProcessor,
     PixtralProcessor,
     PreTrainedModel,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLProcessor,
-    Qwen2VLImageProcessorPil,
-    Qwen2VLVideoProcessor,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
 )
 
 WINDOW = 8  # of Gemma3's sliding layers; shorter than every prompt with a picture
@@ -130,54 +121,6 @@ def gemma3(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     images = Gemma3ImageProcessorPil(size=SIDE, **PLAIN)
     processor = Gemma3Processor(images, words, chat_template=template("<start_of_image>"), image_seq_length=4)
     return finish(Gemma3ForConditionalGeneration, config, seed), processor
-
-
-def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
-    """Grids of 4-pixel patches, merged two by two; three axes of positions."""
-    words = tokenizer(**QWEN)
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "patch_size": 4,
-        "out_hidden_size": 32,
-        "window_size": 16,
-        "fullatt_block_indexes": [1],
-    }
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
-    config = Qwen2_5_VLConfig(
-        vision_config=vision,
-        text_config=text(words, "qwen2_5_vl_text", rope_parameters=rope, **changes),
-        **ids_of(words, QWEN),
-    )
-    images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
-    processor = Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
-    return finish(Qwen2_5_VLForConditionalGeneration, config, seed), processor
-
-
-def qwen3_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
-    """As Qwen2.5-VL, with features of both vision layers for the first decoder layers."""
-    words = tokenizer(**QWEN)
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "patch_size": 4,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0, 1],
-    }
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
-    config = Qwen3VLConfig(
-        vision_config=vision,
-        text_config=text(words, "qwen3_vl_text", **{"head_dim": 8, "rope_parameters": rope, **changes}),
-        **ids_of(words, QWEN),
-    )
-    images = Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 1024}, **PLAIN)
-    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
-    return finish(Qwen3VLForConditionalGeneration, config, seed), processor
 
 
 MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {

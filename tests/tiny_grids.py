@@ -28,11 +28,16 @@ from transformers import (
     PaddleOCRVLProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
@@ -61,8 +66,11 @@ PADDLE = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
 """Of heads of 8 numbers, or of 16 half of which turn."""
+MIXED = {**ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
 HALF = {**ROPE, "partial_rotary_factor": 0.5}
 TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4}
+QWEN_TOWER = {**TOWER, "intermediate_size": 64, "out_hidden_size": 32}
+DEEP_TOWER = {**QWEN_TOWER, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
 GLM_TOWER = {**TOWER, "image_size": 16, "intermediate_size": 64, "out_hidden_size": 32, "initializer_range": SPREAD}
 
 
@@ -78,6 +86,32 @@ def _size(least: int, patch: int = 4) -> dict[str, Any]:
 def slots_of(tokens: dict[str, str]) -> str:
     start, end = (tokens.get(f"vision_{side}_token") or tokens[f"image_{side}_token"] for side in ("start", "end"))
     return template(f"{start}{tokens['image_token']}{end}")
+
+
+def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """Windows of four patches a side in one of two layers of the tower."""
+    words = tokenizer(**QWEN)
+    config = Qwen2_5_VLConfig(
+        vision_config={**QWEN_TOWER, "window_size": 16, "fullatt_block_indexes": [1]},
+        text_config=text(words, "qwen2_5_vl_text", **{"rope_parameters": ROPE, **changes}),
+        **ids_of(words, QWEN),
+    )
+    images = Qwen2VLImageProcessorPil(**_size(64))
+    processor = Qwen2_5_VLProcessor(images, words, Qwen2VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
+    return finish(Qwen2_5_VLForConditionalGeneration, config, seed), processor
+
+
+def qwen3_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """As Qwen2.5-VL, with features of both vision layers for the first decoder layers."""
+    words = tokenizer(**QWEN)
+    config = Qwen3VLConfig(
+        vision_config=DEEP_TOWER,
+        text_config=text(words, "qwen3_vl_text", **{"head_dim": 8, "rope_parameters": MIXED, **changes}),
+        **ids_of(words, QWEN),
+    )
+    images = Qwen2VLImageProcessorPil(**_size(64))
+    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
+    return finish(Qwen3VLForConditionalGeneration, config, seed), processor
 
 
 def qwen2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -96,13 +130,6 @@ def qwen2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
 def qwen3_vl_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     """As Qwen3-VL, with a dense layer and one of four experts, two of which are asked."""
     words = tokenizer(**QWEN)
-    vision = {
-        **TOWER,
-        "intermediate_size": 64,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0, 1],
-    }
     special = {
         "head_dim": 8,
         "num_experts": 4,
@@ -110,10 +137,9 @@ def qwen3_vl_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         "moe_intermediate_size": 16,
         "mlp_only_layers": [0],
     }
-    rope = {**ROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     config = Qwen3VLMoeConfig(
-        vision_config=vision,
-        text_config=text(words, "qwen3_vl_moe_text", **{**special, "rope_parameters": rope, **changes}),
+        vision_config=DEEP_TOWER,
+        text_config=text(words, "qwen3_vl_moe_text", **{**special, "rope_parameters": MIXED, **changes}),
         **ids_of(words, QWEN),
     )
     images = Qwen2VLImageProcessorPil(**_size(64))
@@ -210,7 +236,7 @@ def _glm_processor(words: PreTrainedTokenizerFast) -> Any:
     return Glm4vProcessor(images, words, videos, chat_template=slots_of(GLM))
 
 
-MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
+MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {  # those of `tiny_families.KIN`
     "qwen2-vl": qwen2_vl,
     "qwen3-vl-moe": qwen3_vl_moe,
     "glm4v": glm4v,

@@ -6,14 +6,13 @@
 import base64
 import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import tiny_speech
 import tiny_vision
-import torch
 from transformers import (
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
@@ -48,17 +47,8 @@ LOW, HIGH, LONG = (
 SOUNDS: list[Audio] = [LOW, HIGH, LONG]
 
 
-def finish(kind: type[PreTrainedModel], config: Any, seed: int) -> PreTrainedModel:
-    """A random model, float64, that never ends an answer by itself, and to whom every recording is another."""
-    torch.manual_seed(seed)
-    model = kind(config).double().eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "audio_tower" in name or "projector" in name:
-                weight += tiny_vision.SPREAD * torch.randn_like(weight)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
-    return model
+finish = partial(tiny_vision.finish, parts=("audio_tower", "projector"))
+"""See `tiny_vision.finish`: every recording is another to the model."""
 
 
 def decoder(words: Any, model_type: str, **changes: Any) -> dict[str, Any]:

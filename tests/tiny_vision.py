@@ -1,5 +1,6 @@
 """What tiny random models of vision-language families are made of, and what they are asked."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tiny
@@ -54,13 +55,15 @@ def tower(model_type: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, **size, "image_size": 16, "patch_size": 8, **changes}
 
 
-def finish(kind: type[PreTrainedModel], config: Any, seed: int) -> PreTrainedModel:
-    """A random model, float64, that never ends an answer by itself."""
+def finish(
+    kind: type[PreTrainedModel], config: Any, seed: int, parts: Sequence[str] = ("projector", "merger", "newline")
+) -> PreTrainedModel:
+    """A random model, float64, that never ends an answer by itself. parts: of names of weights that are spread."""
     torch.manual_seed(seed)
     model = kind(config).double().eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "projector" in name or "merger" in name or "newline" in name:
+            if any(part in name for part in parts):
                 weight += SPREAD * torch.randn_like(weight)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = config.get_text_config().pad_token_id
