@@ -27,18 +27,24 @@ def template_of(processor: Any) -> Any:
     return getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
 
 
-def fitted(processor: Any, messages: list[dict[str, Any]], **variables: Any) -> list[dict[str, Any]]:
+def fitted(
+    processor: Any, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **variables: Any
+) -> list[dict[str, Any]]:
     """Messages in the form that a chat template takes: with parts, or with strings in turns of text alone, of the
     system, of all but the user, or of everybody.
 
     Found by writing them down: nothing that is said is lost, and no list of parts is written as it is.
+
+    Args: add_generation_prompt: whether the assistant is to go on behind them, not where its answer is the last turn.
     """
     said = [text.strip() for message in messages for text in turn_texts(message)]
     usable = []
     for joins in (lambda role: False, lambda role: role == "system", lambda role: role != "user", lambda role: True):
         form = [{**turn, "content": _joined(turn)} if joins(turn["role"]) else turn for turn in messages]
         try:
-            shown = processor.apply_chat_template(form, tokenize=False, add_generation_prompt=True, **variables)
+            shown = processor.apply_chat_template(
+                form, tokenize=False, add_generation_prompt=add_generation_prompt, **variables
+            )
         except (TypeError, TemplateError):
             continue
         if not any(str(turn["content"]) in shown for turn in form if not isinstance(turn["content"], str)):

@@ -35,6 +35,13 @@ TEMPLATE = (
 )
 """Of a tokenizer; turns are counted, so that an answer is not the same behind other turns."""
 
+STRINGS = (
+    "{% for turn in messages %}{% if turn['role'] == 'user' %}{% for part in turn['content'] %}"
+    "{{ '[' + part['text'] + ']' if part['type'] == 'text' else '<image>' }}{% endfor %}"
+    "{% else %}{{ ANSWER }}<end_of_utterance>{% endif %}{% endfor %}"
+)
+"""Of a processor, with parts from the user and strings from the assistant."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -167,6 +174,14 @@ def test_one_turn_is_the_prompt_and_picture_of_a_plain_line(data: Path) -> None:
         ([{"from": "system", "value": "be brief"}, says("user", "why?")], "system: be brief\nuser: why?", None),
         ([{"user": "why?", "assistant": "so"}, {"user": "and?"}], "user: why?\nassistant: so\nuser: and?", None),
         ([says("user", "why?"), says("tool", "3"), says("assistant", "so")], "why?", "so"),
+        ([{**says("user", "why?"), "name": "Ann", "tool_calls": [], "function_call": None}], "why?", None),
+        (
+            [says("user", "why?"), says("assistant", "so"), {"role": "assistant", "tool_calls": [{"id": "1"}]}],
+            "why?",
+            "so",
+        ),  # what comes behind the answer is nobody's concern
+        ([says("user", "why ", "not", "?"), says("assistant", "so")], "why not?", "so"),
+        ([{"role": "user", "content": [{"type": None, "text": "why"}, {"text": "?"}]}], "why?", None),
     ],
 )
 def test_the_last_user_is_asked_with_all_before(talk: Any, said: str, answer: str | None) -> None:
@@ -213,9 +228,21 @@ def test_pictures_without_a_place_are_shown_first_of_all(data: Path) -> None:
         ({"messages": [says("user", "../a.png", "why?")]}, "line 2: the image '../a.png' is not a file inside"),
         ({"messages": [says("user", "no.png", "?"), says("user", "?")]}, "line 2: the image 'no.png' is not a file"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "image": 3}, "?"]}]}, "line 2: a part of a turn"),
+        ({"messages": [says("user", "a.png", "?", key="url")]}, "line 2: a part of a turn is .*url"),
+        ({"messages": [says("user", "a.png", "?", key="base64")]}, "line 2: a part of a turn is .*base64"),
+        ({"messages": [{"role": "user", "content": [{"text": "?", "image": "a.png"}]}]}, "line 2: a part of a turn"),
+        (
+            {"messages": [says("user", "?"), {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            "line 2: a turn has tool_calls, which no prompt can hold",
+        ),
+        (
+            {"messages": [{"role": "assistant", "function_call": {"name": "f"}}, says("user", "?")]},
+            "line 2: a turn has function_call, which no prompt can hold",
+        ),
         ({"messages": [says("user", "?")], "image": 3}, "line 2: image must be one text or a list of them, not 3"),
         ({"messages": [says("user", "?")], "prompt": "a"}, "line 2: messages say all .*: leave prompt out"),
         (llava("<image>\nwhy?"), "line 2: places for pictures in the conversation: 1, pictures with it: 0"),
+        ({"messages": [says("user", "why", None, "?")]}, "line 2: places for pictures .*: 1, pictures with it: 0"),
         (llava("<image>\nwhy?", image=SEEN), "line 2: places for pictures in the conversation: 1, pictures with it: 2"),
     ],
 )
@@ -223,6 +250,18 @@ def test_a_bad_conversation_is_named(line: Any, words: str, data: Path) -> None:
     RED.save(data.parent / "a.png")
     with pytest.raises(InputError, match=words):
         Lines(write(data, {"prompt": "good"}, line))
+
+
+def test_a_place_amid_words_is_none_where_no_picture_comes(data: Path) -> None:
+    lines = Lines(write(data, llava("What does <image> mean?", "so"), llava("Is <image> a tag?", "yes", "and?")))
+    assert (lines[0].image, lines[0].prompt) == (None, "What does mean?")
+    assert as_text(lines[1].prompt) == "user: Is a tag?\nassistant: yes\nuser: and?"
+
+
+def test_a_folder_without_lines_is_told_what_it_may_hold(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError, match=r"in \*\.jsonl files, (nor|or) a list of them in \*\.json files"):
+            Lines(place)
 
 
 def test_what_is_not_read_of_conversations_is_told(data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,6 +312,22 @@ def test_own_answers_to_chats_are_what_the_template_writes(pipe: Any, data: Path
     assert ids == whole[: len(ids)].tolist()
     assert ids[-1] == end
     assert end not in whole[len(ids) :]
+
+
+@pytest.mark.parametrize("written", ["turn['content'] + ''", "turn['content']"])
+@pytest.mark.parametrize("earlier", [(), ("<image>\nwhat?", "a bar")])
+def test_own_answers_are_texts_where_the_template_writes_the_assistant_s_as_they_are(
+    earlier: tuple[str, ...], written: str, pipe: Any, data: Path
+) -> None:
+    """As Pixtral's does, which stumbles over parts, and others, which would write them out."""
+    processor = copy.deepcopy(pipe.processor)
+    processor.chat_template = STRINGS.replace("ANSWER", written)
+    writer = mmspec.load(tiny.smolvlm_model(), "none", processor=processor)
+    asked = Lines(write(data, llava(*earlier, "and?", "a blue one", image="a.png" if earlier else None)))[0]
+    end = "<end_of_utterance>"
+    prompt = processor.tokenizer.decode(prepare(writer, [asked])["input_ids"][0])
+    assert prompt.endswith(f"[what?]a bar{end}[and?]" if earlier else "[and?]")
+    assert processor.tokenizer.decode(own_answer(writer, asked)) == f"a blue one{end}"
 
 
 def test_own_answers_to_chats_of_a_tokenizer(data: Path) -> None:
@@ -401,14 +456,21 @@ def test_rows_with_conversations_are_asked_as_their_chats(pipe: Any, tmp_path: P
 
 
 def test_a_row_without_a_picture_for_a_place_is_named(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, [{**llava("<image>\nwhat?", "so"), "images": names} for names in ([], ["a.png"], SEEN)])
+    talk = llava("<image>\nwhat?", "so", "and?")
+    rows = rows_of(tmp_path, [{**talk, "images": names} for names in ([], ["a.png"], SEEN)])
     for index, count in ((0, 0), (2, 2)):
         with pytest.raises(
             InputError, match=f"row {index}: places for pictures in the conversation: 1, pictures with it: {count}$"
         ):
             rows[index]
+    assert as_text(rows[1].prompt) == "user: <image> what?\nassistant: so\nuser: and?"
+
+
+def test_a_row_with_one_question_is_asked_behind_whatever_pictures_it_has(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, [{**llava("<image>\nwhat?", "so"), "images": names} for names in ([], ["a.png"], SEEN)])
+    assert [rows[index].prompt for index in range(3)] == ["what?"] * 3
+    assert [rows[0].image, len(rows[2].image), rows.chat] == [None, 2, ""]
     assert isinstance(rows[1].image, Image.Image)
-    assert (rows[1].prompt, rows.chat) == ("what?", "")
 
 
 def test_conversations_of_one_question_keep_their_name_and_others_have_a_new_one(tmp_path: Path) -> None:

@@ -17,14 +17,20 @@ from mmspec.training.questions import SLOT, Messages, without_slots
 ROLES = {"human": "user", "gpt": "assistant"}
 """LLaVA's names of roles."""
 KINDS = '{"type": "text", "text": ..} or {"type": "image"}, with a file as "image" or "path" where it is told there'
+READ = ("image", "path")
+"""Keys of a part that say which picture it is."""
+UNREAD = ("url", "base64", "image_url")
+"""Keys that say it elsewhere, and are not read."""
+CALLS = ("tool_calls", "function_call")
+"""Keys of a turn that hold what is no text."""
 
 
 @dataclass(frozen=True)
 class Conversation:
     """What is asked last, with all before it, and the reply to it, None where there is none.
 
-    messages: as in `mmspec.prompts.Chat`, the last one the user's; the part of a picture holds its "image" where the
-        conversation itself names one.
+    messages: as in `mmspec.prompts.Chat`, the last one the user's; the part of a picture holds the "image" that the
+        conversation itself names, None where it names none; a place in a text holds no "image".
     """
 
     messages: Messages
@@ -40,6 +46,17 @@ class Conversation:
         """Whether it is no more than one text of the user, perhaps with pictures before it."""
         kinds = [part["type"] for part in self.parts]
         return len(self.messages) == 1 and kinds.index("text") == len(kinds) - 1
+
+    @property
+    def places(self) -> int:
+        """How many there are for pictures that come with it."""
+        return sum(map(_marks, self.parts))
+
+    @property
+    def mentions(self) -> bool:
+        """Whether no picture is shown, and `<image>` stands amid words alone, perhaps as one of them."""
+        ends = (message["content"][place] for message in self.messages for place in (0, -1))
+        return all("text" in part for part in ends) and not any("image" in part for part in self.parts)
 
     def unmarked(self) -> Conversation:
         """The same without places for pictures that come with it: none do.
@@ -58,11 +75,12 @@ class Conversation:
         Raises: InputError: it has places for more of them, or for fewer.
         """
         told = self if any(part["type"] == "image" for part in self.parts) else self._behind(len(pictures))
-        marked = sum(map(_marks, told.parts))
-        if marked != len(pictures):
-            raise InputError(f"places for pictures in the conversation: {marked}, pictures with it: {len(pictures)}")
+        if told.places != len(pictures):
+            raise InputError(
+                f"places for pictures in the conversation: {told.places}, pictures with it: {len(pictures)}"
+            )
         left = iter(pictures)
-        seen = [part["image"] if "image" in part else next(left) for part in told.parts if part["type"] == "image"]
+        seen = [next(left) if _marks(part) else part["image"] for part in told.parts if part["type"] == "image"]
         if told.plain:
             return next(part["text"] for part in told.parts if part["type"] == "text"), seen
         bare = [
@@ -84,12 +102,15 @@ def conversation(talk: Any) -> Conversation:
 
     Raises: InputError: no turn of a user, or one that cannot be used.
     """
-    turns = [one for turn in (talk if isinstance(talk, list) else []) for one in _said(turn)]
-    asking = [place for place, (role, _) in enumerate(turns) if role == "user"]
+    turns = [one for turn in (talk if isinstance(talk, list) else []) for one in _apart(turn)]
+    roles = [_role(turn) for turn in turns]
+    asking = [place for place, role in enumerate(roles) if role == "user"]
     if not asking:
         raise InputError(f"nobody asks anything in the conversation {shorten(talk)}")
+    end = next((place for place in range(asking[-1], len(roles)) if roles[place] == "assistant"), len(roles))
+    said = [(roles[place], _said(turn)) for place, turn in enumerate(turns[: end + 1])]
     messages = []
-    for place, (role, content) in enumerate(turns[: asking[-1] + 1]):
+    for place, (role, content) in enumerate(said[: asking[-1] + 1]):
         parts = _parts(content)
         words = any(part["type"] == "text" for part in parts)
         if place == asking[-1] and not words:
@@ -100,19 +121,32 @@ def conversation(talk: Any) -> Conversation:
         if not parts:
             raise InputError(f"turn {place + 1} of the conversation, of the {role}, says nothing")
         messages.append({"role": role, "content": parts})
-    reply = next((content for role, content in turns[asking[-1] :] if role == "assistant"), None)
+    reply = next((content for role, content in said[asking[-1] :] if role == "assistant"), None)
     answer = reply if isinstance(reply, str) else "".join(part.get("text", "") for part in _parts(reply))
     return Conversation(messages, answer or None)
 
 
-def _said(turn: Any) -> list[tuple[str, Any]]:
-    """The role and the content of a turn, or of both turns of a pair."""
+def _apart(turn: Any) -> list[Any]:
+    """A turn, or both turns of a pair."""
     if isinstance(turn, dict) and "user" in turn:
-        return [(role, turn[role]) for role in ("user", "assistant") if turn.get(role) is not None]
+        return [{"role": role, "content": turn[role]} for role in ("user", "assistant") if turn.get(role) is not None]
+    return [turn]
+
+
+def _role(turn: Any) -> str:
+    """Who says a turn."""
     role = (turn.get("from") or turn.get("role")) if isinstance(turn, dict) else None
     if not isinstance(role, str):
         raise InputError(f'a turn is {{"role": .., "content": ..}} or {{"from": .., "value": ..}}, not {shorten(turn)}')
-    return [(ROLES.get(role, role), turn.get("value") or turn.get("content"))]
+    return ROLES.get(role, role)
+
+
+def _said(turn: dict[str, Any]) -> Any:
+    """The content of a turn."""
+    called = next((key for key in CALLS if turn.get(key)), None)  # tables have empty lists where nothing is called
+    if called:
+        raise InputError(f"a turn has {called}, which no prompt can hold: {shorten(turn)}")
+    return turn.get("value") or turn.get("content")
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
@@ -120,16 +154,20 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     if content is None or isinstance(content, str):
         return _split(content or "")
     found: list[dict[str, Any]] = []
+    words = ""  # of neighbouring texts, which are one
     for part in content if isinstance(content, list) else [content]:
-        kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
-        if kind == "text" and isinstance(text, str):
-            found += _split(text)
-        elif kind == "image":
-            source = next((part[key] for key in ("image", "path") if part.get(key) is not None), None)
-            found.append({"type": "image"} if source is None else {"type": "image", "image": source})
+        told = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
+        source = next((told[key] for key in READ if key in told), None)
+        lost = source is None and any(key in told for key in UNREAD)
+        kind = told.get("type", "text" if source is None and not lost else None)  # some texts do not say so
+        if kind == "text" and isinstance(told.get("text"), str):
+            words += told["text"]
+        elif kind == "image" and not lost:
+            found += [*_split(words), {"type": "image", "image": source}]
+            words = ""
         else:
             raise InputError(f"a part of a turn is {KINDS}, not {shorten(part)}")
-    return found
+    return found + _split(words)
 
 
 def _split(text: str) -> list[dict[str, Any]]:
@@ -157,4 +195,4 @@ def _unmarked(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _marks(part: dict[str, Any]) -> bool:
     """Whether a part is the place of a picture that comes with the conversation."""
-    return part == {"type": "image"}
+    return part["type"] == "image" and part.get("image") is None

@@ -79,7 +79,8 @@ class Lines:
         if not folder.is_dir():
             raise InputError(
                 f"no data at {shorten(str(folder))}: give {MINIWORLD!r}, a data set of the hub (owner/name), or a "
-                'folder with *.jsonl files whose lines are {"image": "file.png", "prompt": "..."}'
+                'folder with lines such as {"image": "file.png", "prompt": "..."} in *.jsonl files, or a list of them '
+                "in *.json files"
             )
         self.folder = folder
         self.unread: set[str] = set()
@@ -91,7 +92,8 @@ class Lines:
         self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
             raise InputError(
-                f"{folder} holds no lines in *.jsonl files; a line is " + '{"image": "a.png", "prompt": "..."}'
+                f"{folder} holds no lines in *.jsonl files, nor a list of them in *.json files; a line is "
+                '{"image": "a.png", "prompt": "..."}'
             )
 
     def _read(self) -> Iterator[tuple[dict[str, Any], str]]:
@@ -181,7 +183,10 @@ def _told_in_turns(found: dict[str, Any], where: str) -> dict[str, Any]:
             raise InputError(f"{where}: {key} say all that is asked and answered: leave {other} out")
     try:
         talk = conversation(found[key])
-        prompt, pictures = talk.asked([image for name in SHOWN for image in _several(found.get(name))])
+        given = [image for name in SHOWN for image in _several(found.get(name))]
+        if not given and talk.mentions:  # as of a prompt, which loses its places too
+            talk = talk.unmarked()
+        prompt, pictures = talk.asked(given)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return {"image": pictures, "prompt": prompt, "answer": talk.answer}

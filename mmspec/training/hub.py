@@ -151,6 +151,8 @@ class HubData:
         if self.prompt is None:
             try:
                 talk = self._talk(row)
+                if talk.plain and talk.places != len(pictures):  # some rows lack their picture, or have more than said
+                    talk = talk.unmarked()
                 return *talk.asked(pictures), talk.answer
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import UndefinedError
-
 from mmspec.errors import InputError, shorten
-from mmspec.templates import asking
+from mmspec.prompts import messages_of, turn_texts
+from mmspec.templates import asking, fitted
 from mmspec.training.questions import Messages, Question, as_text
 
 
@@ -50,39 +49,26 @@ def _written(pipe: Any, image: Any, prompt: str | Messages, answer: str) -> tupl
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     if not getattr(pipe.processor, "chat_template", None):
         return "", answer + (tokenizer.eos_token or "")
-    asked = _asked(pipe, image, prompt)
+    given = image if isinstance(image, list | tuple) else [image]
+    pictures = [one for one in given if one is not None]
+    asked = messages_of(prompt, pictures) if isinstance(prompt, str) else prompt
+    answered = [*asked, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
     with asking(pipe.processor):
-        before = pipe.processor.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-        try:
-            whole = _answered(pipe, asked, _content(pipe, [{"type": "text", "text": answer}]))
-        except (TypeError, UndefinedError):  # Mistral's templates take answers as plain texts alone
-            whole = _answered(pipe, asked, answer)
+        before = _in_template(pipe.processor, asked, True)
+        whole = _in_template(pipe.processor, answered, False)
     if not whole.startswith(before):
         raise InputError("the chat template rewrites the prompt when an answer follows: use the target's answers")
     return before, whole[len(before) :]
 
 
-def _asked(pipe: Any, image: Any, prompt: str | Messages) -> Messages:
-    """A question as messages for the chat template."""
-    if isinstance(prompt, str):
-        given = image if isinstance(image, list | tuple) else [image]
-        parts = [*({"type": "image"} for one in given if one is not None), {"type": "text", "text": prompt}]
-        prompt = [{"role": "user", "content": parts}]
-    return [{"role": turn["role"], "content": _content(pipe, turn["content"])} for turn in prompt]
-
-
-def _answered(pipe: Any, asked: Messages, answer: Any) -> str:
-    """A question and its answer in the chat template."""
-    turns = [*asked, {"role": "assistant", "content": answer}]
-    whole: str = pipe.processor.apply_chat_template(turns, tokenize=False)
+def _in_template(processor: Any, messages: Messages, add_generation_prompt: bool) -> str:
+    """Messages in the chat template, in the form in which the target's `encode` writes them."""
+    if not hasattr(processor, "tokenizer"):  # a tokenizer, whose template takes texts alone
+        messages = [{**turn, "content": "".join(turn_texts(turn))} for turn in messages]
+    elif len(messages) > 1:
+        messages = fitted(processor, messages, add_generation_prompt)
+    whole: str = processor.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
     return whole
-
-
-def _content(pipe: Any, parts: list[dict[str, Any]]) -> Any:
-    """What a chat message holds: parts for a processor, a plain text for a tokenizer."""
-    if not hasattr(pipe.processor, "tokenizer"):
-        return "".join(part.get("text", "") for part in parts)
-    return [part if "text" in part else {"type": "image"} for part in parts]
 
 
 def _ids_behind(tokenizer: Any, before: str, text: str) -> list[int]:
