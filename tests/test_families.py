@@ -55,8 +55,9 @@ from mmspec.vlm.llava import Pixtral
 from mmspec.vlm.small_vlm import SmallVLM
 
 FAMILIES = list(families.EVERY)
-HEADED = [family for family in FAMILIES if family not in families.HEADLESS]
-"""Those to which drafters on features fit."""
+CHOSEN = families.CHOSEN
+HEADED = [family for family in CHOSEN if family not in families.HEADLESS]
+"""Those of them to which drafters on features fit."""
 BUDGET = 14
 SAMPLED = {"temperature": 0.9, "seed": 3}
 
@@ -352,7 +353,7 @@ class Own(Qwen2_5_VLForConditionalGeneration):
 
 def test_a_class_that_derives_from_a_stock_one_is_served_also_when_it_was_saved(tmp_path: Path) -> None:
     base = plain("qwen2.5-vl")
-    own = Own(base.target.model.config).double().eval()
+    own = Own(copy.deepcopy(base.target.model.config)).double().eval()
     own.load_state_dict(base.target.model.state_dict())
     own.save_pretrained(tmp_path)
     back = Own.from_pretrained(tmp_path, dtype=torch.float64)

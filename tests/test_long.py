@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from test_families import FAMILIES, Oracle, hf, plain
+from test_families import CHOSEN, FAMILIES, Oracle, hf, plain
 from tiny_vision import BLUE, PICTURES, RED, TALL, TEXTS, WIDE
 
 import mmspec
@@ -42,7 +42,7 @@ def test_pieces_follow_each_other_and_split_no_run_of_slots(rows: list[list[bool
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CHOSEN)
 def test_a_prompt_read_in_pieces_leaves_the_same_behind(family: str, attention: str) -> None:
     """Logits, hidden states, keys and values, in a left-padded batch with and without pictures."""
     target = plain(family, attention).target
@@ -91,7 +91,7 @@ def long_pipe(family: str) -> mmspec.Pipeline:
     return mmspec.load(model, "prompt-lookup", processor=processor)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CHOSEN)
 def test_thousands_of_tokens_and_dozens_of_pictures(family: str) -> None:
     """Read in pieces, drafted with trees, in a batch with a short prompt; transformers reads it at once."""
     pipe = long_pipe(family)

@@ -455,7 +455,12 @@ def test_every_family_with_every_method(family: str) -> None:
     """Greedy as transformers, sampled as our AR loop, in a left-padded batch with and without pictures."""
     base = test_families.plain(family)
     for method in METHODS:
-        pipe = base.with_drafter(taught.drafter(method, taught.network(method, base.target), depth=3, total=8))
+        made = taught.drafter(method, taught.network(method, base.target), depth=3, total=8)
+        if method == "kangaroo" and family == "gemma4":  # whose first layers do not run alone
+            with pytest.raises(MismatchError, match="Kangaroo cannot run the first layers"):
+                base.with_drafter(made)
+            continue
+        pipe = base.with_drafter(made)
         for options, want in ({}, test_families.greedy(family)), (test_families.SAMPLED, test_families.sampled(family)):
             said = pipe(test_families.PICTURES, test_families.TEXTS, max_new_tokens=test_families.BUDGET, **options)
             assert [one.token_ids for one in said] == want, method

@@ -322,7 +322,7 @@ def test_the_slots_that_are_looked_at_most_are_kept() -> None:
 # Attention
 
 
-@pytest.mark.parametrize("family", test_families.FAMILIES)
+@pytest.mark.parametrize("family", test_families.CHOSEN)
 def test_attention_is_seen_as_eager_attention_shows_it(family: str) -> None:
     """All layers, in a batch, under sdpa; what the model says is the same as without anybody looking."""
     base = test_families.plain(family)
@@ -345,7 +345,7 @@ def test_attention_is_seen_as_eager_attention_shows_it(family: str) -> None:
     assert not found  # the hooks are gone
 
 
-@pytest.mark.parametrize("family", test_families.FAMILIES)
+@pytest.mark.parametrize("family", test_families.CHOSEN)
 def test_attention_is_told_a_few_positions_at_a_time(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of it is ever written down; together it is the whole, in every piece of a prompt."""
     base = test_families.plain(family)
