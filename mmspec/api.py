@@ -222,9 +222,8 @@ class Pipeline:
         n = answer_count(given({"n": n}))
         several, single = isinstance(voice, list | tuple), is_single(prompt)
         rows = 1 if single else n
-        told = {} if voice is None else {"voice": repeated(list(voice), rows) if several else voice}
-        told |= {} if size is None else {"size": size}
-        told |= {} if thinking is None else {"thinking": thinking}
+        voices = repeated(list(voice), rows) if several else voice
+        told = given({"voice": voices, "size": size, "thinking": thinking})
         if told:
             check_options(told, self.target)
         texts, pictures = read_prompts(prompt, image, self.target.wordless)

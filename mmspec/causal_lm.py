@@ -9,9 +9,9 @@ from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.errors import InputError
-from mmspec.prompts import Prompt, messages_of, turn_texts
+from mmspec.prompts import Prompt, messages_of
 from mmspec.targets import CausalTarget
-from mmspec.templates import asking, control_as_text, padded, template_variables
+from mmspec.templates import as_strings, asking, control_as_text, padded, template_variables
 
 
 def both_ways(config: PreTrainedConfig) -> bool:
@@ -68,8 +68,7 @@ class CausalLM(CausalTarget):
         with asking(processor):
             if own or other:
                 chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
-                if own:  # it takes texts alone, no parts
-                    chats = [[{**turn, "content": "".join(turn_texts(turn))} for turn in chat] for chat in chats]
+                chats = list(map(as_strings, chats)) if own else chats
                 template = None if own else other
                 with control_as_text(texts, tokenizer) as told:
                     rows = tokenizer.apply_chat_template(

@@ -109,6 +109,8 @@ class Decoder:
         self.config = model.config.get_text_config(decoder=True)
         if model.dtype == torch.float64 and "grouped_mm" in model.get_experts_implementation().values():
             model.set_experts_implementation("eager")  # the usual product of all experts at once takes smaller numbers
+        told = getattr(self.config, "output_router_logits", False)  # for a loss of training, which knows no trees
+        self.always = {"output_router_logits": False} if told else {}
         layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         layers |= {"local"} & set(getattr(self.config, "attention_layers", ()))  # GPT-Neo, by place instead of position
         if layers - KNOWN_LAYERS:
@@ -259,7 +261,5 @@ class Decoder:
     def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         if taps:
             extra["output_hidden_states"] = sorted(taps)
-        if getattr(self.config, "output_router_logits", False):  # for a loss of training, which knows no trees
-            extra["output_router_logits"] = False
-        out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **extra)
+        out = self.model(**inputs, past_key_values=cache.hf, use_cache=True, return_dict=True, **self.always, **extra)
         return Heard(out.logits, {tap: out.hidden_states[tap] for tap in taps})

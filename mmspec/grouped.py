@@ -58,7 +58,8 @@ def grouped_attention(
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let the decoder of a model that runs sdpa on a CPU call `grouped_attention` instead, if its heads share keys."""
     text = model.config.get_text_config(decoder=True)
-    heads, keys = (getattr(first_layer(text), f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    first = first_layer(text)
+    heads, keys = (getattr(first, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if model.device.type == "cpu" and text._attn_implementation == "sdpa" and keys not in (None, heads):
         use_attention(model, NAME)
 

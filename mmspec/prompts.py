@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from PIL import Image
 
@@ -15,8 +14,6 @@ from mmspec.media import load_image, names_a_picture
 
 ROLE = re.compile(r"\w{1,32}")
 """Of a turn: templates write it down as it is, so it must not open turns of its own."""
-_CONTROL: WeakKeyDictionary[Any, tuple[int, list[str]]] = WeakKeyDictionary()
-"""Of tokenizers: the id that the next token which they learn will get, and their control tokens."""
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,17 @@ def template_of(processor: Any) -> Any:
 def fitted(
     processor: Any, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **variables: Any
 ) -> list[dict[str, Any]]:
-    """Messages in the form that a chat template takes: with parts, or with strings in turns of text alone, of the
-    system, of all but the user, or of everybody.
+    """Messages in the form that a chat template takes: with parts, as a single one always is, or with strings in turns
+    of text alone, of the system, of all but the user, or of everybody.
 
     Found by writing them down: nothing that is said is lost, and no list of parts is written as it is.
 
     Args: add_generation_prompt: whether the assistant is to go on behind them, not where its answer is the last turn.
     """
+    if len(messages) == 1:
+        return messages
     said = [text.strip() for message in messages for text in turn_texts(message)]
-    usable = []
+    best, most = messages, -1
     for joins in (lambda role: False, lambda role: role == "system", lambda role: role != "user", lambda role: True):
         form = [{**turn, "content": _joined(turn)} if joins(turn["role"]) else turn for turn in messages]
         try:
@@ -47,9 +49,14 @@ def fitted(
             )
         except (TypeError, TemplateError):
             continue
-        if not any(str(turn["content"]) in shown for turn in form if not isinstance(turn["content"], str)):
-            usable.append((sum(text in shown for text in said), form))
-    return max(usable, key=lambda found: found[0], default=(0, messages))[1]  # the first of the best
+        if any(str(turn["content"]) in shown for turn in form if not isinstance(turn["content"], str)):
+            continue
+        found = sum(text in shown for text in said)
+        if found > most:
+            best, most = form, found
+        if most == len(said):
+            break
+    return best
 
 
 def template_variables(template: Any, thinking: bool | None) -> dict[str, bool]:
@@ -59,6 +66,11 @@ def template_variables(template: Any, thinking: bool | None) -> dict[str, bool]:
     if THINKING not in str(template):
         raise InputError(f"thinking is no choice here: the chat template knows no {THINKING}")
     return {THINKING: thinking}
+
+
+def as_strings(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for the template of a tokenizer, which takes texts alone, no parts."""
+    return [{**turn, "content": "".join(turn_texts(turn))} for turn in messages]
 
 
 def _joined(message: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from mmspec.finite import check_finite
 from mmspec.options import guidance_scale
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.columns import ColumnSampler, ColumnStop
+from mmspec.speech.placing import place_codec
 from mmspec.speech.speaking import SHARED_IDS
 from mmspec.templates import asking, check_plain
 from mmspec.tree import chain
@@ -194,3 +195,22 @@ def forget(track: Track, count: int) -> None:
         track.cache.self_attention_cache.crop(-count)
         if track.ended is not None and track.ended >= track.read:
             track.ended = None
+
+
+class CodecBeside(Delayed):
+    """Base of families whose codec comes with the processor."""
+
+    def adopt(self, processor: Any) -> None:
+        """See `BaseTarget`."""
+        super().adopt(processor)
+        place_codec(self.codec, self.model)
+
+    @property
+    def codec(self) -> Any:
+        """What makes sound of codes; None where the processor has none."""
+        return getattr(self.processor, "audio_tokenizer", None)
+
+    @property
+    def codes_alone(self) -> bool:
+        """Whether codes are all that comes of an answer, since there is no codec."""
+        return self.codec is None

@@ -25,8 +25,7 @@ from mmspec.errors import InputError
 from mmspec.sampling import float32_at_least
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnStop
-from mmspec.speech.delayed import Delayed, Track
-from mmspec.speech.placing import place_codec
+from mmspec.speech.delayed import CodecBeside, Track
 from mmspec.speech.small_musicgen import SmallMusicgen
 from mmspec.speech.speaking import ANSWER_S
 
@@ -36,7 +35,7 @@ USUAL_TOP_K = 50
 """What guidance keeps where nothing says how much."""
 
 
-class Dia(Delayed):
+class Dia(CodecBeside):
     """A Dia checkpoint, see `BaseTarget`."""
 
     hf = ("DiaForConditionalGeneration", "DiaProcessor")
@@ -52,21 +51,6 @@ class Dia(Delayed):
         self.padding, self.end, self.after = config.bos_token_id, config.eos_token_id, config.pad_token_id
         self.delays = list(model.config.delay_pattern)
         self.longest, self.least = config.max_position_embeddings - 1, max(self.delays) + 2
-
-    def adopt(self, processor: Any) -> None:
-        """See `BaseTarget`."""
-        super().adopt(processor)
-        place_codec(self.codec, self.model)
-
-    @property
-    def codec(self) -> Any:
-        """What makes sound of codes; None where the processor has none."""
-        return getattr(self.processor, "audio_tokenizer", None)
-
-    @property
-    def codes_alone(self) -> bool:
-        """Whether codes are all that comes of an answer, since there is no codec."""
-        return self.codec is None
 
     @property
     def budget(self) -> int:

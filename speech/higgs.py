@@ -29,8 +29,7 @@ from mmspec.errors import CheckpointError, InputError, described
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.audio import Audio
 from mmspec.speech.columns import ColumnSampler, ColumnStop
-from mmspec.speech.delayed import ColumnState, Delayed, Track
-from mmspec.speech.placing import place_codec
+from mmspec.speech.delayed import CodecBeside, ColumnState, Track
 from mmspec.speech.small_musicgen import SmallMusicgen
 from mmspec.speech.speaking import ANSWER_S, SHARED_IDS
 from mmspec.templates import asking, check_plain, padded
@@ -93,7 +92,7 @@ class HiggsSampler(ColumnSampler):
         return counts >= max(1, math.ceil(window * self.sampling.ras_share - 1e-6))  # 7 * (2 / 7) may be above 2
 
 
-class Higgs(Delayed):
+class Higgs(CodecBeside):
     """A Higgs Audio v2 checkpoint, see `BaseTarget`."""
 
     hf = ("HiggsAudioV2ForConditionalGeneration", "HiggsAudioV2Processor")
@@ -122,17 +121,6 @@ class Higgs(Delayed):
             raise CheckpointError(
                 f"the codec has {self.codec.config.num_quantizers} codebooks, the model speaks {self.codebooks}"
             )
-        place_codec(self.codec, self.model)
-
-    @property
-    def codec(self) -> Any:
-        """What makes sound of codes; None where the processor has none."""
-        return getattr(self.processor, "audio_tokenizer", None)
-
-    @property
-    def codes_alone(self) -> bool:
-        """Whether codes are all that comes of an answer, since there is no codec."""
-        return self.codec is None
 
     @property
     def budget(self) -> int:

@@ -61,7 +61,8 @@ class VisionTarget(CausalTarget):
         for name in self.extra_inputs:
             if name in inputs and not isinstance(inputs[name], Tensor):
                 raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
-        arranged = super().arrange({name: value for name, value in inputs.items() if name != "features"}, rows)
+        known = ("features", *self.extra_inputs) if "features" in inputs else ()  # pixels are of no more use then
+        arranged = super().arrange({name: value for name, value in inputs.items() if name not in known}, rows)
         pictures = {name: arranged.pop(name) for name in self.extra_inputs if name in arranged}
         slots = int((arranged["input_ids"] == self.slot).sum())
         if "features" in inputs:  # a drafter may come with those of its target
@@ -119,9 +120,8 @@ class VisionTarget(CausalTarget):
         check_without(texts, [slot for slot in slots if slot])
         if not processor.chat_template:
             raise InputError(f"{type(processor).__name__} has no chat template: set processor.chat_template")
-        chats = [messages_of(*asked) for asked in zip(texts, images, strict=True)]
         variables = template_variables(processor.chat_template, thinking)
-        chats = [chat if len(chat) == 1 else fitted(processor, chat, **variables) for chat in chats]
+        chats = [fitted(processor, messages_of(*asked), **variables) for asked in zip(texts, images, strict=True)]
         with _padding(tokenizer, len(texts) > 1), asking(processor), control_as_text(texts, tokenizer) as told:
             inputs = processor.apply_chat_template(
                 chats,

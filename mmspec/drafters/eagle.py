@@ -149,8 +149,7 @@ class Eagle(SlotDrafter):
             return None
         inputs = state.prompt_inputs
         if state.prompt_features is not None:  # else the target would look at the pictures again
-            inputs = {name: value for name, value in inputs.items() if name != "pixel_values"}
-            inputs["features"] = state.prompt_features
+            inputs = {**inputs, "features": state.prompt_features}
         places: Tensor | None = self.target.arrange(inputs, [ids[:-1] for ids in state.ids]).get("position_ids")
         return places if places is not None and places.ndim == 3 else None
 

@@ -32,6 +32,9 @@ from mmspec.training.words import common_words
 
 logger = logging.getLogger(__name__)
 
+SEEING = {"pictures", "axes"}
+"""Settings of published heads for models that see (`mmspec.interchange.published.sight`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(Recipe):
@@ -122,10 +125,6 @@ class HeadRecipe(Recipe):
         """The method's loss; there is none without features."""
         assert features is not None  # only a warm-up has none
         return self.loss_class(net, target, features, self)
-
-
-SEEING = {"pictures", "axes"}
-"""Settings of published heads for models that see (`mmspec.interchange.published.sight`)."""
 
 
 @dataclass(frozen=True)

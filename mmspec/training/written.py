@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mmspec.errors import InputError, shorten
-from mmspec.prompts import messages_of, turn_texts
-from mmspec.templates import asking, fitted
+from mmspec.prompts import messages_of
+from mmspec.templates import as_strings, asking, fitted
 from mmspec.training.questions import Messages, Question, as_text
 
 
@@ -63,11 +63,9 @@ def _written(pipe: Any, image: Any, prompt: str | Messages, answer: str) -> tupl
 
 def _in_template(processor: Any, messages: Messages, add_generation_prompt: bool) -> str:
     """Messages in the chat template, in the form in which the target's `encode` writes them."""
-    if not hasattr(processor, "tokenizer"):  # a tokenizer, whose template takes texts alone
-        messages = [{**turn, "content": "".join(turn_texts(turn))} for turn in messages]
-    elif len(messages) > 1:
-        messages = fitted(processor, messages, add_generation_prompt)
-    whole: str = processor.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
+    alone = not hasattr(processor, "tokenizer")  # it is one
+    form = as_strings(messages) if alone else fitted(processor, messages, add_generation_prompt)
+    whole: str = processor.apply_chat_template(form, add_generation_prompt=add_generation_prompt, tokenize=False)
     return whole
 
 
