@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
-from mmspec.base_target import PROMPT, check_served, unpad
+from mmspec.base_target import PROMPT, check_served, one_of, unpad
 from mmspec.cache import Past, RowCache
 from mmspec.causal_state import CausalState
 from mmspec.contract import Draft, Needs, State, Verified
@@ -221,15 +221,16 @@ class ImageTarget(CausalTarget):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> GuidedState:
         """Read the prompts, both rows of each, and draw the first code.
 
-        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`, and the
-            family's `extra_inputs`.
+        Args: inputs: `input_ids` [B, T], `attention_mask`, `guidance` (None for the usual), `max_new_tokens`, the
+            family's `extra_inputs`, and `n`: a prompt that stands there n times is read once.
         """
         inputs = dict(inputs)
         refusal = f"{type(self.model).__name__} draws from a text here: leave {{}} out"
         check_served(inputs, ("guidance", *self.extra_inputs), refusal)
         layout = self.layout_of(inputs)
         budget = min(inputs.pop("max_new_tokens"), layout.length)
-        scale = self.guidance(inputs.pop("guidance", None))
+        scale, n = self.guidance(inputs.pop("guidance", None)), inputs.pop("n", 1)
+        inputs = one_of(inputs, n)
         told = unpad(inputs)
         rows = told if scale == 1 else told + self.unguided(told, inputs)
         lengths = [len(row) for row in rows]
@@ -238,9 +239,12 @@ class ImageTarget(CausalTarget):
                 f"the prompt has {max(lengths)} tokens and the picture {layout.length}, the model's context is "
                 f"{self.decoder.max_length}: shorten the prompt"
             )
-        width, device, batch = max(lengths), self.decoder.device, len(told)
+        width, device, batch = max(lengths), self.decoder.device, len(told) * n
         ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in rows], device=device)
         prompts, heard = self.decoder.read([{"input_ids": ids}], lengths, needs.taps)
+        prompts.spread(n)  # those of the told rows stay the first ones
+        heard.spread(n)
+        lengths = prompts.lengths
         cache = self.decoder.settle(prompts, budget, needs.taps, needs.nodes)
         zeros = torch.zeros(batch, dtype=torch.long, device=device)
         logits = layout.force(guide(heard.logits, batch, scale), zeros[:, None])
@@ -248,9 +252,9 @@ class ImageTarget(CausalTarget):
         pending = sampler.draw(sampler.warp(Draft.root(zeros), logits), zeros[:, None])[:, 0]
         sampler.see(pending[:, None].tolist())
         lasts = torch.tensor(lengths, device=device)[:, None] - 1
-        every = torch.arange(len(rows), device=device)[:, None]
+        every = torch.arange(len(lengths), device=device)[:, None]
         return GuidedState(
-            ids=[[] for _ in told],
+            ids=[[] for _ in range(batch)],
             done=[False] * batch,
             emitted=zeros,
             prompt_length=torch.tensor(lengths[:batch], device=device),

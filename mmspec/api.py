@@ -290,7 +290,7 @@ class Pipeline:
             raise InputError("stop strings need a tokenizer: pass processor= to load")
         budget = options.get("max_new_tokens", self.target.budget)
         stop = self.target.stopping(budget, strings, partial(decode_text, tokenizer, special=True))
-        inputs = {**inputs, **special_options(options), "max_new_tokens": budget}
+        inputs = {**inputs, **special_options(options), "max_new_tokens": budget, "n": n if single else 1}
         rounds = decode(self.target, self.drafter, self.rule, inputs, sampler, stop, self.control)
         rounds = within_memory(rounds, self.target, inputs)
         lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(1).tolist()

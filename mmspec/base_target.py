@@ -84,7 +84,8 @@ class BaseTarget(ABC):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> State:
         """Read the prompt; draw the first token where there is a pending one.
 
-        Args: inputs: what `encode` made, and `max_new_tokens`.
+        Args: inputs: what `encode` made, and `max_new_tokens`; perhaps `n`, above 1 where the rows are n times one
+            prompt (`one_of`), which may then be read once.
         """
 
     @abstractmethod
@@ -228,9 +229,14 @@ def check_served(inputs: Mapping[str, Any], own: Collection[str], told: str) -> 
 
     Args: own: those of the target beside `PROMPT`. told: the message, {} for the input's name.
     """
-    strange = inputs.keys() - {*PROMPT, "max_new_tokens", *own}
+    strange = inputs.keys() - {*PROMPT, "max_new_tokens", "n", *own}
     if strange:
         raise InputError(told.format(min(strange)))
+
+
+def one_of(inputs: dict[str, Any], n: int) -> dict[str, Any]:
+    """The inputs of a prompt that stands n times among them: of tensors that were repeated as a whole, the first."""
+    return inputs if n == 1 else {name: value[: len(value) // n] for name, value in inputs.items()}
 
 
 def unpad(inputs: dict[str, Any], name: str = "input_ids") -> list[list[int]]:

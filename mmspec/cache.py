@@ -42,7 +42,7 @@ class RowCache:
     lengths: host list, tokens of each row whose keys and values are committed.
     shift: [B, 1] int64, what is added to a slot to get the position of a later token: 0, or less where pictures take
         fewer positions than slots (M-RoPE). Windows and masks count slots.
-    beside: what a family keeps for the whole request (what an encoder heard).
+    beside: what a family keeps for the whole request (what an encoder heard), as `spread` takes it.
     window, sliding: the sliding window of these layers, in slots; None where every layer keeps all that it has.
     cut: how many of their first slots the sliding layers have let go of.
     """
@@ -98,6 +98,11 @@ class RowCache:
         self._crop(max(lengths))
         self.forget()
 
+    def spread(self, n: int) -> None:
+        """Be n rows of each, one after the other, as if every one of them had been read. See `spread`."""
+        self.lengths = [length for length in self.lengths for _ in range(n)]
+        self.hf, self.shift, self.beside = spread((self.hf, self.shift, self.beside), n)
+
     def forget(self) -> None:
         """Let sliding layers go of what no later node of any row sees. No row may be taken back behind where it is now.
 
@@ -138,6 +143,22 @@ class RowCache:
     def _crop(self, keep: int) -> None:
         if self.width > keep:
             self.hf.crop(keep - self.width)
+
+
+def spread(held: Any, n: int) -> Any:
+    """Each row n times, one after the other: of a tensor [B, ..], of a cache (in place), of all in a tuple.
+
+    Of a single row they are views, all of the same memory, so nothing may write into them. No cache does: what a
+    forward adds to a layer makes a new tensor of it.
+    """
+    if isinstance(held, Tensor):
+        return held[:, None].expand(-1, n, *held.shape[1:]).flatten(0, 1)
+    if isinstance(held, tuple):
+        return tuple(spread(one, n) for one in held)
+    if isinstance(held, Cache):
+        for layer in held.layers:
+            layer.keys, layer.values = spread((layer.keys, layer.values), n)
+    return held
 
 
 def visible(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mmspec.cache import Past, RowCache
+from mmspec.cache import Past, RowCache, spread
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
@@ -36,6 +36,11 @@ class Heard:
     logits: Tensor
     taps: dict[int, Tensor] = field(default_factory=dict)
     features: Any = None
+
+    def spread(self, n: int) -> None:
+        """Be of n rows of each, one after the other, but for the features. See `mmspec.cache.spread`."""
+        self.logits = spread(self.logits, n)
+        self.taps = {tap: spread(states, n) for tap, states in self.taps.items()}
 
 
 class Runner(Protocol):

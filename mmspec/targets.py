@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mmspec.base_target import BaseTarget, uncompiled, unpad
-from mmspec.cache import RowCache
+from mmspec.base_target import BaseTarget, one_of, uncompiled, unpad
+from mmspec.cache import RowCache, spread
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Needs, Rule, State, Verified
 from mmspec.decoder import Decoder, Heard
@@ -81,11 +81,13 @@ class CausalTarget(BaseTarget):
     def prefill(self, inputs: dict[str, Any], needs: Needs, sampler: Sampler) -> CausalState:
         """Read the prompt and draw the first token.
 
-        Args: inputs: what HF `generate` takes (`input_ids` [B, T], `attention_mask`, pixels, ...), and
-        `max_new_tokens`.
+        Args: inputs: what HF `generate` takes (`input_ids` [B, T], `attention_mask`, pixels, ...), `max_new_tokens`,
+            and `n`: a prompt that stands there n times is read once. (A drafter that takes the inputs reads them n
+            times itself, with the features of the pictures of all rows; then the target does, too.)
         """
         inputs = dict(inputs)
-        budget = inputs.pop("max_new_tokens")
+        budget, n = inputs.pop("max_new_tokens"), inputs.pop("n", 1)
+        n = 1 if needs.inputs else n
         rows = unpad(inputs)
         lengths = [len(row) for row in rows]
         room = [self.decoder.max_length - length for length in lengths]
@@ -94,9 +96,12 @@ class CausalTarget(BaseTarget):
                 f"the prompt has {max(lengths)} tokens, the model's context is {self.decoder.max_length}: shorten it"
             )
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
-        focus = Focus(lengths)
+        once = len(rows) // n
+        focus = Focus(lengths[:once])
         with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
-            prompt, heard = self.read(inputs, rows, taps)
+            prompt, heard = self.read(one_of(inputs, n), rows[:once], taps)
+        prompt.spread(n)
+        heard.spread(n)
         cache = self.decoder.settle(prompt, min(budget, AHEAD), needs.taps, needs.nodes)
         check_finite(heard.logits, "the prompt")
         sampler.see(rows, prompt=True)
@@ -115,7 +120,7 @@ class CausalTarget(BaseTarget):
             room=min(budget, max(room)) - 2,
             prompt_taps=heard.taps,
             prompt_embeddings=heard.taps[0] if needs.embeddings else None,
-            prompt_focus=focus.mean() if needs.focus else None,
+            prompt_focus=spread(focus.mean(), n) if needs.focus else None,
             prompt_inputs=inputs if needs.inputs else {},
             prompt_features=heard.features if needs.inputs else None,
             cache=cache,
