@@ -28,7 +28,9 @@ from mmspec.stopping import Stop
 from mmspec.targets import CausalTarget
 
 pytestmark = pytest.mark.dynamic("is about the caches themselves")
-LAYERS, HEADS, SIZE = 3, 2, 4
+KINDS = ((2, 4), (1, 8), (2, 4))
+"""Heads of each layer, and their size."""
+ONE = ((1, 1),)
 CPU = torch.device("cpu")
 
 
@@ -45,17 +47,17 @@ def write(caches: list[RowCache], rows: int, nodes: int, generator: torch.Genera
     for cache in caches:
         if isinstance(cache, StaticRows):
             cache.slab.start.zero_()
-    for layer in range(LAYERS):
-        keys, values = torch.randn(2, rows, HEADS, nodes, SIZE, generator=generator)
+    for layer, (heads, size) in enumerate(KINDS):
+        keys, values = torch.randn(2, rows, heads, nodes, size, generator=generator)
         for cache in caches:
             cache.hf.update(keys, values, layer)
 
 
 def committed(cache: RowCache, row: int) -> Tensor:
-    """[L, 2, heads, length, D]: what a row holds, in order."""
+    """[L x 2 x heads x length x D]: what a row holds, in order."""
     first = cache.slab.front if isinstance(cache, StaticRows) else 0
     here = slice(first, first + cache.lengths[row])
-    return torch.stack([torch.stack([part[row, :, here] for part in (x.keys, x.values)]) for x in cache.hf.layers])
+    return torch.cat([part[row, :, here].flatten() for x in cache.hf.layers for part in (x.keys, x.values)])
 
 
 @pytest.mark.parametrize("room", [40, 600], ids=["grows", "fits"])
@@ -90,12 +92,13 @@ def test_any_commits_leave_what_the_dynamic_cache_holds(room: int) -> None:
     assert torch.equal(fixed.positions(), dynamic.positions())
 
 
-def test_a_compiled_commit_asks_for_layers_and_not_for_the_buffer_of_all() -> None:
+def test_a_compiled_commit_asks_for_layers_and_not_for_whole_buffers() -> None:
     """What is asked for beside its own views is compiled to copies. The same numbers as by a plain call."""
-    form = Form(FEW + 1, 2, 1, 3, torch.float64, CPU)
+    form = Form(((1, 3),) * FEW + ((2, 2),), 2, torch.float64, CPU)
     plain, made = Slab(form, 8, 24), Slab(form, 8, 24)
     for slab in (plain, made):
-        slab.kv.copy_(torch.arange(slab.kv.numel()).reshape(slab.kv.shape))
+        for kv in slab.kv.values():
+            kv.copy_(torch.arange(kv.numel()).reshape(kv.shape))
         slab.lengths.copy_(torch.tensor([5, 2]))
     path, count = torch.tensor([[0, 2, 5], [0, 3, 7]]), torch.tensor([3, 2])
     asked: list[int] = []
@@ -105,11 +108,13 @@ def test_a_compiled_commit_asks_for_layers_and_not_for_the_buffer_of_all() -> No
         return graph.forward
 
     torch.compile(made.keep, fullgraph=True, dynamic=False, backend=backend)(path, count)
-    before = plain.kv.clone()
+    before = {kind: kv.clone() for kind, kv in plain.kv.items()}
     plain.keep(path, count)
-    assert max(asked) == 4 < plain.kv.dim()
-    assert torch.equal(made.kv, plain.kv)
-    assert not torch.equal(plain.kv, before)
+    assert max(asked) == 4
+    for kind, kv in plain.kv.items():
+        assert kv.dim() == 6
+        assert torch.equal(made.kv[kind], kv)
+        assert not torch.equal(kv, before[kind])
     assert made.lengths.tolist() == plain.lengths.tolist() == [8, 4]
 
 
@@ -143,12 +148,11 @@ def test_the_mask_shows_committed_tokens_and_ancestors_and_nothing_else() -> Non
     assert all(torch.equal(committed(fixed, row), before[row]) for row in range(2))
 
 
-def test_layers_of_different_shapes_are_refused() -> None:
+def test_keys_that_are_longer_than_values_are_refused() -> None:
     cache = RowCache(1, CPU)
-    for layer, size in enumerate((4, 8)):
-        cache.hf.update(torch.zeros(1, 2, 3, size), torch.zeros(1, 2, 3, size), layer)
+    cache.hf.update(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 4), 0)
     cache.fill([3])
-    with pytest.raises(UnsupportedError, match="2 different shapes, .* compile=False"):
+    with pytest.raises(UnsupportedError, match="keys that are longer than values, .* compile=False"):
         StaticRows(cache, Slabs(), 10)
 
 
@@ -222,7 +226,7 @@ def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:
                 slabs.give(slab)
             return True
 
-    slabs, form = Slabs(), (1, 1, 1, 1, torch.float32, CPU)
+    slabs, form = Slabs(), (ONE, 1, torch.float32, CPU)
     wanted, *given = (Slab(Form(*form), 8, 248) for _ in range(3))
     slabs.give(wanted)
     assert slabs.take(Interrupting(*form), 8, 200) is wanted
@@ -231,7 +235,7 @@ def test_one_given_back_while_another_is_looked_for_does_no_harm() -> None:
 
 def test_a_buffer_goes_from_stream_to_stream_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who takes it waits for the last request; when it goes, the streams before wait, to which its memory goes back."""
-    slabs, form = Slabs(), Form(1, 1, 1, 1, torch.float32, CPU)
+    slabs, form = Slabs(), Form(ONE, 1, torch.float32, CPU)
     first, second = Line(), Line()
     slab = slabs.take(form, 8, 200)
     slab.place.cuda = True
@@ -271,7 +275,7 @@ def test_a_buffer_that_is_not_kept_is_gone_at_once() -> None:
     gc.collect()
     gc.disable()  # what refers to itself would stay
     try:
-        slabs, form = Slabs(), Form(1, 1, 1, 1, torch.float32, CPU)
+        slabs, form = Slabs(), Form(ONE, 1, torch.float32, CPU)
         made = [Slab(form, 8, 248) for _ in range(3)]
         made[0].lanes[1] = partial(print, made[0])  # as a captured forward does
         left = [weakref.ref(slab) for slab in made]
@@ -290,5 +294,6 @@ def test_what_a_broken_request_left_behind_harms_no_later_one() -> None:
     gc.collect()
     (left,) = engine.slabs.free
     with torch.inference_mode():
-        left.kv.fill_(torch.nan)
+        for kv in left.kv.values():
+            kv.fill_(torch.nan)
     assert toys.answer(target, NoDrafter(), inputs).rows == want

@@ -196,7 +196,7 @@ def test_sampled_answers_depend_on_the_seed_alone(method: str) -> None:
     assert max(got.accepted) >= 1
 
 
-@pytest.mark.parametrize("family", test_families.HEADED)
+@pytest.mark.parametrize("family", test_families.CHOSEN)
 def test_every_family_says_what_it_says_alone(family: str) -> None:
     """Pictures of several sizes, several pictures, none; greedy as transformers, sampled as our AR loop."""
     base = test_families.plain(family)

@@ -141,10 +141,6 @@ KIN: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
 EVERY = {**MAKERS, **KIN}
 CHOSEN = [*MAKERS, "internvl", "cohere2-vision", "glm4v", "qwen3-vl-moe", "gemma4", "gemma3n"]
 """Without those whose decoders others have, too: for what takes long."""
-COMPILED = [name for name in CHOSEN if name not in tiny_gemma.MAKERS]
-"""Those whose layers keep keys and values of one shape, and their own."""
-HEADLESS = ("gemma3n",)
-"""Those with more than a head behind their last hidden state: no drafter on features fits."""
 
 
 @cache

@@ -32,9 +32,6 @@ from mmspec.drafters.slots import Slots, beyond
 from mmspec.errors import MismatchError
 from mmspec.targets import CausalTarget
 
-COUNTED = ("hidden_size_per_layer_input", "num_kv_shared_layers")
-"""Settings of decoders that count on all of their layers: on a vector per layer of each id, on keys of earlier ones."""
-
 
 class Adapter(HeadNet):
     """An attention block without an MLP. exit_layer: E, the number of shallow layers it stands on."""
@@ -125,23 +122,18 @@ class Kangaroo(SlotDrafter):
 def check_layers(target: Any) -> None:
     """Raise MismatchError unless the first layers of a target run alone: its decoder calls them `layers`, and the norm
     behind them `norm`, as most do (others, such as GPT-2 or Phi, would draft from features that nobody learnt), and it
-    does not count on all of its layers, as small Gemma 4 does."""
+    has one stream: of several, as in Gemma 3n, a tap is one, and what leaves a decoder is made of all."""
     decoder = target.model.get_decoder()
     usual = isinstance(getattr(decoder, "layers", None), nn.ModuleList) and hasattr(decoder, "norm")
-    if not usual or any(getattr(decoder.config, name, None) for name in COUNTED):
+    if not usual or getattr(decoder.config, "altup_num_inputs", 1) > 1:
         raise MismatchError(f"Kangaroo cannot run the first layers of {type(decoder).__name__} alone")
 
 
 def first_layers(decoder: Any, count: int) -> nn.Module:
-    """A model of the decoder's class over its own first modules, without the last norm; no weight is copied."""
-    config = copy.deepcopy(decoder.config)
-    config.num_hidden_layers = count
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:count]
-    with torch.device("meta"):
-        shallow: Any = type(decoder)(config).eval()
-    for name, module in decoder.named_children():
-        setattr(shallow, name, module)
+    """The decoder over its own first layers, without the last norm; no module is copied. Its configuration still counts
+    all layers, which the vectors per layer of each id in small Gemma 4 go by."""
+    shallow: Any = copy.copy(decoder)
+    shallow._modules = dict(decoder._modules)
     shallow.layers = nn.ModuleList(list(decoder.layers)[:count])
     shallow.norm = nn.Identity()
     return shallow

@@ -12,13 +12,15 @@ from mmspec.decoder import first_layer
 def layer_shape(target: Any, intermediate: int | None = None) -> dict[str, Any]:
     """The sizes of a decoder layer like the target's own. intermediate: width of the MLP, None for the target's."""
     text = first_layer(target.decoder.config)
+    width = getattr(text, "intermediate_size", None) or 4 * target.hidden_size
+    width = width[0] if isinstance(width, list) else width  # Gemma 3n names that of every layer
     rope = getattr(text, "rope_parameters", None) or {}
     if "rope_theta" not in rope:  # one set per kind of layer
         rope = rope.get("full_attention", {})
     return {
         "vocab_size": target.vocab_size,
         "hidden_size": target.hidden_size,
-        "intermediate_size": intermediate or getattr(text, "intermediate_size", None) or 4 * target.hidden_size,
+        "intermediate_size": intermediate or width,
         "num_attention_heads": text.num_attention_heads,
         "num_key_value_heads": getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         "head_dim": getattr(text, "head_dim", None) or target.hidden_size // text.num_attention_heads,

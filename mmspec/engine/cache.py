@@ -1,10 +1,11 @@
 """A key/value cache of fixed size and address, whose rows have different lengths: what a compiled target runs on.
 
-One buffer holds all layers. The nodes of a draft stand in front, always in the same slots, and the committed tokens of
-each row behind them; so a forward writes to constant addresses, the tree's part of the mask has a constant place, and
-a commit is one gather and one scatter for all layers. Slots need not be in the order of positions: rotary positions are
-in the keys already. Lengths live on the device, and a roll-back is not to advance them. Layers with a sliding window
-hold everything, too; the mask applies the window by position.
+One buffer holds all layers whose heads are alike. The nodes of a draft stand in front, always in the same slots, and
+the committed tokens of each row behind them; so a forward writes to constant addresses, the tree's part of the mask has
+a constant place, and a commit is one gather and one scatter for every buffer. Slots need not be in the order of
+positions: rotary positions are in the keys already. Lengths live on the device, and a roll-back is not to advance them.
+Layers with a sliding window hold everything, too; the mask applies the window by position. Layers that read an earlier
+one's keys are no part of a cache: the model hands them what the cache gave that one, here a whole buffer.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ OVER = 32
 STEP = 256
 """Least step by which sizes grow: every size is compiled by itself."""
 FEW = 4
-"""With more layers than this, a plain commit indexes the whole buffer (two launches). A compiled commit always goes
-layer by layer, since the compiler would copy the whole buffer."""
+"""With more layers than this, a plain commit indexes whole buffers (two launches for each). A compiled commit always
+goes layer by layer, since the compiler would copy a whole buffer."""
 KEPT = (1, 8, 16)
 """Lengths of paths for which a commit is recorded; others follow as powers of two."""
 
@@ -85,30 +86,25 @@ class TreeCache(Cache):
 
 @dataclass(frozen=True)
 class Form:
-    """What a buffer must be made for: layers, rows, key/value heads, size of a head; dtype and device."""
+    """What buffers must be made for: of each layer the key/value heads and the size of a head; rows, dtype, device."""
 
-    layers: int
+    layers: tuple[tuple[int, int], ...]
     rows: int
-    heads: int
-    size: int
     dtype: torch.dtype
     device: torch.device
 
     @classmethod
     def of(cls, cache: RowCache) -> Form:
-        """That of the layers of a prefilled cache. Raises UnsupportedError: they are not all alike."""
-        shapes = {
-            (states.shape[0], states.shape[1], states.shape[3], states.dtype)
-            for layer in cache.hf.layers
-            for states in (layer.keys, layer.values)
-        }
-        if len(shapes) > 1:
+        """That of the layers of a prefilled cache. Raises UnsupportedError: one has longer keys than values."""
+        layers = cache.hf.layers
+        first = layers[0].keys
+        if any(layer.keys.shape != layer.values.shape for layer in layers):
             raise UnsupportedError(
-                f"the layers of this model keep keys and values of {len(shapes)} different shapes, a compiled target "
-                "needs equal ones: load it with compile=False"
+                "the layers of this model keep keys that are longer than values, and a compiled target holds both "
+                "in one: load it with compile=False"
             )
-        ((rows, heads, size, dtype),) = shapes
-        return cls(len(cache.hf.layers), rows, heads, size, dtype, cache.device)
+        kinds = tuple((layer.keys.shape[1], layer.keys.shape[3]) for layer in layers)
+        return cls(kinds, len(first), first.dtype, cache.device)
 
 
 class Slab:
@@ -116,7 +112,8 @@ class Slab:
 
     Args: front: slots for nodes. room: slots for the committed tokens of a row.
 
-    kv: [L, 2, B, Hkv, front + room, D]. lengths: [B] int64 committed tokens. shift: see `RowCache`.
+    kv: by (Hkv, D), [L, 2, B, Hkv, front + room, D] of the L layers with such heads. lengths: [B] int64 committed
+        tokens. shift: see `RowCache`.
     lanes: what an engine keeps beside it, by number of nodes; steps of a drafter by their name, too.
     recorded: functions of tensors that read or write here. place: where they are captured, and whose turn it is.
     """
@@ -127,15 +124,19 @@ class Slab:
     def __init__(self, form: Form, front: int, room: int) -> None:
         self.form, self.front, self.room = form, front, room
         place: dict[str, Any] = {"device": form.device}
-        shape = (form.layers, 2, form.rows, form.heads, front + room, form.size)
-        self.kv = torch.zeros(shape, dtype=form.dtype, **place)
+        self.kv: dict[tuple[int, int], Tensor] = {}
+        for heads, size in dict.fromkeys(form.layers):
+            shape = (form.layers.count((heads, size)), 2, form.rows, heads, front + room, size)
+            self.kv[heads, size] = torch.zeros(shape, dtype=form.dtype, **place)
         self.lengths = torch.zeros(form.rows, dtype=torch.long, **place)
         self.shift = torch.zeros(form.rows, 1, dtype=torch.long, **place)
         self.lanes: dict[Any, Any] = {}
         self.recorded: dict[Any, Recorded] = {}
         self.place = Place(form.device)
         self.start = torch.zeros(1, dtype=torch.long, **place)
-        self.hf: Cache = TreeCache(self, [TreeLayer(keys, values, self.start) for keys, values in self.kv])
+        left = {kind: iter(kv) for kind, kv in self.kv.items()}
+        both = (next(left[kind]) for kind in form.layers)
+        self.hf: Cache = TreeCache(self, [TreeLayer(keys, values, self.start) for keys, values in both])
 
     def even(self) -> bool:
         """Slots behind a row's tokens are never empty of numbers, so every forward needs a mask."""
@@ -154,7 +155,7 @@ class Slab:
                 "smaller draft, or load the target with compile=False"
             )
         self.start.fill_(nodes - new)
-        slots = torch.arange(self.room, device=self.kv.device)
+        slots = torch.arange(self.room, device=self.form.device)
         past, tree = visible(slots, self.positions(), ancestors, depth, window)
         gap = tree.new_zeros(()).expand(*tree.shape[:2], self.front - nodes)
         return additive(torch.cat([tree, gap, past], -1), dtype)[:, None]
@@ -175,8 +176,9 @@ class Slab:
     def move(self, source: Tensor, goal: Tensor, count: Tensor) -> None:
         """Copy these slots in all layers; rows are count [B] tokens longer then. source, goal: see `moves`."""
         rows = torch.arange(len(source), device=source.device)[:, None]
-        if not torch.compiler.is_compiling() and len(self.kv) > FEW:  # compiled, not even asked: see `FEW`
-            self.kv[:, :, rows, :, goal] = self.kv[:, :, rows, :, source]
+        if not torch.compiler.is_compiling() and len(self.hf.layers) > FEW:  # compiled, not even asked: see `FEW`
+            for kv in self.kv.values():
+                kv[:, :, rows, :, goal] = kv[:, :, rows, :, source]
         else:
             for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
                 states[rows, :, goal] = states[rows, :, source]
@@ -206,7 +208,8 @@ class Slab:
 
     def clear(self) -> None:
         """Forget everything. What a mask hides may not be NaN, which damaged or overflowing layers leave behind."""
-        self.kv.zero_()
+        for kv in self.kv.values():
+            kv.zero_()
 
 
 class Slabs:
@@ -281,9 +284,9 @@ class StaticRows(RowCache):
         self._hold(slabs.take(Form.of(cache), front, max(room, *cache.lengths)))
         self.shift = cache.shift
         self.fill(cache.lengths)
-        for (keys, values), layer in zip(self.slab.kv, cache.hf.layers, strict=True):
+        for own, layer in zip(self.hf.layers, cache.hf.layers, strict=True):
             here = slice(front, front + layer.keys.shape[2])
-            keys[:, :, here], values[:, :, here] = layer.keys, layer.values
+            own.keys[:, :, here], own.values[:, :, here] = layer.keys, layer.values
 
     def _hold(self, slab: Slab) -> None:
         self.slab, self.hf = slab, slab.hf
@@ -376,8 +379,9 @@ class StaticRows(RowCache):
         release = self._return
         self._hold(self.slabs.take(old.form, max(front, old.front), max(room, old.room)))
         new = self.slab
-        new.kv[..., : old.front, :] = old.kv[..., : old.front, :]
-        new.kv[..., new.front : new.front + old.room, :] = old.kv[..., old.front :, :]
+        for kind, kv in old.kv.items():
+            new.kv[kind][..., : old.front, :] = kv[..., : old.front, :]
+            new.kv[kind][..., new.front : new.front + old.room, :] = kv[..., old.front :, :]
         new.lengths.copy_(old.lengths)
         new.shift.copy_(old.shift)
         release()

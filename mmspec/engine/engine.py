@@ -190,14 +190,11 @@ class Engine:
 def misfit(config: PreTrainedConfig) -> str:
     """Why a decoder of this configuration cannot be compiled; "" if nothing speaks against it.
 
-    The static cache is one tensor for all layers, keys and values, and what is compiled asks the device for nothing,
+    The static cache holds keys and values of a layer in one tensor, and what is compiled asks the device for nothing,
     as frequencies do that follow the length of the text, unless `fix_frequencies` can help.
     """
-    latent = getattr(config, "kv_lora_rank", None)  # keys are longer than values, as in DeepSeek-V2
-    if latent or {"head_dim", "num_key_value_heads"} & (config.per_layer_attributes or set()):  # Gemma 4
-        return "its layers keep keys and values of different shapes"
-    if getattr(config, "num_kv_shared_layers", 0):  # Gemma 3n
-        return "its last layers read the keys and values of others"
+    if getattr(config, "kv_lora_rank", None):  # DeepSeek-V2
+        return "its layers keep keys that are longer than their values"
     sets = [one for one in (getattr(config, "rope_parameters", None) or {}).values() if isinstance(one, dict)]
     if any(one.get("rope_type") == "dynamic" for one in sets):  # one set per kind of layer
         return "its rotary frequencies follow the length of the text (dynamic scaling)"
