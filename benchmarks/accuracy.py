@@ -79,7 +79,7 @@ def run_accuracy(pipe: Pipeline, settings: AccuracySettings, store: Store) -> li
                 pictures, asked = [question.image for question in batch], [question.qa.question for question in batch]
                 others = [*stock.replies(pictures, asked, settings.max_new_tokens)]
             for question, reply, other in zip(batch, replies, others, strict=True):
-                judged = judge(question, reply.text)
+                judged = judge(question, reply.answer)
                 if other is not None:
                     judged = replace(judged, same=other == reply.text.strip())
                 store.add(asdict(judged))

@@ -16,7 +16,7 @@ from PIL import Image
 from mmspec import Pipeline
 from mmspec.benchmarks.methods import methods
 from mmspec.benchmarks.records import Run, Sample, Store, sample_of
-from mmspec.benchmarks.speed import SpeedSettings, refusal, run, tokenizer_of
+from mmspec.benchmarks.speed import SpeedSettings, model_inputs, refusal, run, tokenizer_of
 from mmspec.benchmarks.tasks.hub import official
 from mmspec.benchmarks.tasks.task import Item, Mark, Style, Task, choose, find_task
 from mmspec.benchmarks.tasks.world import SEED
@@ -25,6 +25,7 @@ from mmspec.benchmarks.weights import weights_of
 from mmspec.errors import InputError
 from mmspec.spread import Spread
 from mmspec.text import decode_text
+from mmspec.thoughts import apart
 
 WARM_UP_SEED = "tasks-warm-up"
 
@@ -70,7 +71,8 @@ class TaskQuestion:
 
 @dataclass(frozen=True)
 class Reply:
-    """A judged reply. value: the answer that was found in it, "" if none was. classes: see `token_classes`."""
+    """A judged reply. text: without what the model thought. value: the answer that was found in it, "" if none was.
+    classes: see `token_classes`."""
 
     text: str
     value: str
@@ -136,12 +138,13 @@ def run_task(pipe: Pipeline, settings: TaskSettings, folder: Path, spread: Sprea
             **({"judge": settings.judge} if settings.judge and hasattr(task, "judged_by") else {}),
         }
         store = Store(folder, kept)
-        tokenizer = tokenizer_of(pipe)
+        tokenizer, prompt = tokenizer_of(pipe), model_inputs(pipe, questions[0])["input_ids"][0].tolist()
 
         def note(sample: Sample) -> dict[str, Any]:
             item = questions[sample.question].item
             replies = {
-                name: asdict(judged(task, item, each, settings.style, tokenizer)) for name, each in sample.runs.items()
+                name: asdict(judged(task, item, each, settings.style, tokenizer, prompt))
+                for name, each in sample.runs.items()
             }
             return {"id": item.id, "groups": dict(item.groups), "replies": replies}
 
@@ -206,9 +209,12 @@ def judged_task(settings: TaskSettings) -> Task:
     return task.judged_by(Judge.load(settings.judge, settings.speed.dtype, settings.speed.device))
 
 
-def judged(task: Task, item: Item, run: Run, style: Style, tokenizer: Any) -> Reply:
-    """A reply with its mark; where the answers are hidden, nothing is right."""
-    text = decode_text(tokenizer, run.tokens).strip()
+def judged(task: Task, item: Item, run: Run, style: Style, tokenizer: Any, prompt: list[int]) -> Reply:
+    """A reply with its mark; where the answers are hidden, nothing is right.
+
+    prompt: ids of any question: all end alike, perhaps with what opens a thought.
+    """
+    text = apart(tokenizer, prompt, run.tokens).answer.strip()
     mark = task.mark(item, text, style) if item.answers else Mark("", False)
     classes = counts(run.tokens, run.accept_lengths, lambda token: decode_text(tokenizer, [token]))
     return Reply(text, mark.value, mark.right, classes)

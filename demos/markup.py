@@ -25,6 +25,8 @@ CSS = """
 .mm-drafted { background: #cdeccf; color: #12381a; text-decoration: underline; text-underline-offset: 3px; }
 .mm-corrected { background: #ffd9b8; color: #5a2600; font-weight: 600; border-bottom: 2px dotted #b34700; }
 .mm-bonus { background: #d8e4fb; color: #10306b; border-bottom: 2px dashed #2f5fc4; }
+.mm-thought { font-size: 0.9em; margin-bottom: 0.5rem; padding-left: 0.7rem; border-left: 3px solid #8888; }
+.mm-thought summary { cursor: pointer; }
 .mm-empty { opacity: 0.8; line-height: 1.9; }
 .mm-legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1.2rem; }
 .mm-key svg { display: inline; vertical-align: -1px; }
@@ -48,14 +50,20 @@ CSS = """
 """
 
 
-def tokens(steps: Sequence[Step]) -> str:
-    """The text of steps, each token in the clothes of how it came about."""
+def tokens(steps: Sequence[Step], thought: int = 0) -> str:
+    """The text of steps, each token in the clothes of how it came about. thought: how many of the first ones the model
+    thought: they stand apart, folded up as soon as an answer follows."""
     spans = []
     for step in steps:
         for piece, kind in zip(step.pieces, step.kinds, strict=True):
             text = escape(piece)
             spans.append(f'<span class="mm-{kind}" title="{kind}">{text}</span>' if kind in CLOTHED and text else text)
-    return f'<div class="mm-text">{"".join(spans).lstrip()}</div>'
+    thoughts, answer = "".join(spans[:thought]).strip(), "".join(spans[thought:]).lstrip()
+    if thoughts:
+        title = f"Thought: {min(thought, len(spans))} tokens"
+        unfolded = "" if answer else " open"
+        thoughts = f'<details class="mm-thought"{unfolded}><summary>{title}</summary>{thoughts}</details>'
+    return f'<div class="mm-text">{thoughts}{answer}</div>'
 
 
 def legend() -> str:

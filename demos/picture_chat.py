@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -160,7 +161,7 @@ def live(race: Race) -> tuple[str, str, str, str]:
         text = f"Decoding with drafts ({race.fast.method}) ..."
     else:
         text = "Decoding one token at a time ..."
-    return markup.note(text), "", markup.tokens(race.slow.steps), markup.tokens(race.fast.steps)
+    return markup.note(text), "", *sides(race, math.inf)
 
 
 def details_of(race: Race) -> tuple[str, Any, str]:
@@ -173,7 +174,7 @@ def details_of(race: Race) -> tuple[str, Any, str]:
 
 def sides(race: Race, moment: float) -> tuple[str, str]:
     """Both texts at a time of the race."""
-    slow, fast = (markup.tokens(trace.rounds(moment)) for trace in (race.slow, race.fast))
+    slow, fast = (markup.tokens(trace.rounds(moment), trace.thought) for trace in (race.slow, race.fast))
     return slow, fast
 
 

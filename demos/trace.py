@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mmspec.demos.recorder import Recorded
@@ -47,7 +47,8 @@ class Step:
 @dataclass
 class Trace:
     """A request so far; the first step is the prefill. token_ids: what was emitted. verifies: whether drafts are
-    judged. begun: how many seconds of the first step the drafter took to begin, which belong to decoding."""
+    judged. begun: how many seconds of the first step the drafter took to begin, which belong to decoding. thought: how
+    many tokens the model thought before its answer, those around the thought included."""
 
     method: str
     lossless: bool = True
@@ -55,6 +56,7 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     begun: float = 0.0
+    thought: int = 0
 
     def rounds(self, until: float = math.inf) -> list[Step]:
         """The steps that were done by a time, in seconds."""
@@ -110,8 +112,15 @@ def follow(
         pieces = tuple(text.add([token]) for token in piece.tokens)
         nodes = nodes_of(draft, text_of) if draft else ()
         trace.steps.append(Step(pieces, kinds(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
-        trace.token_ids += piece.tokens
+        for token in piece.tokens:
+            trace.token_ids.append(token)
+            parts = stream.apart(count=len(trace.token_ids))
+            if parts.thought and not parts.answer:
+                trace.thought = len(trace.token_ids)
         yield piece
+    if rest := text.add([], last=True):
+        step = trace.steps[-1]
+        trace.steps[-1] = replace(step, pieces=(*step.pieces[:-1], step.pieces[-1] + rest))
 
 
 def nodes_of(draft: Recorded, text_of: Callable[[int], str]) -> tuple[Node, ...]:

@@ -140,7 +140,10 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the answer; repeatable.")] = None,
     thinking: Annotated[
         bool | None,
-        typer.Option("--thinking/--no-thinking", help="Whether to think first. [default: as the chat template says]"),
+        typer.Option(
+            "--thinking/--no-thinking",
+            help="Whether to think first; thoughts go to standard error. [default: as the chat template says]",
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt, for models with a chat template.")] = None,
     n: Annotated[int, typer.Option("--n", help="Answers, decoded together; files are numbered: picture-1.png ...")] = 1,
@@ -279,7 +282,8 @@ def generate(
     made = answers.finish()
     several = [made] if n == 1 else made
     if product == "text" and not (live or as_json):
-        typer.echo("\n\n".join(answer.text.strip() for answer in several))
+        for place, answer in enumerate(several):
+            _show_answer(answer, apart=bool(place))
     files = [out if out is None or n == 1 else out.with_stem(f"{out.stem}-{place}") for place in range(1, n + 1)]
     written = all([_write(answer, file) for answer, file in zip(several, files, strict=True)])  # a list: every one
     if as_json:
@@ -359,13 +363,28 @@ def _write(answer: Generation, out: Path | None) -> bool:
     return True
 
 
+def _show_answer(answer: Generation, apart: bool = False) -> None:
+    """Print an answer, and before it the thought, which is no part of the result. apart: it is not the first one."""
+    if apart:
+        typer.echo()
+    if answer.thought:
+        typer.secho(f"{answer.thought}\n", err=True, dim=True)
+    typer.echo(answer.answer.strip())
+
+
 def _show_pieces(answers: Stream) -> None:
-    started = False
-    for piece in answers:
-        text = piece.text if started else piece.text.lstrip()
-        started = started or bool(text)
-        typer.echo(text, nl=False)
-    typer.echo()
+    """Print an answer while it comes; see `_show_answer`."""
+    thought = answer = ""
+    for _ in answers:
+        now = answers.apart()
+        if more := now.thought[len(thought) :]:
+            typer.secho(more, err=True, dim=True, nl=False)
+        if now.thought and now.answer and not answer:
+            typer.echo("\n", err=True)
+        shown = now.answer.lstrip()
+        typer.echo(shown[len(answer) :], nl=False)
+        thought, answer = now.thought, shown
+    typer.echo(err=bool(thought and not answer))  # the thought was cut off
 
 
 def _tau(tau: float) -> str:
@@ -393,7 +412,8 @@ def _show_comparison(result: Comparison, as_json: bool) -> None:
     if as_json:
         _print_json(result.as_dict())
     else:
-        typer.echo(f"{result.speculative.text.strip()}\n")
+        _show_answer(result.speculative)
+        typer.echo()
         for name, answer in (("autoregressive", result.autoregressive), ("speculative", result.speculative)):
             stats = answer.stats
             typer.echo(

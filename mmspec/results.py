@@ -9,14 +9,17 @@ from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
+from mmspec.base_target import unpad
 from mmspec.contract import Round, Rule
 from mmspec.stats import Stats
 from mmspec.stopping import Stop
 from mmspec.text import TextStream, decode_text
+from mmspec.thoughts import TAIL, Apart, apart
 
 
 class Making(partial[dict[str, Any]]):
-    """What makes a picture or a sound. `dataclasses.asdict` copies what it finds, and behind this stands a model."""
+    """What makes a picture, a sound, or two parts of a text. `dataclasses.asdict` copies what it finds, and behind this
+    stands a model."""
 
     def __deepcopy__(self, memo: Any) -> Making:
         return self
@@ -30,7 +33,8 @@ class Generation:
         models that speak.
     token_ids: what was emitted, the stop token included. prompt_tokens: ids of the prompt, image slots included.
     finish: "stop" (an end token or a stop string), "length", or "closed" where the stream was closed before the end.
-    make: makes `image` and `audio`, once, when one of them is asked for; until then it keeps the model.
+    make: makes `image` and `audio`, or `thought` and `answer`, once, when one of them is asked for; until then it keeps
+        the model, or the tokenizer.
     """
 
     text: str
@@ -39,6 +43,16 @@ class Generation:
     finish: str
     stats: Stats
     make: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+
+    @property
+    def thought(self) -> str:
+        """Of models that think first, what they thought, all there is if that was cut off; "" of others."""
+        return self._made().get("thought", "") if self.text else ""
+
+    @property
+    def answer(self) -> str:
+        """The text behind the thought, without its marks; `text` itself where the model does not think."""
+        return self._made().get("answer", self.text) if self.text else ""
 
     @property
     def image(self) -> Any:
@@ -53,10 +67,11 @@ class Generation:
     def as_dict(self) -> dict[str, Any]:
         """Everything that JSON can hold."""
         told = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "make"}
-        return {**told, "stats": self.stats.as_dict()}
+        parts = {"text": self.text, "thought": self.thought, "answer": self.answer}
+        return {**parts, **told, "stats": self.stats.as_dict()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled or copied: the picture or the sound, and no model."""
+        """What is pickled or copied: what was made, and no model."""
         self._made()
         return vars(self)
 
@@ -149,7 +164,7 @@ class Stream:
     ) -> None:
         self._rounds, self._stop, self._single, self._n = Lasting(rounds), stop, single, n
         self._product, self._makes = partial(target.product_of, inputs), target.makes
-        self._prompt_tokens = prompt_tokens
+        self._inputs, self._prompt_tokens = inputs, prompt_tokens
         self._tokenizer = None if self._makes == "sound" else target.tokenizer  # codes are no text
         self._texts = [TextStream(self._tokenizer) for _ in prompt_tokens]
         self.stats = [Stats(rule.lossless, verifies=rule.verifies) for _ in prompt_tokens]
@@ -209,6 +224,20 @@ class Stream:
         """
         return self._in_turn(self._rest)
 
+    def apart(self, row: int = 0, count: int | None = None) -> Apart:
+        """Thought and answer of a row so far, or of its first `count` tokens; see `mmspec.thoughts.apart`. Later they
+        are longer, and begin in the same way."""
+        if self._tokenizer is None or not self._stop.outputs:
+            return Apart("", "")
+        ids = self._stop.outputs[row][:count]
+        over = bool(self._stop.finish[row]) and len(ids) == len(self._stop.outputs[row])
+        return apart(self._tokenizer, self._tails[row], ids, over)
+
+    @cached_property
+    def _tails(self) -> list[list[int]]:
+        """The ends of the prompts, which may have opened a thought."""
+        return [row[-TAIL:] for row in unpad(self._inputs)]
+
     def _rest(self) -> Any:
         for done in self._rounds:
             self._account(done)
@@ -255,4 +284,10 @@ class Stream:
             answer.make = self._whole[row].copy
         elif ids and self._makes != "text":
             answer.make = Making(self._product, row, ids)
+        elif text:
+            answer.make = Making(_parts, self._tokenizer, self._tails[row], ids)
         return answer
+
+
+def _parts(tokenizer: Any, prompt: list[int], ids: list[int]) -> dict[str, Any]:
+    return apart(tokenizer, prompt, ids)._asdict()

@@ -23,7 +23,8 @@ import tiny_families
 import torch
 import toys
 from PIL import Image
-from transformers import LlamaConfig
+from tokenizers import Tokenizer, decoders, models
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 import mmspec
 from mmspec import api, loading, one_call
@@ -171,9 +172,25 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     assert stream.add([], last=True) == tiny.tokenizer().decode(half)
 
 
+def test_bytes_that_are_spelled_out_are_shown_with_those_that_they_hang_on() -> None:
+    """What is a newline alone is none beside half a character."""
+    words = {**{f"<0x{byte:02X}>": byte for byte in range(256)}, "\u2581a": 256, "b": 257}
+    model = Tokenizer(models.BPE(words, [], byte_fallback=True))
+    model.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
+    whole = [256, 10, *"\u00e9".encode(), 257, 10]
+    for ids in ([*whole, 257, *"\U0001f642".encode()], [*whole, 0xF0, 0x9F], [*whole, 0xF0, 257]):
+        stream = TextStream(tokenizer)
+        pieces = [stream.add([token], last=place == len(ids) - 1) for place, token in enumerate(ids)]
+        assert "".join(pieces) == tokenizer.decode(ids)
+        assert pieces[:5] == [" a", "", "", "", "\n\u00e9b"]
+
+
 def test_rows_that_are_over_are_not_decoded_again() -> None:
     read: list[int] = []
-    tokenizer = SimpleNamespace(decode=lambda ids, **more: read.append(len(ids)) or "x" * len(ids))
+    tokenizer = SimpleNamespace(
+        decode=lambda ids, **more: read.append(len(ids)) or "x" * len(ids), convert_ids_to_tokens=str
+    )
     stream = TextStream(tokenizer)
     assert [stream.add([1, 2]), stream.add([3], last=True), stream.add([], last=True)] == ["xx", "x", ""]
     assert read == [2, 3]

@@ -14,7 +14,7 @@ import pytest
 from commands import succeeded
 from PIL import Image
 from test_bench import run_of, sample_with
-from tiny import tiny_llama, tiny_smolvlm
+from tiny import tiny_llama, tiny_smolvlm, tokenizer
 from transformers import LlamaConfig, WhisperConfig
 from typer.testing import CliRunner, Result
 
@@ -25,7 +25,7 @@ from mmspec.benchmarks.plan import TASK_DRAFTERS, Plan, read_plan
 from mmspec.benchmarks.records import FolderError, plain
 from mmspec.benchmarks.start import check_sees, usual_rows
 from mmspec.benchmarks.task_report import TaskReport, task_report
-from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings, answered_of
+from mmspec.benchmarks.task_run import Answered, Reply, TaskRun, TaskSettings, answered_of, judged
 from mmspec.benchmarks.tasks import scienceqa
 from mmspec.benchmarks.tasks.extraction import Judge
 from mmspec.benchmarks.tasks.hub import official
@@ -792,7 +792,7 @@ class Copying:
     """A judge's pipeline that says what it is told."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.asked = text, ""
+        self.answer, self.asked = text, ""
 
     def __call__(self, prompt: str, **options: Any) -> "Copying":
         self.asked = prompt
@@ -821,6 +821,28 @@ def test_a_judge_finds_the_answer_in_a_reply(text: str, kind: str, value: str) -
     assert "How many?" in pipe.asked
     assert task.metric == "accuracy, answers extracted by referee"
     assert MathVista().mark(item, "I counted them all.", "speed").value == ""
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_a_model_thought_is_not_judged(opened: bool) -> None:
+    ids = lambda text: tokenizer()(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    item, before, mark = Item("1", "Which?", answers=("B",), choices=("red", "blue")), "Answer:", "<think>"
+    prompt, reply = (before + mark, "not A</think>B") if opened else (before, f"{mark}not A</think>B")
+
+    def reply_of(text: str) -> Reply:
+        tokens = ids(text)
+        return judged(
+            scienceqa.ScienceQA(),
+            item,
+            replace(run_of(len(tokens), 1.0), tokens=tokens),
+            "score",
+            tokenizer(),
+            ids(prompt),
+        )
+
+    said, cut = reply_of(reply), reply_of(reply.removesuffix("</think>B"))
+    assert (said.text, said.value, said.right) == ("B", "B", True)
+    assert (cut.text, cut.value, cut.right) == ("", "", False)
 
 
 def test_a_judge_reads_the_same_reply_once() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from tiny_vision import RED
 
 import mmspec
-from mmspec import checkpoints, cli, registry
+from mmspec import checkpoints, cli, registry, thoughts
 from mmspec.checkpoints import save_drafter
 from mmspec.compare import Comparison
 from mmspec.drafters.independent import Independent
@@ -94,6 +94,22 @@ def test_several_answers_stand_apart_and_each_has_its_summary(run: Run, model: P
 def test_streaming_prints_the_same_text(run: Run, model: Path) -> None:
     whole, streamed = generate(run, model, "--no-stream")[1], generate(run, model, "--stream")[1]
     assert streamed.strip() == whole.strip()
+
+
+@pytest.mark.parametrize("how", ["--no-stream", "--stream", "--compare", "--n"])
+def test_a_thought_goes_to_stderr(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    text = mmspec.load(model)(model.parent / "red.png", "why", max_new_tokens=12).text
+    mark = text.strip()[2]
+    thought, _, answer = text.partition(mark)
+    monkeypatch.setattr(thoughts, "MARKS", [("Assistant:", mark)])  # as if the template opened a thought
+    _, out, err = generate(run, model, *({"--n": ["--n", 2]}.get(how, [how])))
+    assert err.startswith(f"{thought.strip()}\n\n")
+    assert out.startswith(f"{answer.strip()}\n")
+    if how == "--n":
+        assert out == f"{answer.strip()}\n\n{answer.strip()}\n"
+        assert err.count(thought.strip()) == 2
+    told = json.loads(generate(run, model, "--json")[1])
+    assert (told["thought"], told["answer"]) == (thought.strip(), answer.strip())
 
 
 def test_several_pictures_no_picture_and_a_prompt_from_stdin(

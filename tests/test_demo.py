@@ -28,6 +28,7 @@ from mmspec.demos.studio import LONGEST_PROMPT, Question, Studio, usable
 from mmspec.demos.trace import BONUS, CORRECTED, DRAFTED, PLAIN, Node, Step, Trace, follow, kinds_of
 from mmspec.errors import Error, InputError, MismatchError, MissingExtraError, UnknownNameError, UnsupportedError
 from mmspec.results import Piece
+from mmspec.thoughts import Apart
 
 pytest.importorskip("gradio")
 from mmspec.demos import picture_chat, wiring  # they import gradio
@@ -97,11 +98,12 @@ def test_kinds_of_tokens(count: int, drafted: int, parents: list[int], kept: lis
 
 
 def test_a_stream_becomes_a_trace() -> None:
-    """A character of several tokens appears with the last of them, as in the answer itself."""
+    """A character of several tokens appears with the last of them, as in the answer itself, where half a one ends."""
     words = tokenizer()
-    ids = words("red \u00e9!", add_special_tokens=False)["input_ids"]
+    ids = words("red \u00e9!\u00e9", add_special_tokens=False)["input_ids"][:-1]
 
     class Scripted:
+        apart = staticmethod(lambda count: Apart("red", "" if count < 3 else "!"))
         stats = [SimpleNamespace(lossless=False, verifies=True, seconds=0.0, draft_seconds=0.25)]
 
         def __iter__(self) -> Iterator[Piece]:
@@ -116,12 +118,13 @@ def test_a_stream_becomes_a_trace() -> None:
     trace = Trace("x")
     known = [len(trace.steps) for _ in follow(stream, trace, words, [draft, alone], lambda token: str(token))]
     assert known == [1, 2, 3]  # a piece comes when the trace has it
-    assert "".join(piece for each in trace.steps for piece in each.pieces) == "red \u00e9!"
+    assert "".join(piece for each in trace.steps for piece in each.pieces) == "red \u00e9!\ufffd" == words.decode(ids)
     assert [each.seconds for each in trace.steps] == [1, 2, 3]
     assert trace.steps[1].kinds == (DRAFTED, DRAFTED, CORRECTED)
     assert [node.kept for node in trace.steps[1].nodes] == [True, True, True, False, False]
     assert set(trace.steps[2].kinds) == {PLAIN}
     assert trace.token_ids == ids
+    assert trace.thought == 2
     assert not trace.lossless
     assert trace.begun == 0.25  # what the drafter took before the first round
 
@@ -139,6 +142,17 @@ def test_tokens_are_escaped_and_clothed() -> None:
         rule = re.search(rf"\.mm-{kind} {{([^}}]*)}}", markup.CSS)
         assert rule is not None
         assert "underline" in rule[1] or "border-bottom" in rule[1]
+
+
+def test_a_thought_stands_apart_and_is_folded_up_before_an_answer() -> None:
+    steps = [step("abc", "ddc", 1.0), step("de", "dp", 2.0)]
+    whole, coming = markup.tokens(steps, 4), markup.tokens(steps[:1], 4)
+    thought, answer = whole.split("</details>")
+    assert '<details class="mm-thought"><summary>Thought: 4 tokens</summary>' in thought
+    assert re.sub("<[^>]*>", "", thought) == "Thought: 4 tokensabcd"
+    assert answer == "e</div>"
+    assert '<details class="mm-thought" open><summary>Thought: 3 tokens</summary>' in coming
+    assert "details" not in markup.tokens(steps)
 
 
 def light(colour: str) -> float:

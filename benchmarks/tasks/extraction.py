@@ -40,7 +40,7 @@ class Judge:
         """The answer in a reply; "" if there is none. wanted: what kind of answer is asked for."""
         asked = PROMPT.format(question=question, reply=reply.strip(), wanted=wanted)
         if asked not in self.answers:
-            text = self.pipe(prompt=asked, max_new_tokens=MOST, temperature=0).text.strip()
+            text = self.pipe(prompt=asked, max_new_tokens=MOST, temperature=0).answer.strip()
             first = text.splitlines()[0].strip() if text else ""
             self.answers[asked] = "" if first.rstrip(".").lower() == NONE else first
         return self.answers[asked]
