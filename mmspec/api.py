@@ -320,18 +320,18 @@ class Pipeline:
                 raise InputError(f"{name} must be a tensor of the shape of input_ids, {list(ids.shape)}")
 
 
-def check_request(family: type[BaseTarget], image: Any, prompt: Asked, options: dict[str, Any]) -> Any:
+def check_request(family: type[BaseTarget], image: Any, prompt: Asked, options: dict[str, Any]) -> tuple[Any, Any]:
     """What is wrong with a request to a model, said before its weights are fetched and read.
 
     Args: family: the model's target class. image, prompt: as for a call. options: the `given` ones.
-    Returns: the pictures, read, in the place of `image`.
+    Returns: both as they are to be passed on: all pictures are read.
     """
     check_options(options, family)
     texts, pictures = read_prompts(prompt, image, family.wordless)
     check_pictures(pictures, family)
     check_chats(texts, family)
     beside = [None if isinstance(text, Chat) else seen for text, seen in zip(texts, pictures, strict=True)]
-    return beside[0] if is_single(prompt) else beside
+    return (beside[0], texts[0]) if is_single(prompt) else (beside, texts)
 
 
 def mask_of(ids: Tensor, config: Any) -> dict[str, Tensor]:

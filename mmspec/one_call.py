@@ -63,7 +63,7 @@ def generate(
     parts: Any = (model, drafter, acceptance)
     own, drafters = _written(model), (_written(model, "drafters/*/"), _written(drafter))
     family = _checked(*(parts if named else (model, None, None)), own, drafters)
-    image = check_request(family, image, prompt, told)
+    image, prompt = check_request(family, image, prompt, told)
 
     def ready() -> Pipeline:
         with _TURNS[str(model), compile]:  # a cache makes a thing twice if two threads ask at once

@@ -19,25 +19,24 @@ ROLE = re.compile(r"\w{1,32}")
 @dataclass(frozen=True)
 class Chat:
     """Several turns. messages: as chat templates of transformers take them, `{"role": .., "content": [parts]}`, where a
-    part is `{"type": "text", "text": ..}` or `{"type": "image", "image": a PIL image}`; the last turn is the user's."""
+    part is `{"type": "text", "text": ..}`, `{"type": "image", "image": a PIL image}` or, unread, `{"type": "audio",
+    "audio": a recording}`; the last turn is the user's."""
 
     messages: list[dict[str, Any]]
 
-    @property
-    def pictures(self) -> list[Image.Image]:
-        """The pictures of all turns."""
-        parts = (part for message in self.messages for part in message["content"])
-        return [part["image"] for part in parts if part["type"] == "image"]
+    def held(self, kind: str) -> list[Any]:
+        """What the parts of a type hold, in all turns."""
+        return [part[kind] for message in self.messages for part in message["content"] if part["type"] == kind]
 
 
 Prompt = str | Chat
 Asked = str | Sequence[Any]
-"""What a user may pass: a text, a chat (a list of messages), or a list of these."""
+"""What a user may pass: a text, a chat (a list of messages, or one that is read), or a list of these."""
 
 
 def is_single(prompt: Any) -> bool:
     """Whether a prompt is one, not a list of them."""
-    return isinstance(prompt, str) or _is_chat(prompt)
+    return isinstance(prompt, str | Chat) or _is_chat(prompt)
 
 
 def read_prompts(prompt: Asked, image: Any, wordless: bool = False) -> tuple[list[Prompt], list[list[Image.Image]]]:
@@ -78,8 +77,13 @@ def _read(
 
 
 def messages_of(prompt: Prompt, pictures: list[Image.Image]) -> list[dict[str, Any]]:
-    """A prompt as the messages of a chat template; the pictures of a text stand before it."""
+    """A prompt as the messages of a chat template; the pictures of a text stand before it.
+
+    Raises: InputError: a recording, which models that hear read for themselves.
+    """
     if isinstance(prompt, Chat):
+        if prompt.held("audio"):
+            raise InputError("this model does not hear: leave the recordings out, or take a model that does")
         return prompt.messages
     seen = [{"type": "image", "image": picture} for picture in pictures]
     return [{"role": "user", "content": [*seen, *([{"type": "text", "text": prompt}] if prompt else [])]}]
@@ -97,6 +101,8 @@ def turn_texts(message: dict[str, Any]) -> list[str]:
 
 
 def _prompt(prompt: Any, name: str) -> Prompt:
+    if isinstance(prompt, Chat):
+        return prompt
     return _chat(prompt, name) if _is_chat(prompt) else _text(prompt, name)
 
 
@@ -115,7 +121,7 @@ def _is_chat(prompt: Any) -> bool:
 
 
 def _chat(messages: Sequence[Mapping[str, Any]], name: str) -> Chat:
-    read = []
+    read: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         turn = f"message {index} of {name}"
         role, content = message.get("role"), message.get("content")
@@ -133,21 +139,26 @@ def _chat(messages: Sequence[Mapping[str, Any]], name: str) -> Chat:
     last = read[-1]
     if last["role"] != "user":
         raise InputError(f"the last message of {name} is of the {last['role']}: it must be the user's")
-    if not "".join(turn_texts(last)).strip() and not Chat([last]).pictures:
+    if not "".join(turn_texts(last)).strip() and all(part["type"] == "text" for part in last["content"]):
         raise InputError(f"the last message of {name} is empty: write a question or an instruction")
     return Chat(read)
 
 
 def _part(part: Mapping[str, Any], turn: str) -> dict[str, Any]:
-    if part.get("type") == "text":
+    kind: Any = part.get("type")
+    if kind == "text":
         return {"type": "text", "text": _text(part.get("text"), f"a text of {turn}")}
-    source = next((part[key] for key in ("image", "path") if part.get(key) is not None), None)
-    if part.get("type") != "image" or source is None:
+    keys = (kind, "path") if kind in ("image", "audio") else ()
+    source = next((part[key] for key in keys if part.get(key) is not None), None)
+    if source is None and keys:
+        noun = "picture" if kind == "image" else "recording"
+        raise InputError(f'{turn} has a part without its {noun}: write {{"type": "{kind}", "{kind}": the {noun}}}')
+    if source is None:
         raise InputError(
-            f'{turn} has a part that is neither {{"type": "text", "text": ..}} nor {{"type": "image", "image": ..}}, '
-            f"with a picture, its path or its bytes: {shorten(dict(part))}"
+            f'{turn} has a part that is neither {{"type": "text", "text": ..}} nor {{"type": "image", "image": ..}} '
+            f'nor, of models that hear, {{"type": "audio", "audio": ..}}: {shorten(dict(part))}'
         )
-    return {"type": "image", "image": load_image(source)}
+    return {"type": kind, kind: load_image(source) if kind == "image" else source}
 
 
 def _any(image: Any) -> bool:
@@ -158,7 +169,7 @@ def _pictures_of(prompt: Prompt, image: Any) -> list[Image.Image]:
     if isinstance(prompt, Chat):
         if _any(image):
             raise InputError("a chat holds its pictures in its messages: leave image out")
-        return prompt.pictures
+        return prompt.held("image")
     if image is None:
         return []
     return [load_image(item) for item in image] if isinstance(image, list | tuple) else [load_image(image)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.masking_utils import create_bidirectional_mask
 
 from mmspec.speech.hearing import HearingTarget
-from mmspec.templates import control_as_text
 
 
 class Qwen2Audio(HearingTarget):
@@ -20,30 +18,21 @@ class Qwen2Audio(HearingTarget):
     hf = ("Qwen2AudioForConditionalGeneration", "Qwen2AudioProcessor")
     model_type = "qwen2_audio"
     extra_inputs = ("input_features", "feature_attention_mask")
+    chats = True
 
     def longest(self, processor: Any) -> float:
         """The processor cuts off what is longer than its window."""
         return float(processor.feature_extractor.chunk_length)
 
-    def asked(self, processor: Any, text: str, language: str | None, samples: np.ndarray) -> dict[str, Any]:
-        """See `HearingTarget`; what is said is written down where the text asks for it in words."""
-        content = [{"type": "audio", "audio": samples}, {"type": "text", "text": text}]
-        with control_as_text([text], processor.tokenizer) as told:
-            inputs: dict[str, Any] = processor.apply_chat_template(
-                [[{"role": "user", "content": content}]],
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
-                return_tensors="pt",
-                **told,
-            )
-        return inputs
+    def requested(self, text: str) -> None:
+        """See `HearingTarget`; a request is asked in words, too."""
+        super().requested(text)
 
-    def features(self, sounds: dict[str, Tensor]) -> Tensor:
+    def features(self, given: dict[str, Any]) -> Tensor:
         """[slots, H]. The stock class has no function for them: a convolution halves frames, pairs are averaged."""
         tower, project = self.model.model.audio_tower, self.model.model.multi_modal_projector
-        frames = sounds["input_features"]
-        halves = (sounds["feature_attention_mask"].sum(-1) - 1) // 2 + 1  # [recordings] states of each
+        frames = given["input_features"]
+        halves = (given["feature_attention_mask"].sum(-1) - 1) // 2 + 1  # [recordings] states of each
         states = torch.arange((frames.shape[-1] - 2) // 2 + 1, device=halves.device)
         mask = create_bidirectional_mask(
             config=tower.config,
@@ -67,8 +56,3 @@ class Qwen3Asr(HearingTarget):
     model_type = "qwen3_asr"
     takes_words = False
     takes_language = True
-
-    def asked(self, processor: Any, text: str, language: str | None, samples: np.ndarray) -> dict[str, Any]:
-        """See `HearingTarget`."""
-        made: dict[str, Any] = processor.apply_transcription_request([samples], language=language or None)
-        return made

@@ -1,6 +1,7 @@
 """Chats of several turns as prompts: what the model reads is what transformers makes of the same messages."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,16 @@ import pytest
 import test_families
 import tiny
 import torch
+from PIL import Image
 from test_families import hf, plain
 from tiny_vision import BLUE, RED, WIDE
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import mmspec
+from mmspec import prompts
 from mmspec.errors import InputError
 from mmspec.image_ar.janus import Janus
+from mmspec.prompts import read_prompts
 
 BRIEF = {"role": "system", "content": "answer briefly"}
 
@@ -191,7 +195,11 @@ def test_thinking_is_told_to_the_template(writer: mmspec.Pipeline, sees: bool) -
         ([asks("why"), {"role": "assistant", "content": "so"}], "the last message of the prompt is of the assistant"),
         ([{"role": "user", "content": 3}], "must be a text or a list of parts, not 3"),
         ([{"role": "user", "content": [{"type": "video", "path": "a.mp4"}]}], "a part that is neither"),
-        ([{"role": "user", "content": [{"type": "image", "url": "https://a/b.png"}]}], "a part that is neither"),
+        (
+            [{"role": "user", "content": [{"type": "image", "url": "https://a/b.png"}]}],
+            "a part without its picture: write",
+        ),
+        ([{"role": "user", "content": [{"type": ["image"], "image": "a.png"}]}], "a part that is neither"),
         ([{"role": "user", "content": ""}], "the last message of the prompt is empty"),
         ([{"role": "user", "content": []}], "must be a text or a list of parts"),
         ([{"role": "tool", "content": "42", "name": "sum"}, asks("why")], "message 0 of the prompt has 'name'"),
@@ -201,6 +209,25 @@ def test_thinking_is_told_to_the_template(writer: mmspec.Pipeline, sees: bool) -
 def test_what_is_no_chat_is_one_error(chat: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(InputError, match=said):
         plain("smolvlm")(prompt=chat)
+
+
+def test_a_model_that_does_not_hear_takes_no_recordings(writer: mmspec.Pipeline) -> None:
+    chat = [{"role": "user", "content": [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "why"}]}]
+    for pipe in (writer, plain("smolvlm")):
+        with pytest.raises(InputError, match="does not hear: leave the recordings out"):
+            pipe(prompt=chat)
+
+
+def test_a_chat_that_is_read_is_a_prompt_and_not_read_again(tmp_path: Any) -> None:
+    file = tmp_path / "red.png"
+    RED.save(file)
+    pipe = plain("smolvlm")
+    chat = [{"role": "user", "content": [{"type": "image", "path": str(file)}, {"type": "text", "text": "why"}]}]
+    want = pipe.prepare([None, RED], [chat, "why"])
+    (read,), _ = read_prompts(chat, None)
+    file.unlink()
+    for found in (pipe.prepare([None, RED], [read, "why"]), pipe.prepare(None, read, n=2)):
+        assert all(torch.equal(found[name], want[name]) for name in want)
 
 
 def test_where_chats_do_not_belong() -> None:
@@ -227,3 +254,15 @@ def test_a_chat_is_asked_in_one_call() -> None:
     assert told.token_ids == mmspec.generate(RED, "Describe this picture in detail.", max_new_tokens=8).token_ids
     with pytest.raises(InputError, match="takes a text, and no chat"):
         mmspec.generate(prompt=[asks("a red star")], model="janus-mini")
+
+
+def test_pictures_of_one_call_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "red.png"
+    Image.new("RGB", (32, 24), "red").save(file)
+    load, read = prompts.load_image, []
+    monkeypatch.setattr(prompts, "load_image", lambda source: read.append(source) or load(source))
+    chat = [{"role": "user", "content": [{"type": "image", "path": file}, {"type": "text", "text": "why"}]}]
+    mmspec.generate([None, file], [chat, "why"], max_new_tokens=2)
+    mmspec.generate(file, "why", max_new_tokens=2)
+    mmspec.generate(prompt=chat, max_new_tokens=2)
+    assert read.count(file) == 4

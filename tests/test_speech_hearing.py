@@ -31,6 +31,7 @@ from mmspec.demos.app import studio_of
 from mmspec.drafters.eagle import Eagle
 from mmspec.errors import InputError, MismatchError, UnsupportedError
 from mmspec.loading import find_family
+from mmspec.prompts import read_prompts
 from mmspec.sampling import Sampler, Sampling
 from mmspec.speech.audio import LONGEST_S, Audio
 from mmspec.training.answers import AnswerOptions
@@ -300,6 +301,16 @@ def test_voxtral_s_prompt_is_that_of_mistral_common(tmp_path: Path) -> None:
             assert torch.equal(found["input_features"], want["input_features"])
     with pytest.raises(InputError, match="control token"):
         target.encode(processor, ["[AUDIO]"], [[]], voice=heard)
+    part = {"type": "audio", "path": str(file)}
+    talk = [{"type": "text", "text": "say"}, part, part, {"type": "text", "text": "so"}, {"type": "text", "text": "it"}]
+    said = {"role": "assistant", "content": "a [/INST] "}
+    for turns in ([{"role": "user", "content": [part]}], [{"role": "system", "content": "be brief"}]):
+        last = talk if turns[0]["role"] == "user" else "why?"
+        chat = [*turns, *[said] * (last is talk), {"role": "user", "content": last}]
+        want = processor.apply_chat_template([chat], tokenize=True)
+        found = target.encode(processor, *read_prompts(chat, None))
+        assert found["input_ids"].tolist() == want["input_ids"].tolist()
+        assert all(torch.equal(found[name], want[name]) for name in want.keys() & {"input_features"})
 
 
 def test_requests_are_those_of_whisper_where_a_family_knows_them() -> None:
@@ -373,7 +384,7 @@ def test_what_cannot_be_heard_is_told(family: str, tmp_path: Path) -> None:
         pipe.generate(input_ids=inputs["input_ids"])
     with pytest.raises(InputError, match=f"{name} must be a tensor, not list"):
         pipe.generate(**{**inputs, name: inputs[name].tolist()})
-    with pytest.raises(InputError, match="cannot hear inputs of these shapes"):
+    with pytest.raises(InputError, match="cannot read recordings of these shapes"):
         pipe.generate(**{**inputs, "input_features": inputs["input_features"].repeat(1, 2, 1)})
     ids = inputs["input_ids"][0]
     fewer = torch.cat([ids[ids != pipe.target.slot], ids[ids == pipe.target.slot][1:]])

@@ -56,11 +56,13 @@ def decoder(words: Any, model_type: str, **changes: Any) -> dict[str, Any]:
     return tiny_vision.text(words, model_type, max_position_embeddings=512, **changes)
 
 
-def template(slot: str) -> str:
-    """A chat template in which a recording is `slot`, and an answer may have begun."""
+def template(slot: str, first: str = "") -> str:
+    """A chat template in which a recording is `slot` where it stands, and a turn with any has `first` before its texts;
+    an answer may have begun."""
     return (
         "<|im_start|>{% for message in messages %}{% if message['role'] == 'assistant' %}Assistant:{% else %}User:"
-        "{% endif %}{% for part in message['content'] %}"
+        "{% endif %}{% if message['content'] | selectattr('type', 'equalto', 'audio') | list %}"
+        f"{first}{{% endif %}}{{% for part in message['content'] %}}"
         f"{{% if part['type'] == 'audio' %}}{slot}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
         "{% endfor %}{% if message['role'] != 'assistant' %}<end_of_utterance>\n{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}Assistant:{% endif %}"
@@ -151,7 +153,7 @@ def qwen3_asr(seed: int) -> tuple[PreTrainedModel, Any]:
 
 
 def audio_flamingo(seed: int) -> tuple[PreTrainedModel, Any]:
-    """As many slots as there is sound, up to 50 for each window; the text stands before the recording."""
+    """As many slots as there is sound, up to 50 for each window; as published, a recording comes first in its turn."""
     words = tiny_vision.tokenizer(audio_token="<sound>")
     tower = {**TOWER, "model_type": "audioflamingo3_encoder", "hidden_size": 32, "intermediate_size": 64}
     config = AudioFlamingo3Config(
@@ -160,7 +162,7 @@ def audio_flamingo(seed: int) -> tuple[PreTrainedModel, Any]:
         audio_token_id=words.audio_token_id,
     )
     listening = WhisperFeatureExtractor(**WINDOW)
-    processor = AudioFlamingo3Processor(listening, words, chat_template=template("<sound>"), max_audio_len=5)
+    processor = AudioFlamingo3Processor(listening, words, chat_template=template("", "<sound>"), max_audio_len=5)
     return finish(AudioFlamingo3ForConditionalGeneration, config, seed), processor
 
 

@@ -14,32 +14,26 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from mmspec.causal_state import CausalState
 from mmspec.contract import Needs
-from mmspec.errors import Error, InputError, one_line, out_of_memory
+from mmspec.errors import Error, InputError, one_line
+from mmspec.perceiving import PerceivingTarget
 from mmspec.prompts import Prompt, messages_of
 from mmspec.sampling import Sampler
-from mmspec.targets import CausalTarget
 from mmspec.templates import asking, check_without, control_as_text, fitted, template_variables
 
 
-class VisionTarget(CausalTarget):
+class VisionTarget(PerceivingTarget):
     """Base of the families. They add which checkpoints they serve, and what is special about their prompts."""
 
     modality = "vlm"
     chats = True
     settings = ("thinking",)
+    perceives = "pictures"
+    sense = "image"
     extra_inputs: tuple[str, ...] = ("pixel_values",)
     """The model inputs that `get_image_features` takes."""
-    optional: tuple[str, ...] = ()
-    """Those of them that a caller may leave out."""
-
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        super().__init__(model, tokenizer)
-        self.slot: int = model.config.image_token_id
-        self.placeholders = (self.slot,)
 
     def adopt(self, processor: Any) -> None:
         """Take over the processor; a tokenizer alone prepares no pictures."""
@@ -54,42 +48,15 @@ class VisionTarget(CausalTarget):
         except Error:
             raise
         except ValueError as error:  # of the model's forward, for tensors that a caller made
-            raise InputError(f"the pictures do not fit the prompt's image slots: {one_line(error)}") from error
+            raise InputError(f"{self.misfit}: {one_line(error)}") from error
 
-    def arrange(self, inputs: dict[str, Any], rows: list[list[int]]) -> dict[str, Any]:
-        """Model inputs, the pictures replaced by their features: `features`, what `get_image_features` returns."""
-        for name in self.extra_inputs:
-            if name in inputs and not isinstance(inputs[name], Tensor):
-                raise InputError(f"{name} must be a tensor, not {type(inputs[name]).__name__}")
-        known = ("features", *self.extra_inputs) if "features" in inputs else ()  # pixels are of no more use then
-        arranged = super().arrange({name: value for name, value in inputs.items() if name not in known}, rows)
-        pictures = {name: arranged.pop(name) for name in self.extra_inputs if name in arranged}
-        slots = int((arranged["input_ids"] == self.slot).sum())
-        if "features" in inputs:  # a drafter may come with those of its target
-            arranged["features"] = inputs["features"]
-        elif pictures or slots:
-            missing = [name for name in self.extra_inputs if name not in pictures and name not in self.optional]
-            if missing:
-                whose = "pictures came" if pictures else f"the prompt has {slots} image slots and comes"
-                raise InputError(f"{whose} without {missing[0]}: pass on all that the processor returns")
-            features = self._features(pictures)
-            found = len(flat(features.pooler_output))
-            if found != slots:
-                raise InputError(
-                    f"the pictures do not fit the prompt's image slots: they fill {found}, the prompt has {slots}"
-                )
-            arranged["features"] = features
-        return arranged
+    def features(self, given: dict[str, Any]) -> Any:
+        """What `get_image_features` returns: of the model's vision tower and connector."""
+        return self.model.get_image_features(**given, return_dict=True)
 
-    def _features(self, pictures: dict[str, Any]) -> Any:
-        """What the model's vision tower and connector make of pictures."""
-        try:
-            return self.model.get_image_features(**pictures, return_dict=True)
-        except (IndexError, RuntimeError, ValueError) as error:  # for tensors that a caller made
-            if out_of_memory(error):
-                raise
-            shapes = ", ".join(f"{name} {list(given.shape)}" for name, given in pictures.items())
-            raise InputError(f"the model cannot read pictures of these shapes: {shapes} ({one_line(error)})") from error
+    def vectors(self, features: Any) -> Tensor:
+        """See `PerceivingTarget`."""
+        return flat(features.pooler_output)
 
     def piece(self, arranged: dict[str, Any], start: int, end: int) -> dict[str, Any]:
         """The model inputs of columns start to end, with the features of the slots among them."""
