@@ -162,7 +162,7 @@ def test_what_cannot_be_heard_in_a_chat_is_told(family: str) -> None:
         with pytest.raises(InputError, match=what):
             pipe(prompt=[asks("what?", heard(wrong)), SAID, asks("why?")])
     for part in ({"type": "audio", "url": "https://a/b.wav"}, {"type": "audio"}):
-        with pytest.raises(InputError, match="a part that is neither"):
+        with pytest.raises(InputError, match="a part without its recording"):
             pipe(prompt=[asks(part)])
 
 
