@@ -7,7 +7,7 @@ ones with random weights, and `oracle` knows the answer, so that deep and sparse
 import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -164,6 +164,15 @@ def sampled(family: str) -> list[list[int]]:
         plain(family)(*prompt, max_new_tokens=BUDGET, **{**SAMPLED, "seed": 3 + row}).token_ids
         for row, prompt in prompts
     ]
+
+
+def in_turns(family: str, drafters: Iterable[Any]) -> Iterator[tuple[Any, dict[str, Any], list[list[int]]]]:
+    """Each drafter with options and the answers to them, greedy and sampled in turns; every second family begins with
+    the other, so that every drafter is asked in both ways.
+    """
+    ways: Any = ({}, greedy(family)), (SAMPLED, sampled(family))
+    for place, drafter in enumerate(drafters, FAMILIES.index(family)):
+        yield drafter, *ways[place % 2]
 
 
 @pytest.mark.parametrize(("family", "drafter"), MATRIX, ids=[f"{family}-{drafter}" for family, drafter in MATRIX])

@@ -107,10 +107,12 @@ class Qwen3VLMoe(Qwen3VL):
 
 
 class Glm4V(Gridded):
-    """A checkpoint of GLM-4.1V's class, as GLM-4.6V-Flash is, too."""
+    """A checkpoint of GLM-4.1V's class, as GLM-4.6V-Flash is, too. The former always thinks, and its template does not
+    say so."""
 
     hf = ("Glm4vForConditionalGeneration", "Glm4vProcessor")
     model_type = "glm4v"
+    usual_budget = LONG
 
 
 class Glm4VMoe(Gridded):
