@@ -1,5 +1,5 @@
-"""Layers that keep a running state in the place of keys and values: short convolutions, and linear attention such as the
-gated delta rule (arXiv 2412.06464).
+"""Layers that keep a running state in the place of keys and values: short convolutions, and linear attention such as
+the gated delta rule (arXiv 2412.06464).
 
 Nothing can be cropped from such a state. So what it was before the last forward is kept, and what each of these layers
 read in it: where a row keeps only the first of its nodes, the layer reads these once more, from the state before. That
@@ -80,7 +80,7 @@ class Running(LinearAttentionLayer):
         """Nothing: see `keep`."""
 
     def keep(self, kept: list[int]) -> None:
-        """Let each row's state be the one after the first nodes since it was last told. kept: how many, of every row."""
+        """Let each row's state be the one after the first nodes since this was last called. kept: how many, of each."""
         if self.call is None:
             return
         (module, name, hidden), before, after = self.call, self.before, self.states

@@ -25,10 +25,10 @@ def trunk(draft: Draft) -> Draft:
     """The deepest path of every row, the first of equals: a chain, as long as the longest of them."""
     if is_chain(draft):
         return draft
-    everything = torch.ones_like(draft.tokens, dtype=torch.bool)
-    kept = path_to(draft, deepest(draft, everything), draft.tokens[:, 0])
-    rows = torch.arange(len(kept.path), device=kept.path.device)[:, None]
-    line = chain(draft.tokens[rows, kept.path], draft.kind, None if draft.q is None else draft.q[rows, kept.path])
+    kept = path_to(draft, deepest(draft, torch.ones_like(draft.tokens, dtype=torch.bool)), draft.tokens[:, 0])
+    path = kept.path[:, : int(kept.count.max())]
+    rows = torch.arange(len(path), device=path.device)[:, None]
+    line = chain(draft.tokens[rows, path], draft.kind, None if draft.q is None else draft.q[rows, path])
     line.valid = line.depth < kept.count[:, None]
     return line
 
