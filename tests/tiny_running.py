@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiny_grids import MIXED, QWEN, QWEN_TOWER, _experts, _size, ids_of, slots_of
-from tiny_vision import PLAIN, finish, template, text, tokenizer, tower
+from tiny_vision import PLAIN, SPREAD, finish, template, text, tokenizer, tower
 from transformers import (
     Lfm2VlConfig,
     Lfm2VlForConditionalGeneration,
@@ -30,7 +30,7 @@ DELTA = {
     "linear_conv_kernel_dim": 4,
 }
 """Heads of the gated delta rule."""
-GRID = {**QWEN_TOWER, "num_position_embeddings": 64}
+GRID = {**QWEN_TOWER, "num_position_embeddings": 64, "initializer_range": SPREAD}
 LFM2 = {"image_token": "<image>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
 
 
