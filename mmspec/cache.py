@@ -11,12 +11,15 @@ same slot, so what is moved is counted from there. `crop` takes minus the number
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from mmspec.running import Running
 
 
 class Past(Protocol):
@@ -93,10 +96,19 @@ class RowCache:
         return view
 
     def fill(self, lengths: list[int]) -> None:
-        """Take over a prefill of right-padded rows with these lengths, or take rows back to them (see `forget`)."""
+        """Take over a prefill of right-padded rows with these lengths, or take rows back to them (see `forget`); layers
+        that keep a running state go back to where they were marked."""
         self.lengths = list(lengths)
         self._crop(max(lengths))
         self.forget()
+        for layer in self._running():
+            if layer.marked:
+                layer.begin(layer.marked)
+
+    def mark(self) -> None:
+        """Remember the running states as they are now, see `fill`."""
+        for layer in self._running():
+            layer.marked = layer.states
 
     def spread(self, n: int) -> None:
         """Be n rows of each, one after the other, as if every one of them had been read. See `spread`."""
@@ -126,19 +138,33 @@ class RowCache:
             self._move(nodes, [path + [0] * (kept - len(path)) for path in paths])
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
         self._crop(max(self.lengths))
+        self.keep([len(path) for path in paths])
+
+    def keep(self, kept: list[int]) -> None:
+        """Take running states back to the first of the nodes that are not committed. kept: how many, of every row."""
+        for layer in self._running():
+            layer.keep(kept)
 
     def _move(self, nodes: int, paths: list[list[int]]) -> None:
         """Copy each row's path among the last `nodes` slots to the slots after the row's length, in every layer."""
         path = torch.tensor(paths, device=self.device)
         if len(paths) == 1:
             place = self.lengths[0] - self.width
-            for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
+            for states in (states for layer in self._attending() for states in (layer.keys, layer.values)):
                 states.narrow(2, place, len(path[0])).copy_(states[:, :, -nodes:].index_select(2, path[0]))
             return
         source, goal = path - nodes, self.positions() - self.width + torch.arange(path.shape[1], device=self.device)
         rows = torch.arange(len(paths), device=self.device)[:, None]
-        for states in (states for layer in self.hf.layers for states in (layer.keys, layer.values)):
+        for states in (states for layer in self._attending() for states in (layer.keys, layer.values)):
             states[rows, :, goal] = states[rows, :, source]  # the gather copies, so overlap is safe
+
+    def _running(self) -> Iterator[Running]:
+        """The layers that keep a running state."""
+        return (layer for layer in self.hf.layers if isinstance(layer, Running))
+
+    def _attending(self) -> Iterator[DynamicLayer]:
+        """The layers that hold keys and values."""
+        return (layer for layer in self.hf.layers if isinstance(layer, DynamicLayer))
 
     def _crop(self, keep: int) -> None:
         if self.width > keep:
@@ -157,7 +183,10 @@ def spread(held: Any, n: int) -> Any:
         return tuple(spread(one, n) for one in held)
     if isinstance(held, Cache):
         for layer in held.layers:
-            layer.keys, layer.values = spread((layer.keys, layer.values), n)
+            if isinstance(layer, Running):
+                layer.begin([spread(state, n) for state in layer.states])
+            else:
+                layer.keys, layer.values = spread((layer.keys, layer.values), n)
     return held
 
 

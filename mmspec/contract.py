@@ -237,7 +237,7 @@ class State:
         same one.
     finite: [] bool, whether this round's logits are numbers; the stop rule reads it with all else that it reads of the
         device. None of a target that checks by itself.
-    chains: whether the rule takes chains alone: who draws trees then draws one child per node.
+    chains: whether the rule, or the target, takes chains alone: who draws trees then draws one child per node.
     early: whether the target can commit a round before the host has read it, so that the next one can be started.
     plays: whether it can do so in the launch that verifies it, with rules that say `on_device = True`; the target is
         then a `PlayingTarget`.

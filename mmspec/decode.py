@@ -26,6 +26,7 @@ from mmspec.errors import MismatchError, OutOfMemoryError, out_of_memory
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler
 from mmspec.stopping import Stop
+from mmspec.tree import trunk
 
 
 class Reading:
@@ -110,7 +111,7 @@ def decode(
     plan = control.begin(len(sampler.seeds), sampler, rule)
     clock = Clock()
     state = target.prefill(inputs, replace(drafter.needs, nodes=expected(plan, drafter)), sampler)
-    state.chains = rule.chains and not sampler.greedy
+    state.chains |= rule.chains and not sampler.greedy
     prefill_s = clock.lap()
     first = stop.start(state)
     drafting: Any = None if all(state.done) else drafter.begin(state, sampler, kind)
@@ -123,6 +124,8 @@ def decode(
     def start() -> Started:
         """Draft, verify and judge."""
         draft = state.undrafted() if state.shape == NO_DRAFT else drafting.propose(state)
+        if state.chains:
+            draft = trunk(draft)
         draft_s = clock.lap()
         if plays:
             verified, accepted = cast(PlayingTarget, target).play(state, draft, rule)

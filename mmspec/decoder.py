@@ -15,11 +15,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from mmspec.cache import Past, RowCache, spread
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
+from mmspec.running import KINDS, SERVED, Running, listen
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +103,11 @@ def _reach(rope: dict[str, Any], context: int) -> int:
 class Decoder:
     """Forwards of one HF model.
 
-    Raises: UnsupportedError for layers whose cache cannot be rolled back (linear attention, convolutions, ...), and for
-        models that cannot forward a tree: siblings share a position, and a mask says who sees whom.
+    Raises: UnsupportedError for layers whose cache cannot be rolled back (state spaces, ...), and for models that
+        cannot forward a tree: siblings share a position, and a mask says who sees whom.
 
-    engine: what runs `extend` compiled, with caches of fixed size; None for plain calls.
+    running: the layers that keep a running state (`mmspec.running`), which allow for chains alone. engine: what runs
+        `extend` compiled, with caches of fixed size; None for plain calls.
     """
 
     engine: Runner | None = None
@@ -118,11 +121,18 @@ class Decoder:
         self.always = {"output_router_logits": False} if told else {}
         layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         layers |= {"local"} & set(getattr(self.config, "attention_layers", ()))  # GPT-Neo, by place instead of position
-        if layers - KNOWN_LAYERS:
+        known = KNOWN_LAYERS | KINDS if self.config.model_type in SERVED else KNOWN_LAYERS
+        if layers - known:
             raise UnsupportedError(
-                f"{type(model).__name__} has layers of type {sorted(layers - KNOWN_LAYERS)}; speculative decoding here "
-                f"needs attention layers ({sorted(KNOWN_LAYERS)}), whose cache can be rolled back"
+                f"{type(model).__name__} has layers of type {sorted(layers - known)}; speculative decoding here needs "
+                f"attention layers ({sorted(KNOWN_LAYERS)}), whose cache can be rolled back, or layers like those of "
+                "Qwen3.5 and LFM2"
             )
+        self.running = {
+            layer for layer, kind in enumerate(getattr(self.config, "layer_types", None) or ()) if kind in KINDS
+        }
+        if self.running:
+            listen(model.get_decoder(), self.running)
         window = getattr(self.config, "sliding_window", None)
         self.by_layer_type = "sliding_attention" in layers  # such models take one mask per layer type
         uses_window = self.by_layer_type or not getattr(self.config, "layer_types", None)
@@ -184,6 +194,8 @@ class Decoder:
         Raises: UnsupportedError: the model kept nothing of what it read.
         """
         cache = RowCache(len(lengths), self.device)
+        if self.running:
+            cache.hf.layers = [Running() if i in self.running else DynamicLayer() for i in range(self.num_layers)]
         last: dict[int, Tensor] = {}  # row -> [V]
         parts: list[Heard] = []
         end = 0
@@ -197,6 +209,7 @@ class Decoder:
             # A RoBERTa that is told no positions counts from its padding id on, and `extend` goes on from 0.
             columns = torch.arange(start, end, device=self.device).expand(len(lengths), -1)
             parts.append(self._forward({"position_ids": columns, **piece}, cache, taps, **extra))
+            cache.keep([min(max(length - start, 0), end - start) for length in lengths])
             for row, place in ends.items():
                 last[row] = parts[-1].logits[row, wanted.index(place) if self.keeps_logits else place]
         if cache.width != end:

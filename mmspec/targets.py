@@ -123,6 +123,7 @@ class CausalTarget(BaseTarget):
             prompt_focus=spread(focus.mean(), n) if needs.focus else None,
             prompt_inputs=inputs if needs.inputs else {},
             prompt_features=heard.features if needs.inputs else None,
+            chains=bool(self.decoder.running),
             cache=cache,
             taps=needs.taps,
             sampler=sampler,

@@ -21,6 +21,18 @@ def is_chain(draft: Draft) -> bool:
     return torch.equal(draft.parents, above.expand_as(draft.parents))
 
 
+def trunk(draft: Draft) -> Draft:
+    """The deepest path of every row, the first of equals: a chain, as long as the longest of them."""
+    if is_chain(draft):
+        return draft
+    kept = path_to(draft, deepest(draft, torch.ones_like(draft.tokens, dtype=torch.bool)), draft.tokens[:, 0])
+    path = kept.path[:, : int(kept.count.max())]
+    rows = torch.arange(len(path), device=path.device)[:, None]
+    line = chain(draft.tokens[rows, path], draft.kind, None if draft.q is None else draft.q[rows, path])
+    line.valid = line.depth < kept.count[:, None]
+    return line
+
+
 def within_room(draft: Draft, state: State) -> Tensor | None:
     """[B, N] bool, what is `valid` of a draft without padding: a row of a batch that is nearly full drafts as it would
     alone. None, all of it, of a row that is alone: `State.levels` knows its room."""

@@ -12,6 +12,7 @@ from typing import Any
 import tiny
 import tiny_gemma
 import tiny_grids
+import tiny_running
 import tiny_tiles
 from tiny_grids import qwen2_5_vl, qwen3_vl
 from tiny_vision import PLAIN, SIDE, finish, template, text, tokenizer, tower
@@ -137,6 +138,7 @@ KIN: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {
     **tiny_tiles.MAKERS,
     **tiny_grids.MAKERS,
     **tiny_gemma.MAKERS,
+    **tiny_running.MAKERS,
 }
 EVERY = {**MAKERS, **KIN}
 CHOSEN = [*MAKERS, "internvl", "cohere2-vision", "glm4v", "qwen3-vl-moe", "gemma4", "gemma3n"]

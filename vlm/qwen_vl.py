@@ -1,10 +1,12 @@
 """Families whose image positions have three axes (M-RoPE, arXiv 2409.12191) as targets: Qwen2-VL and what came of it,
-Qwen2.5-VL (2502.13923) and Qwen3-VL (2511.21631), GLM-4.1V to 4.6V (2507.01006) and GLM-OCR, PaddleOCR-VL (2510.14528).
+Qwen2.5-VL (2502.13923), Qwen3-VL (2511.21631) and Qwen3.5, GLM-4.1V to 4.6V (2507.01006) and GLM-OCR, PaddleOCR-VL
+(2510.14528).
 
 The slots of a picture take the positions of its grid, time x height x width, so that text after it goes on at a number
 smaller than its slot's. The axes of a text token are equal, so the nodes of a tree need only that difference, which is
 another one in every row (`RowCache.shift`). Qwen3-VL adds features of several vision layers to its first decoder layers
-(DeepStack, arXiv 2406.04334); they concern image slots alone, hence the prompt alone. In the mixtures of experts a
+(DeepStack, arXiv 2406.04334); they concern image slots alone, hence the prompt alone. Three of four layers of Qwen3.5 are
+linear attention (`mmspec.running`). In the mixtures of experts a
 token's experts hang on that token alone, so that nodes of a tree need nothing more than those of a dense model.
 """
 
@@ -104,6 +106,20 @@ class Qwen3VLMoe(Qwen3VL):
 
     hf = ("Qwen3VLMoeForConditionalGeneration", "Qwen3VLProcessor")
     model_type = "qwen3_vl_moe"
+
+
+class Qwen35(Gridded):
+    """A Qwen3.5 checkpoint (the dense ones)."""
+
+    hf = ("Qwen3_5ForConditionalGeneration", "Qwen3VLProcessor")
+    model_type = "qwen3_5"
+
+
+class Qwen35Moe(Gridded):
+    """A Qwen3.5 checkpoint with experts."""
+
+    hf = ("Qwen3_5MoeForConditionalGeneration", "Qwen3VLProcessor")
+    model_type = "qwen3_5_moe"
 
 
 class Glm4V(Gridded):

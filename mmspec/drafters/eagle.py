@@ -155,7 +155,7 @@ class Eagle(SlotDrafter):
 
     def forwarded(self, sizes: Sizes) -> int:
         """Of trees that grow, and of those whose form is given, which may be wider where they have children."""
-        form = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
+        form = best_tree(self.shares, sizes.total, sizes.levels, sizes.top_k)
         inner = Counter(form[parent - 1].level for parent in {node.parent for node in form} if parent)
         return max(
             self._forwarded([sizes.width] * (sizes.levels - 1)),

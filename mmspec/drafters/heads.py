@@ -44,14 +44,12 @@ DRAFT_IDS = "draft_ids"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a tree: levels below node 0, nodes expanded per level, nodes, children proposed per node; and whether drawn
-    trees are chains."""
+    """Of a tree: levels below node 0, nodes expanded per level, nodes, children proposed per node."""
 
     levels: int
     width: int
     total: int
     top_k: int
-    chains: bool
 
     @property
     def shape(self) -> Shape:
@@ -220,7 +218,8 @@ class HeadDrafter(TrainedDrafter):
         depth, width, top_k, total = self.depth, self.width, self.top_k, self.total
         if state.shape is not None:
             depth, width, top_k, total = state.shape.depth, state.shape.width, state.shape.width, state.shape.total
-        return Sizes(min(depth, self.most, total - 1), width, total, top_k, state.chains)
+        levels = min(depth, self.most, total - 1)
+        return Sizes(levels, 1, levels + 1, 1) if state.chains else Sizes(levels, width, total, top_k)
 
     def tree(self, state: State, choice: Choice, expand: Expand | Guess) -> Draft:
         """The draft of a round; `expand` is asked for nothing if there is no room for one."""
@@ -241,7 +240,7 @@ class HeadDrafter(TrainedDrafter):
         """The shape of trees that have the same in every round; None for those that grow with their confidence."""
         if not (self.static or choice.draws):
             return None
-        nodes = best_tree(self.shares, sizes.total, sizes.levels, 1 if sizes.chains else sizes.top_k)
+        nodes = best_tree(self.shares, sizes.total, sizes.levels, sizes.top_k)
         return planned(nodes, device)
 
 

@@ -173,7 +173,9 @@ class Writing(Drafting):
         tokens = torch.tensor([row + [0] * (width - len(row)) for row in self.unread], device=device)
         counts = [len(row) for row in self.unread]
         self.unread = [[] for _ in self.unread]
-        return self._read(tokens, counts)
+        logits = self._read(tokens, counts)
+        self.cache.mark()
+        return logits
 
     def _read(self, tokens: Tensor, counts: list[int]) -> Tensor:
         """Read tokens [B, M] of which the first `counts` are real; returns logits [B, V] after each row's last one."""
@@ -231,6 +233,8 @@ class Writing(Drafting):
             assert own is not None
             chains = zip(own.tokens[:, 1:-1].tolist(), accepted.emitted, strict=True)
             agreed = [min(len(commonprefix(pair)), max(len(pair[1]) - 1, 0)) for pair in chains]
+        if self.drafter.decoder.running:  # which goes back to where it was marked: what was kept is read once more
+            agreed = [0] * len(agreed)
         moved = []
         for row, (count, emitted) in enumerate(zip(agreed, accepted.emitted, strict=True)):
             kept = count if emitted else 0

@@ -122,10 +122,11 @@ class Kangaroo(SlotDrafter):
 def check_layers(target: Any) -> None:
     """Raise MismatchError unless the first layers of a target run alone: its decoder calls them `layers`, and the norm
     behind them `norm`, as most do (others, such as GPT-2 or Phi, would draft from features that nobody learnt), and it
-    has one stream: of several, as in Gemma 3n, a tap is one, and what leaves a decoder is made of all."""
+    has one stream: of several, as in Gemma 3n, a tap is one, and what leaves a decoder is made of all;
+    nor may layers keep a running state, of which what was drafted could not be taken back."""
     decoder = target.model.get_decoder()
     usual = isinstance(getattr(decoder, "layers", None), nn.ModuleList) and hasattr(decoder, "norm")
-    if not usual or getattr(decoder.config, "altup_num_inputs", 1) > 1:
+    if not usual or target.decoder.running or getattr(decoder.config, "altup_num_inputs", 1) > 1:
         raise MismatchError(f"Kangaroo cannot run the first layers of {type(decoder).__name__} alone")
 
 

@@ -31,6 +31,7 @@ from mmspec.engine.judging import judge_round
 from mmspec.engine.lane import Lane, Taps
 from mmspec.engine.sizes import padded
 from mmspec.engine.steps import WIDTHS, Steps
+from mmspec.running import KINDS
 from mmspec.sampling import Sampler
 
 SIZES = (1, 8, 16, 32, FRONT)
@@ -195,6 +196,8 @@ def misfit(config: PreTrainedConfig) -> str:
     """
     if getattr(config, "kv_lora_rank", None):  # DeepSeek-V2
         return "its layers keep keys that are longer than their values"
+    if KINDS & set(getattr(config, "layer_types", None) or ()):
+        return "some of its layers keep a running state"
     sets = [one for one in (getattr(config, "rope_parameters", None) or {}).values() if isinstance(one, dict)]
     if any(one.get("rope_type") == "dynamic" for one in sets):  # one set per kind of layer
         return "its rotary frequencies follow the length of the text (dynamic scaling)"
