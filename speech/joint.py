@@ -32,6 +32,7 @@ from mmspec.speech.vadusa import Vadusa
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.medusa import MedusaLoss
+from mmspec.training.recipe import setting
 from mmspec.training.start import other_kind
 from mmspec.training.steps import Batch
 
@@ -82,13 +83,10 @@ class JointLoss(MedusaLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class JointRecipe(VadusaRecipe):
-    """Heads, and a target that learns with them.
+    """Heads, and a target that learns with them (w above is `head_weight`)."""
 
-    head_weight: w, of the heads' mean loss. trunk_pace: rate of the target relative to that of the heads.
-    """
-
-    head_weight: float = 0.6
-    trunk_pace: float = 0.25
+    head_weight: float = setting("weight of the heads' mean loss beside the target's own", 0.6)
+    trunk_pace: float = setting("rate of the target, relative to that of the heads", 0.25)
 
     method: ClassVar[str] = "vadusa-joint"
     about: ClassVar[str] = (

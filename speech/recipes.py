@@ -18,6 +18,7 @@ from mmspec.speech.viterbi import PairedHeads, Viterbi
 from mmspec.training.answers import Answered
 from mmspec.training.medusa import MedusaRecipe
 from mmspec.training.questions import Question
+from mmspec.training.recipe import setting
 from mmspec.training.spd import SpdRecipe
 
 
@@ -90,7 +91,7 @@ class ViterbiRecipe(MedusaRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class SsdRecipe(SpdRecipe):
-    """The first layers and the head of a shortened target. layers: its own; the target's upper quarter is above.
+    """The first layers and the head of a shortened target.
 
     The paper has two layers of its own and learns the tokens alone; here it is one, which is the faster to draft with,
     and the target's law is learnt beside the tokens (`law_weight`, `token_weight`).
@@ -98,7 +99,9 @@ class SsdRecipe(SpdRecipe):
 
     warm_steps: int = 0
     warm_questions: int = 0
-    layers: int = 1
+    layers: int = setting("its own first layers; the target's upper quarter is above", 1)
+    width: int = setting("that of the target: leave it out", SpdRecipe.width)
+    heads: int = setting("those of the target: leave them out", SpdRecipe.heads)
     rate: float = 0.005
 
     method: ClassVar[str] = "ssd"

@@ -755,8 +755,9 @@ def test_what_learns_from_features_has_no_warm_up(given: dict[str, int]) -> None
 def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tiny.tiny_smolvlm(tmp_path / "target")
-    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --levels 2 --words 40"
-    arguments = ["drafter", "--target", str(folder), "--method", "eagle3, medusa", "--out", "mine", *small.split()]
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --levels 2"
+    own = ["--out", "mine", "--set", "words=40"]
+    arguments = ["drafter", "--target", str(folder), "--method", "eagle3, medusa", *small.split(), *own]
     assert test_training.command(monkeypatch, *arguments) == 0
     said = capfd.readouterr().err
     assert "mine/eagle3: tau " in said
@@ -764,9 +765,9 @@ def test_the_command_trains_several_and_names_their_folders(tmp_path: Path, monk
     medusa = mmspec.load(folder, drafter="mine/medusa").drafter
     assert medusa.most == 2
     assert json.loads((tmp_path / "mine/eagle3/drafter.json").read_text())["settings"]["words"] == 40
-    wrong = ["drafter", "--target", str(folder), "--method", "eagle3,medusa", "--exit-layer", "1"]
+    wrong = ["drafter", "--target", str(folder), "--method", "eagle3,medusa", "--block", "4"]
     assert test_training.command(monkeypatch, *wrong) == 2
-    assert "--exit-layer: not an option of the method eagle3 or medusa" in capfd.readouterr().err
+    assert "--block: not an option of the method eagle3 or medusa" in capfd.readouterr().err
 
 
 def test_every_method_has_a_card_with_its_settings() -> None:

@@ -158,6 +158,28 @@ def test_share_of_sampled_answers(pipe: Any, tmp_path: Path) -> None:
         assert {row.temperature for row in rows} == expected
 
 
+def test_the_share_of_sampled_answers_is_true_of_few_questions_too(text_pipe: Any, tmp_path: Path) -> None:
+    """Within about a tenth; a longer run on the same source keeps the answers, and larger sources keep their batches."""
+    lines = Written(*(Question(None, f"Which {n}?") for n in range(10)))
+    rows = collect(text_pipe, lines, AnswerOptions(max_new_tokens=4), tmp_path / "all", "it")
+    assert sum(row.temperature == 1 for row in rows) == 4
+    few = collect(text_pipe, as_many_as_read(lines, 5, None), AnswerOptions(max_new_tokens=4), tmp_path / "few", "it")
+    assert few == [row for row in rows if row.index < 5]
+    for count, share in itertools.product((20, 40, 100, 250), (0.05, 0.25, 0.5, 0.65, 0.9)):
+        options = AnswerOptions(sampled=share)
+        size = answers._size(options, range(count))  # type: ignore[arg-type]
+        sampled = sum(answers._temperature(index // size, options) or 0 for index in range(count))
+        assert 0 < sampled < count
+        assert sampled / count == pytest.approx(share, abs=0.15)
+    for count, options in (
+        (640, AnswerOptions(sampled=0.65)),
+        (128, AnswerOptions()),
+        (9, AnswerOptions(sampled=1)),
+        (9, AnswerOptions("data")),
+    ):
+        assert answers._size(options, range(count)) == 32  # type: ignore[arg-type]
+
+
 def test_answers_with_too_little_to_draft_are_left_out(text_pipe: Any) -> None:
     rows = [Answered(length, [5, 6], [20] * length, 0.0) for length in range(5)]
     assert answers._usable(rows, Written(), text_pipe.target) == rows[3:]
@@ -166,7 +188,7 @@ def test_answers_with_too_little_to_draft_are_left_out(text_pipe: Any) -> None:
 def test_interrupted_answers_go_on_where_they_stopped(
     pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    questions, options = Miniworld("test", 10), AnswerOptions(max_new_tokens=8, batch=4)
+    questions, options = Miniworld("test", 10), AnswerOptions(max_new_tokens=8, batch=4, sampled=0)
     whole = collect(pipe, questions, options, tmp_path / "whole", "it")
     generate, calls = pipe.generate, []
 
@@ -188,7 +210,7 @@ def test_interrupted_answers_go_on_where_they_stopped(
 
 
 def test_more_questions_continue_a_folder_and_other_settings_do_not(pipe: Any, tmp_path: Path) -> None:
-    options = AnswerOptions(max_new_tokens=8, batch=4)
+    options = AnswerOptions(max_new_tokens=8, batch=4, sampled=0)
     few = collect(pipe, Miniworld("test", 3), options, tmp_path, "it")
     more = collect(pipe, Miniworld("test", 8), options, tmp_path, "it")
     assert more[: len(few)] == few
@@ -196,7 +218,7 @@ def test_more_questions_continue_a_folder_and_other_settings_do_not(pipe: Any, t
     with pytest.raises(MismatchError, match="differs in target"):
         collect(pipe, Miniworld("test", 4), options, tmp_path, "another")
     with pytest.raises(MismatchError, match="differs in max_new_tokens"):
-        collect(pipe, Miniworld("test", 4), AnswerOptions(max_new_tokens=9, batch=4), tmp_path, "it")
+        collect(pipe, Miniworld("test", 4), replace(options, max_new_tokens=9), tmp_path, "it")
 
 
 def test_own_answers_are_what_the_template_writes(pipe: Any, text_pipe: Any, tmp_path: Path) -> None:
@@ -857,7 +879,7 @@ def test_what_is_asked_for_holds_though_it_is_the_default(pipe: Any) -> None:
     levels = MedusaRecipe().levels
     heads = Medusa(MedusaHeads(head_config(pipe.target), 3))
     assert shaped(MedusaRecipe(), heads.net).levels == 3
-    with pytest.raises(MismatchError, match=f"whose levels is 3, and not {levels}: leave --levels out"):
+    with pytest.raises(MismatchError, match=f"whose levels is 3, and not {levels}: leave that setting out"):
         MedusaRecipe.asking(levels=levels).begin(heads, pipe.target)
     asked = EagleRecipe.asking(steps=500, seed=0)
     assert (asked, fields(asked)) == (EagleRecipe(), fields(EagleRecipe()))
@@ -870,7 +892,7 @@ def test_the_command_knows_which_defaults_are_asked_for(
     save_drafter(Medusa(MedusaHeads(head_config(pipe.target), 3)), tmp_path / "three", pipe.target)
     few = "--questions 4 --held-out 1 --max-new-tokens 8 --method medusa --start three --levels 5"
     assert command(monkeypatch, "drafter", "--target", str(folder), *few.split()) == 2
-    assert "starts with a drafter whose levels is 3, and not 5: leave --levels out" in capfd.readouterr().err
+    assert "starts with a drafter whose levels is 3, and not 5: leave that setting out" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("last", [299, 300])
@@ -932,7 +954,7 @@ def test_a_small_language_model_of_another_shape_learns_to_draft(text_pipe: Any,
     assert (made.vocab_size, made.net.config.hidden_size) == (pipe.target.vocab_size - 8, 16)
     assert "| width | 16 |" in (tmp_path / "out" / "README.md").read_text()
     wider = SpdRecipe(steps=2, batch=4, warm_steps=0, width=32)
-    with pytest.raises(MismatchError, match="spd starts with a drafter whose width is 16, and not 32: leave --width"):
+    with pytest.raises(MismatchError, match="spd starts with a drafter whose width is 16, and not 32: leave that"):
         train_drafter(pipe, wider, course, tmp_path / "out", tmp_path / "run", "tiny")
     eagle = EagleRecipe(steps=2, batch=4)
     with pytest.raises(MismatchError, match="of eagle2 cannot start with that drafter: it is one of spd"):
@@ -959,14 +981,14 @@ def test_training_that_starts_with_other_weights_is_another_run(pipe: Any, tmp_p
 def test_another_recipe_is_another_run_on_the_same_answers_and_another_target_is_refused(
     pipe: Any, tmp_path: Path
 ) -> None:
-    short = EagleRecipe(steps=2, batch=3)  # it reads six answers, and two shards of four are made
+    short = EagleRecipe(steps=2, batch=3)  # it reads six answers, and four shards of two are made
     train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     shards = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
-    assert len(shards) == 3  # with the settings
+    assert len(shards) == 5  # with the settings
     train_drafter(pipe, EagleRecipe(steps=3, batch=3), COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert len(list(tmp_path.glob("run/eagle2-*"))) == 2
     after = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
-    assert len(after) == 4
+    assert len(after) == 7
     assert shards.items() <= after.items()  # a longer run adds to them
     train_drafter(pipe, short, COURSE, tmp_path / "out", tmp_path / "run", "tiny")
     assert after == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/answers-target/*")}
@@ -1052,11 +1074,8 @@ def test_words_stay_apart_where_a_picture_stood_between_them(written: str, text:
         ({"prompt": "<image>"}, "line 2: the prompt is missing or empty"),
         ({"prompt": " "}, "line 2: the prompt is missing or empty"),
         ({"image": "a.png"}, "line 2: the prompt is missing or empty"),
-        ({"prompt": "a", "image": "no.png"}, "'no.png' is not a file inside"),
-        ({"prompt": "a", "image": "iVBOR" * 1000}, "is not a file inside"),  # base64 is longer than any name
         ({"prompt": "a", "image": "a\0.png"}, "is not a file inside"),
         ({"prompt": "a", "image": "../a.png"}, "'../a.png' is not a file inside"),
-        ({"prompt": "a", "voice": "no.wav"}, "the voice 'no.wav' is not a file inside"),
         ({"prompt": "a", "voice": "../a.wav"}, "the voice '../a.wav' is not a file inside"),
         ({"prompt": "a", "voice": str(Path(__file__).resolve())}, "the voice '.*' is not a file inside"),
     ],
@@ -1066,6 +1085,22 @@ def test_a_bad_line_is_named(line: Any, words: str, tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(InputError, match=words):
         Lines(write(tmp_path / "data", {"prompt": "good"}, line))
+
+
+def test_a_line_whose_file_is_not_there_cannot_be_asked_and_the_others_can(tmp_path: Path, caplog: Any) -> None:
+    names = [("image", "no.png"), ("image", "iVBOR" * 1000), ("image", "."), ("voice", "no.wav")]  # base64 is no name
+    with caplog.at_level("INFO", "mmspec"):
+        lines = Lines(write(tmp_path, {"prompt": "good"}, *({"prompt": "a", key: name} for key, name in names)))
+    (told,) = caplog.messages
+    first = f"data.jsonl, line 2: the image 'no.png' is not a file inside {tmp_path}"
+    assert told == f"{tmp_path}: 4 of 5 lines name files that are not there; the first: {first}"
+    assert lines[0].prompt == "good"
+    for number, (key, name) in enumerate(names, 1):
+        with pytest.raises(InputError, match=f"^data.jsonl, line {number + 1}: the {key} '{name[:20]}.* is not a file"):
+            lines[number]
+    Image.new("RGB", (8, 8)).save(tmp_path / "no.png")
+    assert lines[1].image
+    assert Lines(tmp_path).name != lines.name
 
 
 def test_a_folder_must_hold_enough_lines(tmp_path: Path) -> None:
@@ -1085,14 +1120,15 @@ def warned(caplog: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("bad", ["damaged.png", "gone.png"])
 def test_lines_that_cannot_be_asked_are_named_and_left_out(
-    pipe: Any, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    bad: str, pipe: Any, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are found when their turn comes. The others of their batches get the answers that they would have got."""
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "damaged.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     good = {"image": "a.png", "prompt": "<image>\nWhich?"}
-    damaged, control = {**good, "image": "damaged.png"}, {"prompt": f"What {pipe.processor.video_token} then?"}
+    damaged, control = {**good, "image": bad}, {"prompt": f"What {pipe.processor.video_token} then?"}
     options = AnswerOptions(max_new_tokens=8, batch=2)  # greedy, then at temperature 1
     want = collect(pipe, Lines(write(tmp_path, *[good] * 4)), options, tmp_path / "want", "it")
     assert not warned(caplog)
@@ -1102,7 +1138,7 @@ def test_lines_that_cannot_be_asked_are_named_and_left_out(
     assert found == [row for row in want if row.index in (1, 3)]
     assert found
     picture, token, all_told = warned(caplog)
-    assert picture.startswith("question 0 is left out: data.jsonl, line 1: image ")
+    assert re.match(f"question 0 is left out: data.jsonl, line 1: (the )?image .*{bad}' is ", picture)
     assert token.startswith("question 2 is left out: data.jsonl, line 3: the prompt holds the control token")
     assert all_told == "2 of 4 questions cannot be asked: left out"
     caplog.clear()
@@ -1128,15 +1164,16 @@ class Away(Written):
 
 
 def test_data_too_much_of_which_cannot_be_asked_is_refused(
-    text_pipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text_pipe: Any, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the cause is mended, what failed is asked again, and nothing else."""
+    """A few are named. When the cause is mended, what failed is asked again, and nothing else."""
     questions = Away(*(Question(None, f"Which {n}?") for n in range(12)))
     options = AnswerOptions(max_new_tokens=8, batch=2)
     generate, calls = text_pipe.generate, []
     monkeypatch.setattr(text_pipe, "generate", lambda **inputs: calls.append(1) or generate(**inputs))
     with pytest.raises(InputError, match="6 of 12 questions of written cannot be asked; the first: picture 4 is away$"):
         collect(text_pipe, questions, options, tmp_path / "run", "it")
+    assert warned(caplog) == [f"question {index} is left out: picture {index} is away" for index in (4, 5, 6)]
     assert sorted(file.name for file in (tmp_path / "run").glob("*.jsonl")) == ["00000.jsonl", "00001.jsonl"]
     with pytest.raises(InputError, match="8 of 12 questions of written cannot be asked"):
         held_out_batches(text_pipe, questions, 5)
@@ -1205,7 +1242,7 @@ def test_a_run_answers_no_more_than_it_reads(pipe: Any, tmp_path: Path, caplog: 
 def test_more_or_fewer_questions_of_which_some_are_answered_begin_anew(pipe: Any, tmp_path: Path) -> None:
     """They are mixed otherwise. Nothing is refused, and what was begun is gone on with."""
     data = write(tmp_path / "data", *({"prompt": f"what is the value of bar {number}?"} for number in range(14)))
-    options = AnswerOptions(max_new_tokens=8, batch=4)
+    options = AnswerOptions(max_new_tokens=8, batch=4, sampled=0)
     course = Course(str(data), held_out=2, validate_every=9, answers=options)
     shards: dict[Path, int] = {}
     for changed in (course, replace(course, held_out=3), replace(course, questions=10), course):
@@ -1333,7 +1370,7 @@ def test_too_little_memory_for_an_update_is_one_line(
 
     monkeypatch.setattr(EagleLoss, "__call__", full)
     monkeypatch.chdir(tmp_path)
-    small = "--questions 4 --steps 2 --batch 4 --held-out 1 --max-new-tokens 8 --answer-batch 4 --unroll 2"
+    small = "--questions 4 --steps 2 --batch 4 --held-out 1 --max-new-tokens 8 --answer-batch 4 --set unroll=2"
     assert command(monkeypatch, "drafter", "--target", str(folder), *small.split()) == 2
     said = capfd.readouterr().err
     assert "too little memory to train with 4 answers per batch: give a smaller --batch, with --accumulate" in said
@@ -1344,7 +1381,7 @@ def test_the_command_trains_and_names_the_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --unroll 2"
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --set unroll=2"
     assert command(monkeypatch, "drafter", "--target", str(folder), "--out", "mine", *small.split()) == 0
     assert "mine: tau " in capfd.readouterr().err
     assert mmspec.load(folder, drafter="mine").drafter.method == "eagle2"

@@ -226,7 +226,6 @@ def test_pictures_without_a_place_are_shown_first_of_all(data: Path) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "video", "path": "a"}]}]}, "line 2: a part of a turn is"),
         ({"messages": [{"role": "user", "content": 3}]}, "line 2: a part of a turn is .*, not 3"),
         ({"messages": [says("user", "../a.png", "why?")]}, "line 2: the image '../a.png' is not a file inside"),
-        ({"messages": [says("user", "no.png", "?"), says("user", "?")]}, "line 2: the image 'no.png' is not a file"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "image": 3}, "?"]}]}, "line 2: a part of a turn"),
         ({"messages": [says("user", "a.png", "?", key="url")]}, "line 2: a part of a turn is .*url"),
         ({"messages": [says("user", "a.png", "?", key="base64")]}, "line 2: a part of a turn is .*base64"),
@@ -268,7 +267,10 @@ def test_what_is_not_read_of_conversations_is_told(data: Path, caplog: pytest.Lo
     caplog.set_level("INFO", "mmspec")
     write(data, {**llava("why?"), "picture": "a.png"})
     Lines(data)
-    assert caplog.messages == [f"{data}: not read of conversations: id, picture"]
+    assert caplog.messages == [f"{data}: not read of conversations: picture"]
+    caplog.clear()
+    Lines(write(data, llava("why?")))
+    assert not caplog.messages  # the number that LLaVA gives a line is nothing to read
 
 
 def test_plain_data_has_the_name_that_it_had(tmp_path: Path) -> None:
@@ -348,15 +350,14 @@ def test_own_answers_to_chats_of_a_tokenizer(data: Path) -> None:
 def test_chats_that_cannot_be_asked_are_named_and_left_out(
     pipe: Any, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged picture, and a control token, both of an earlier turn."""
-    (data / "bad.png").write_bytes(b"no picture")
-    damaged = llava("<image>\nwhat?", "so", "and?", image="bad.png")
+    """A picture that is not there, and a control token, both of an earlier turn."""
+    damaged = llava("<image>\nwhat?", "so", "and?", image="no.png")
     control = llava(f"why <image>{pipe.processor.video_token}?", "so", "and?", image="a.png")
     lines = Lines(write(data, damaged, FORMS["llava"], control, {"prompt": "which?"}))
     found = collect(pipe, lines, AnswerOptions(sampled=0, max_new_tokens=8), tmp_path / "run", "it")
     assert {row.index for row in found} <= {1, 3}
     picture, token = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"][:2]
-    assert picture.startswith("question 0 is left out: mine.jsonl, line 1: image ")
+    assert picture.startswith("question 0 is left out: mine.jsonl, line 1: the image 'no.png' is not a file inside ")
     assert token.startswith("question 2 is left out: mine.jsonl, line 3: the prompt holds the control token")
     assert held_out_batches(pipe, lines, 4)[1] == [0, 2]
 
@@ -399,16 +400,19 @@ def test_a_model_that_takes_no_chats_says_so_before_any_work(
 
 def test_chats_are_measured(folder: Path, data: Path, tmp_path: Path) -> None:
     (data / "bad.png").write_bytes(b"no picture")
-    write(data, FORMS["llava"], {"prompt": "Say something."}, FORMS["image"], llava("?", "so", "and?", image="bad.png"))
-    arguments = ["--questions", "4", "--max-new-tokens", "8", "--min-tokens", "1", "--repeats", "1", "--no-memory"]
+    bad, gone = (llava("?", "so", "and?", image=name) for name in ("bad.png", "gone.png"))
+    write(data, FORMS["llava"], {"prompt": "Say something."}, FORMS["image"], bad, gone)
+    arguments = ["--questions", "5", "--max-new-tokens", "8", "--min-tokens", "1", "--repeats", "1", "--no-memory"]
     arguments += ["--model", str(folder), "--drafters", "none,suffix", "--temperature", "0", "--no-plot"]
     arguments += ["--data", str(data), "--out", str(tmp_path / "out")]
     for _ in range(2):  # the second time nothing is left to do
         text = succeeded(CliRunner().invoke(app, arguments))
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["samples"] == 3
-    assert re.match(r"mine.jsonl, line 4: image .* is not a readable image", *summary["refused"])
-    assert "1 of them cannot be asked" in text
+    first, second = summary["refused"]
+    assert re.match(r"mine.jsonl, line 4: image .* is not a readable image", first)
+    assert second == f"mine.jsonl, line 5: the image 'gone.png' is not a file inside {data}"
+    assert f"2 of them cannot be asked; the first: {first}" in text
     runs = [json.loads(line)["runs"] for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
     # the first and the third are one conversation, in its two forms
     assert runs[0]["none"]["tokens"] == runs[2]["none"]["tokens"] == runs[0]["suffix"]["tokens"]

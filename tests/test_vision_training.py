@@ -453,11 +453,11 @@ def test_a_few_steps_lower_the_loss(method: str, pipe: Any, rows: list[Answered]
 def test_the_command_takes_the_methods_own_options(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tiny.tiny_smolvlm(tmp_path / "target")
-    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2 --unroll 2"
-    own = "--queries 1 --keep 0.5 --middle-weight 0.1"
+    small = "--questions 4 --steps 2 --batch 2 --held-out 1 --max-new-tokens 8 --answer-batch 2"
+    own = "--set unroll=2 --set queries=1 --set keep=0.5 --set middle_weight=0.1"
     arguments = ["drafter", "--target", str(folder), "--method", "vispec,dream", "--out", "mine", *small.split()]
     assert test_training.command(monkeypatch, *arguments, *own.split()) == 0
     assert json.loads((tmp_path / "mine/vispec/drafter.json").read_text())["settings"]["queries"] == 1
     assert json.loads((tmp_path / "mine/dream/drafter.json").read_text())["settings"] == {"keep": 0.5, "opening": False}
-    assert test_training.command(monkeypatch, *arguments[:3], "--method", "hivis", "--keep", "0.5") == 2
-    assert "--keep: not an option of the method hivis" in capfd.readouterr().err
+    assert test_training.command(monkeypatch, *arguments[:3], "--method", "hivis", "--set", "keep=0.5") == 2
+    assert "unknown setting of the method hivis 'keep'" in capfd.readouterr().err

@@ -1,6 +1,6 @@
 """`mmspec train`: drafters for a target, and the bundled targets themselves.
 
-What is not given stays as the recipe has it; an option that the recipe does not know is refused.
+What is not given stays as the recipe has it; a setting that the recipe does not know is refused.
 """
 
 from __future__ import annotations
@@ -19,22 +19,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-NOT_OF_RECIPES = (
-    "target", "method", "data", "out", "run", "questions", "answers", "sampled", "max_new_tokens", "answer_batch",
-    "start", "held_out", "validate_every", "save_every", "patience", "accumulate", "bf16", "memory", "disk", "device",
-    "ray", "workers", "more",
-)  # fmt: skip
-"""Options of `mmspec train drafter` that say what to learn from, how often to look, and where, and `--set`; every other
-one is a setting of recipes."""
-EAGLES = "eagle, eagle2, hass, msd, vispec, hivis, dream, specvlm, sjd-eagle"
-LLAMAS = "spd, massv, spec-llava, ibed, tabed"
-HEADS = "medusa, hydra, hydra++, vadusa, vadusa-joint, mtp-viterbi"
-"""Methods that have a setting in common, as its help names them."""
-
 
 @app.command()
 def drafter(
-    context: typer.Context,
     # what to learn from
     target: Annotated[
         str, typer.Option(help="Bundled name, folder or hub id of the model to draft for.")
@@ -135,184 +122,50 @@ def drafter(
     workers: Annotated[
         int, typer.Option(help="Workers on Ray, each with the target. 0: one per GPU, without GPUs two.")
     ] = 0,
-    # what all methods have
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Updates. [default: 500; {LLAMAS}, ssd 600; msd, vispec, hivis, dream, specvlm 400; of models that "
-            "draw 300]"
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(help=f"Answers per batch. [default: 32; {LLAMAS}, ssd 64; of models that draw 8]"),
-    ] = None,
     accumulate: Annotated[int, typer.Option(help="Batches per update.")] = 1,
-    rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate of matrices. [default: 0.02; ssd 0.005]")
+    # settings of recipes
+    steps: Annotated[int | None, typer.Option(help="Updates.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Answers per batch.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Peak learning rate of matrices.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, data, noise and answers. [default: 0]")] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="Weight of each further token of a draft, relative to the one before.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, data, noise and answers.")] = 0,
+    draft_vocabulary: Annotated[
+        int | None, typer.Option(help="Draft the N words alone that the answers use most; for models of words.")
+    ] = None,
+    intermediate: Annotated[int | None, typer.Option(help="Width of the MLP.")] = None,
+    levels: Annotated[int | None, typer.Option(help="How many heads, one per token ahead.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of the drafter, or of each head.")] = None,
+    block: Annotated[int | None, typer.Option(help="Slots of a block, drafted in one pass.")] = None,
+    alone: Annotated[
+        bool | None,
+        typer.Option("--alone/--no-alone", help="The head of dspark learns alone; then the weights serve dflash, too."),
+    ] = None,
+    untold: Annotated[
+        float | None,
+        typer.Option(help="Weight of the loss of slots told nothing; above 0 weights of dspark serve dflash, too."),
+    ] = None,
+    warm_steps: Annotated[
+        int | None,
+        typer.Option(help="First updates, on the data's own answers. With --start none unless this says so."),
+    ] = None,
+    warm_questions: Annotated[int | None, typer.Option(help="Questions of that warm-up.")] = None,
     more: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of the method's recipe that has no option here, as those from other packages; repeatable.",
+            help="Any setting of the method; repeatable. --set help lists all, with their defaults and what they mean.",
         ),
-    ] = None,
-    # what some methods have
-    decay: Annotated[
-        float | None,
-        typer.Option(
-            help=f"All but {LLAMAS} and ssd: weight of each further token of a draft beside the one before. [default: "
-            "0.8; hass 1]"
-        ),
-    ] = None,
-    draft_vocabulary: Annotated[
-        int | None,
-        typer.Option(
-            help=f"All but {LLAMAS} and ssd, for models of words: draft the N words alone that the answers use most. "
-            "[default: all words]"
-        ),
-    ] = None,
-    unroll: Annotated[
-        int | None,
-        typer.Option(
-            help=f"eagle3, {EAGLES}: steps on the head's own estimates. [default: eagle2, eagle3 5; eagle 1; hass, "
-            "dream 3; msd, vispec, hivis, specvlm 4; of models that draw 3]"
-        ),
-    ] = None,
-    intermediate: Annotated[
-        int | None,
-        typer.Option(help=f"eagle3, {EAGLES}, dflash, dspark: width of the MLP. [default: the target's]"),
-    ] = None,
-    feature_weight: Annotated[
-        float | None,
-        typer.Option(
-            help=f"{EAGLES}: weight of the distance to the target's features. [default: 0.1; dream 0.2; hass 1; eagle "
-            "1, of models that draw 0.1]"
-        ),
-    ] = None,
-    law_weight: Annotated[
-        float | None,
-        typer.Option(
-            help=f"{EAGLES}, {LLAMAS}, ssd: weight of the cross-entropy to the target's law, its probabilities of "
-            "every token. [default: 1; hass 0.1; eagle 0.1, of models that draw 1]"
-        ),
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(help=f"{EAGLES}: noise on the features, relative to their size. [default: 0.1]"),
-    ] = None,
-    words: Annotated[
-        int | None, typer.Option(help="eagle3: size of its own draft vocabulary, of common words. [default: 32000]")
-    ] = None,
-    top: Annotated[
-        int | None, typer.Option(help="hass: how many of the likeliest tokens count once more. [default: 10]")
-    ] = None,
-    top_weight: Annotated[float | None, typer.Option(help="hass: how much they count. [default: 1]")] = None,
-    levels: Annotated[
-        int | None,
-        typer.Option(
-            help=f"{HEADS}: how many heads, one per token ahead. [default: medusa, hydra, hydra++ 5; the others 4]"
-        ),
-    ] = None,
-    layers: Annotated[
-        int | None,
-        typer.Option(
-            help=f"{LLAMAS}, ssd, dflash, dspark: layers of the drafter; {HEADS}: layers of each head. [default: "
-            f"{LLAMAS} 2; ssd 1; dflash, dspark one in eight of the target's, 1 to 5; hydra, hydra++ 2; other heads 1]"
-        ),
-    ] = None,
-    exit_layer: Annotated[
-        int | None,
-        typer.Option(help="kangaroo: layers of the target that draft. [default: one in fifteen, at least one]"),
-    ] = None,
-    block: Annotated[
-        int | None, typer.Option(help="dflash, dspark: slots of a block, drafted in one pass. [default: 8]")
-    ] = None,
-    anchors: Annotated[
-        int | None, typer.Option(help="dflash, dspark: blocks per answer and update. [default: 16]")
-    ] = None,
-    alone: Annotated[
-        bool | None,
-        typer.Option(
-            "--alone/--no-alone",
-            help="dspark: its head learns alone; then the weights serve dflash, too. [default: no-alone]",
-        ),
-    ] = None,
-    untold: Annotated[
-        float | None,
-        typer.Option(
-            help="dspark: weight of the loss of slots told nothing; above 0 the weights serve dflash, too. [default: 0]"
-        ),
-    ] = None,
-    warm_steps: Annotated[
-        int | None,
-        typer.Option(
-            help=f"{LLAMAS}, ssd: first updates, on the data's own answers. [default: 300; ssd 0; with --start 0]"
-        ),
-    ] = None,
-    warm_questions: Annotated[
-        int | None, typer.Option(help=f"{LLAMAS}, ssd: questions of that warm-up. [default: 8000; ssd 0]")
-    ] = None,
-    token_weight: Annotated[
-        float | None,
-        typer.Option(help=f"{LLAMAS}, ssd: weight of the cross-entropy to the answers' tokens. [default: 0.1]"),
-    ] = None,
-    width: Annotated[
-        int | None, typer.Option(help=f"{LLAMAS}: width of the small Llama that drafts. [default: 128]")
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help=f"{LLAMAS}: its attention heads. [default: 4]")] = None,
-    projector_share: Annotated[
-        float | None,
-        typer.Option(
-            help="massv, spec-llava, ibed, tabed: share of the run in which the MLP that passes pictures on learns "
-            "alone. [default: 0.15]"
-        ),
-    ] = None,
-    text_share: Annotated[
-        float | None,
-        typer.Option(help="msd: share of the run that shows no pictures; 0 shows them from the start. [default: 0.5]"),
-    ] = None,
-    queries: Annotated[
-        int | None,
-        typer.Option(
-            help="vispec, specvlm: vectors per picture; in vispec 0 leaves the adaptor out. [default: vispec 2; "
-            "specvlm 4]"
-        ),
-    ] = None,
-    global_feature: Annotated[
-        bool | None,
-        typer.Option(
-            "--global-feature/--no-global-feature",
-            help="vispec: tell one of these vectors to all later slots. [default: global-feature]",
-        ),
-    ] = None,
-    ratio: Annotated[
-        int | None, typer.Option(help="specvlm: image slots per vector of a compressed picture. [default: 4]")
-    ] = None,
-    keep: Annotated[
-        float | None, typer.Option(help="dream: share of a prompt's image slots that it reads. [default: 0.75]")
-    ] = None,
-    middle_weight: Annotated[
-        float | None,
-        typer.Option(help="dream: weight of the distance to the sharpest early layer's hidden states. [default: 0.2]"),
-    ] = None,
-    head_weight: Annotated[
-        float | None,
-        typer.Option(help="vadusa-joint: weight of the heads' loss beside the target's own. [default: 0.6]"),
-    ] = None,
-    trunk_pace: Annotated[
-        float | None,
-        typer.Option(help="vadusa-joint: rate of the target relative to that of the heads. [default: 0.25]"),
     ] = None,
 ) -> None:
     """Train drafters. Each goes, with a model card, to a folder; the same command goes on where it was interrupted.
     With several GPUs: accelerate launch -m mmspec train drafter ...
 
-    The options say what to learn from, then where and how to run, then what all methods have. Those at the end begin
-    with the methods that have them; other methods refuse them.
+    The options say what to learn from, then where and how to run, then how the method learns: these are the settings
+    that are changed most, and a method refuses those that it lacks. --set gives any other, as in --set unroll=3, and
+    --method dspark --set help lists all those of dspark, with their defaults.
 
     \b
     Examples: nine minutes on two cores; a model and pictures of your own; begun with the drafter of another model
@@ -336,7 +189,7 @@ def drafter(
     from mmspec.training.course import Course
     from mmspec.training.drafter import find_recipe, train_drafters
     from mmspec.training.processes import check_device, group
-    from mmspec.training.settings import fitting
+    from mmspec.training.settings import fitting, listed
 
     check_device(device)
     where = read_where(ray, workers)
@@ -347,11 +200,17 @@ def drafter(
         find_recipe(name)  # a wrong name is found before anything is fetched
     modality = modality_of(target)
     chosen = [find_recipe(name, modality) for name in methods]
-    given = {name: value for name, value in context.params.items() if name not in NOT_OF_RECIPES}
-    if start is not None and warm_steps is None:
-        given["warm_steps"] = 0  # a start has learnt words before
+    if "help" in (more or []):
+        typer.echo(listed(chosen))
+        return
+    given: dict[str, Any] = dict(
+        steps=steps, batch=batch, rate=rate, seed=seed, decay=decay, draft_vocabulary=draft_vocabulary
+    )
+    given |= dict(intermediate=intermediate, levels=levels, layers=layers, block=block, alone=alone, untold=untold)
+    given |= dict(warm_steps=warm_steps, warm_questions=warm_questions)
     settings = fitting(chosen, given, more or [])
-    recipes = [recipe.asking(**own) for recipe, own in zip(chosen, settings, strict=True)]
+    usual = {} if start is None else {"warm_steps": 0}  # a start has learnt words before
+    recipes = [recipe.asking(**usual | own) for recipe, own in zip(chosen, settings, strict=True)]
     if group().num_processes > 1:
         device = device or (str(group().device) if torch.cuda.is_available() else "cpu")  # each process has its own
     load = partial(mmspec.load, target, drafter="none", device=device, compile=False)
@@ -362,7 +221,7 @@ def drafter(
         **recipes[0].answers,
         **{name: value for name, value in told.items() if value is not None},
     }
-    how = AnswerOptions(author=answers, batch=answer_batch, seed=seed, **told)
+    how = AnswerOptions(author=answers, batch=answer_batch, seed=recipes[0].seed, **told)
     course = Course(
         data,
         questions,

@@ -25,6 +25,7 @@ from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, as_in_use, head_law, head_logits
+from mmspec.training.recipe import setting
 from mmspec.training.steps import HeadRecipe, generator_at
 
 
@@ -105,16 +106,12 @@ def block_mask(anchors: Tensor, width: int, block: int, dtype: torch.dtype) -> T
 
 @dataclass(frozen=True, kw_only=True)
 class DFlashRecipe(HeadRecipe):
-    """How a block drafter is trained.
+    """How a block drafter is trained."""
 
-    layers: of the drafter (None: one in eight of the target's, 1 to 5). block: slots, the pending token's included.
-    anchors: blocks per answer and update. intermediate: width of the MLPs (None: the target's).
-    """
-
-    layers: int | None = None
-    block: int = 8
-    anchors: int = 16
-    intermediate: int | None = None
+    layers: int | None = setting("layers of the drafter; none: one in eight of the target's, 1 to 5", None)
+    block: int = setting("slots of a block, drafted in one pass, the pending token's included", 8)
+    anchors: int = setting("blocks per answer and update", 16)
+    intermediate: int | None = setting("width of the MLPs; none: the target's", None)
 
     method: ClassVar[str] = "dflash"
     about: ClassVar[str] = (

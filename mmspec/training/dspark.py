@@ -24,6 +24,7 @@ from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.dflash import DFlashLoss, DFlashRecipe
 from mmspec.training.features import as_in_use, head_logits
+from mmspec.training.recipe import setting
 
 
 class DSparkLoss(DFlashLoss):
@@ -75,15 +76,12 @@ def noise_like(scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class DSparkRecipe(DFlashRecipe):
-    """How a block drafter with a sequential head is trained. Fields as in `DFlashRecipe`.
+    """How a block drafter with a sequential head is trained. Alone, the head learns beside a block that stays the same.
+    The loss of slots that are told nothing counts beside the three of those that are (law and races): with it the block
+    goes on learning to guess on its own."""
 
-    alone: the head learns alone, beside a block drafter that stays as it was, so that the weights serve `dflash`, too.
-    untold: what the loss of slots that are told nothing counts beside the three of those that are (law and races);
-        above 0 the block goes on learning to guess on its own, so that the weights serve `dflash`, too.
-    """
-
-    alone: bool = False
-    untold: float = 0.0
+    alone: bool = setting("the head learns alone; then the weights serve dflash, too", False)
+    untold: float = setting("weight of the loss of slots told nothing; above 0 the weights serve dflash, too", 0.0)
 
     method: ClassVar[str] = "dspark"
     about: ClassVar[str] = (

@@ -19,6 +19,7 @@ from mmspec.drafters.heads import HeadDrafter, HeadNet
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch, StepLoss, generator_at
 from mmspec.training.unroll import UnrolledRecipe, unroll
 
@@ -67,16 +68,13 @@ class HassLoss(EagleLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class EagleRecipe(UnrolledRecipe):
-    """How an EAGLE head is trained.
+    """How an EAGLE head is trained."""
 
-    feature_weight: of SmoothL1 between estimate and feature (EAGLE: 1.0). law_weight: of the cross-entropy to the
-    target's law (EAGLE: 0.1). noise: half the width of the uniform noise on the features that the head is given,
-    relative to their root mean square.
-    """
-
-    feature_weight: float = 0.1
-    law_weight: float = 1.0
-    noise: float = 0.1
+    feature_weight: float = setting("weight of SmoothL1 between estimate and feature (published: 1.0)", 0.1)
+    law_weight: float = setting("weight of the cross-entropy to the target's law (published: 0.1)", 1.0)
+    noise: float = setting(
+        "half the width of the uniform noise on the features, relative to their root mean square", 0.1
+    )
 
     method: ClassVar[str] = "eagle2"
     about: ClassVar[str] = (
@@ -116,15 +114,14 @@ class Eagle1Recipe(EagleRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class HassRecipe(EagleRecipe):
-    """HASS: three aligned steps of equal weight. top, top_weight: how many of the likeliest tokens count once more, and
-    how much."""
+    """HASS: three aligned steps of equal weight."""
 
     feature_weight: float = 1.0
     law_weight: float = 0.1
     unroll: int = 3
     decay: float = 1.0
-    top: int = 10
-    top_weight: float = 1.0
+    top: int = setting("how many of the target's likeliest tokens count once more", 10)
+    top_weight: float = setting("how much they count", 1.0)
 
     method: ClassVar[str] = "hass"
     about: ClassVar[str] = (

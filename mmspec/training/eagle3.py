@@ -16,6 +16,7 @@ from mmspec.drafters.layer import head_config
 from mmspec.drafters.vocabulary import LEAST
 from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch, StepLoss
 from mmspec.training.unroll import UnrolledRecipe, unroll
 from mmspec.training.words import common_words
@@ -41,13 +42,10 @@ class Eagle3Loss(StepLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class Eagle3Recipe(UnrolledRecipe):
-    """How an EAGLE-3 head is trained.
+    """How an EAGLE-3 head is trained."""
 
-    words: size of the head's vocabulary, the tokens that the answers use most; `draft_vocabulary` takes its place where
-    it is given.
-    """
-
-    words: int = 32_000
+    draft_vocabulary: int | None = setting("how many words, in the place of the setting words", None)
+    words: int = setting("size of the head's own vocabulary, the tokens that the answers use most", 32_000)
 
     method: ClassVar[str] = "eagle3"
     about: ClassVar[str] = (

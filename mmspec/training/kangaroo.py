@@ -18,6 +18,7 @@ from mmspec.drafters.kangaroo import Adapter, Kangaroo, check_layers
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 
@@ -33,10 +34,9 @@ class KangarooLoss(StepLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class KangarooRecipe(HeadRecipe):
-    """How an adapter is trained. exit_layer: how many of the target's layers draft (None: one in fifteen, at least
-    one)."""
+    """How an adapter is trained."""
 
-    exit_layer: int | None = None
+    exit_layer: int | None = setting("layers of the target that draft; none: one in fifteen, at least one", None)
 
     method: ClassVar[str] = "kangaroo"
     about: ClassVar[str] = (

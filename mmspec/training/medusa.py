@@ -21,6 +21,7 @@ from mmspec.drafters.layer import head_config
 from mmspec.drafters.medusa import Medusa
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch, HeadRecipe, StepLoss
 
 
@@ -69,10 +70,10 @@ class HydraLoss(HeadsLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class ManyHeads(HeadRecipe):
-    """How heads are trained. levels: how many there are, each for a level of the tree. layers: blocks of each."""
+    """How heads are trained."""
 
-    levels: int = 5
-    layers: int = 1
+    levels: int = setting("how many heads there are, one for each token ahead", 5)
+    layers: int = setting("layers of each head", 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,20 +21,22 @@ Loss = Callable[..., Tensor]
 """loss(position=[B], rows=list[Answered]) -> scalar, of a batch made by `mmspec.training.loop.collate`."""
 
 
+def setting(meaning: str, default: Any = MISSING) -> Any:
+    """A field of a recipe, with what `mmspec train drafter --set help` says of it."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """How a drafter is built and trained.
+    """How a drafter is built and trained. Every field is a setting; a recipe that only has another default for one need
+    not say again what it means."""
 
-    steps: updates. batch: answers per update. rate: peak learning rate of matrices; everything else learns at 0.15 of
-    it. warm_steps, warm_questions: updates on the data's own answers before that, and to how many questions.
-    """
-
-    steps: int
-    batch: int
-    rate: float
-    warm_steps: int = 0
-    warm_questions: int = 0
-    seed: int = 0
+    steps: int = setting("updates")
+    batch: int = setting("answers per batch")
+    rate: float = setting("peak learning rate of matrices; everything else learns at 0.15 of it")
+    warm_steps: int = setting("first updates, on the data's own answers; with --start none unless it is given", 0)
+    warm_questions: int = setting("questions of these updates", 0)
+    seed: int = setting("seed of weights, data, noise and answers", 0)
 
     drafter_class: ClassVar[type[Any]]
     method: ClassVar[str]

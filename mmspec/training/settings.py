@@ -1,10 +1,9 @@
-"""The settings of recipes that a command gives: by options of their names, or, where there is no such option, by
-`--set NAME=VALUE`."""
+"""The settings of recipes that a command gives: all by `--set NAME=VALUE`, some by options of their names, too."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
@@ -12,7 +11,7 @@ from mmspec.errors import InputError, shorten, unknown_name
 from mmspec.named import setting_value
 from mmspec.training.recipe import Recipe
 
-NEEDED = {"bool": "0 or 1", "int": "a whole number", "float": "a finite number", "str": "a text", "None": "none"}
+NEEDED = {"bool": "true or false", "int": "a whole number", "float": "a finite number", "str": "a text", "None": "none"}
 """What a text must be for each type that the annotation of a setting may name."""
 
 
@@ -22,33 +21,50 @@ def fitting(
     """For each recipe the given settings that it has.
 
     Args: options: values of the command's options by the names of their settings; None is not given. told: texts
-        NAME=VALUE, of settings that have no option.
-    Raises: InputError: an option that none of the recipes has; a text that is none, or gives a setting twice, or one
-        that has an option, or a value of another type. UnknownNameError: a setting that none of them has.
+        NAME=VALUE.
+    Raises: InputError: an option that none of the recipes has; a text that is none, or a setting that is given twice,
+        or a value of another type. UnknownNameError: a setting that none of them has.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    own = [{field.name: field for field in fields(recipe)} for recipe in recipes]
+    own = [settable(recipe) for recipe in recipes]
+    known = set().union(*own)
     methods = " or ".join(recipe.method for recipe in recipes)
-    wrong = sorted(given.keys() - set().union(*own))
-    if wrong:
-        raise InputError(f"{', '.join(map(_option, wrong))}: not an option of the method {methods}")
-    free = [{name: field for name, field in each.items() if name not in options and _types(field)} for each in own]
+    if wrong := sorted(given.keys() - known):
+        names = ", ".join("--" + name.replace("_", "-") for name in wrong)
+        raise InputError(f"{names}: not an option of the method {methods}")
     texts = _by_name(told)
-    for name in texts:
-        if name in options:
-            raise InputError(f"--set {name}=.. is not valid: there is an option for it, {_option(name)}")
-        if not any(name in each for each in free):
-            note = "for others there are options (mmspec train drafter --help)"
-            raise unknown_name(f"setting of the method {methods}", name, set().union(*free), note)
+    for name, text in texts.items():
+        if name in given:
+            raise InputError(f"--set {shorten(f'{name}={text}')} is not valid: that setting is given twice")
+        if name not in known:
+            raise unknown_name(f"setting of the method {methods}", name, known, "--set help says what they mean")
     return [
         {name: value for name, value in given.items() if name in each}
-        | {name: _read(text, mine[name]) for name, text in texts.items() if name in mine}
-        for each, mine in zip(own, free, strict=True)
+        | {name: _read(text, each[name]) for name, text in texts.items() if name in each}
+        for each in own
     ]
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def settable(recipe: type[Recipe]) -> dict[str, Field[Any]]:
+    """The settings of a recipe that a text can give, by name."""
+    return {field.name: field for field in fields(recipe) if _types(field)}
+
+
+def listed(recipes: Iterable[type[Recipe]]) -> str:
+    """What `--set help` prints: of each recipe the settings with their defaults, and what they mean."""
+    lines = []
+    for recipe in recipes:
+        lines.append(f"{recipe.method}:")
+        for name, field in settable(recipe).items():
+            default = field.default if isinstance(field.default, str) else str(field.default).lower()
+            lines.append(f"  {f'{name}={default}':<23} {_meaning(recipe, name)}".rstrip())
+    return "\n".join(lines)
+
+
+def _meaning(recipe: type[Recipe], name: str) -> str:
+    """What a recipe says of a setting, or the nearest of those that it derives from; of other packages perhaps none."""
+    said = (getattr(base, "__dataclass_fields__", {}).get(name) for base in recipe.__mro__)
+    return next((field.metadata["meaning"] for field in said if field and "meaning" in field.metadata), "")
 
 
 def _by_name(told: Sequence[str]) -> dict[str, str]:
@@ -76,9 +92,9 @@ def _read(text: str, field: Field[Any]) -> Any:
     types, value = _types(field), setting_value(text)
     if value is None and "None" in types:
         return None
-    if isinstance(value, int) and "int" in types:
+    if type(value) is int and "int" in types:
         return value
-    if isinstance(value, int | float) and "float" in types and math.isfinite(number := float(text)):
+    if type(value) in (int, float) and "float" in types and math.isfinite(number := float(text)):
         return number
     if value in (0, 1) and "bool" in types:
         return bool(value)

@@ -24,7 +24,7 @@ from mmspec.placeholders import words
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, head_law
-from mmspec.training.recipe import Recipe
+from mmspec.training.recipe import Recipe, setting
 from mmspec.training.start import as_tables, other_kind
 
 FOREIGN = -100
@@ -33,22 +33,19 @@ FOREIGN = -100
 
 @dataclass(frozen=True, kw_only=True)
 class SpdRecipe(Recipe):
-    """Shape and loss of a language-only drafter.
-
-    layers, width, heads: of the Llama; its MLP is 8/3 as wide. token_weight: of the cross-entropy to the answer's
-    tokens, law_weight: to the target's law, both on the target's answers; in the warm-up only tokens count.
-    """
+    """Shape and loss of a language-only drafter. The weights are of the target's answers; in the warm-up only tokens
+    count."""
 
     steps: int = 600
     batch: int = 64
     rate: float = 0.02
     warm_steps: int = 300
     warm_questions: int = 8000
-    layers: int = 2
-    width: int = 128
-    heads: int = 4
-    token_weight: float = 0.1
-    law_weight: float = 1.0
+    layers: int = setting("layers of the small Llama that drafts", 2)
+    width: int = setting("its width; that of its MLPs is 8/3 of it", 128)
+    heads: int = setting("its attention heads", 4)
+    token_weight: float = setting("weight of the cross-entropy to the answers' tokens", 0.1)
+    law_weight: float = setting("weight of the cross-entropy to the target's law", 1.0)
 
     method: ClassVar[str] = "spd"
     about: ClassVar[str] = (

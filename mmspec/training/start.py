@@ -59,7 +59,7 @@ def shaped(recipe: Settings, net: nn.Module) -> Settings:
         elif asked != found and field.name not in free:
             raise MismatchError(
                 f"training of {recipe.method} starts with a drafter whose {field.name} is {found}, and not {asked}: "
-                f"leave --{field.name.replace('_', '-')} out"
+                "leave that setting out"
             )
     return replace(recipe, **changes)
 

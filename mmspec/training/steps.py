@@ -26,7 +26,7 @@ from mmspec.errors import InputError, MismatchError
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features, as_in_use, head_logits
-from mmspec.training.recipe import Loss, Recipe
+from mmspec.training.recipe import Loss, Recipe, setting
 from mmspec.training.start import as_tables, carried_over, other_kind, shaped
 from mmspec.training.words import common_words
 
@@ -38,17 +38,16 @@ SEEING = {"pictures", "axes"}
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(Recipe):
-    """How a drafter on the target's features is trained.
-
-    decay: weight of a level relative to the one before. draft_vocabulary: how many words are drafted, those that the
-    answers use most (`mmspec.drafters.vocabulary`); None for all. What is learnt is the same.
-    """
+    """How a drafter on the target's features is trained. With a draft vocabulary (`mmspec.drafters.vocabulary`) what is
+    learnt is the same."""
 
     steps: int = 500
     batch: int = 32
     rate: float = 0.02
-    decay: float = 0.8
-    draft_vocabulary: int | None = None
+    warm_steps: int = setting("there is no warm-up: leave it out", 0)
+    warm_questions: int = setting("there is no warm-up: leave it out", 0)
+    decay: float = setting("weight of each further token of a draft, relative to the one before", 0.8)
+    draft_vocabulary: int | None = setting("how many words are drafted, those that answers use most; none: all", None)
 
     drafter_class: ClassVar[type[HeadDrafter]]
     loss_class: ClassVar[type[Any]]

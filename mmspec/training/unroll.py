@@ -19,19 +19,16 @@ from transformers import DynamicCache
 
 from mmspec.cache import additive
 from mmspec.errors import InputError
+from mmspec.training.recipe import setting
 from mmspec.training.steps import HeadRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnrolledRecipe(HeadRecipe):
-    """How a head that runs on its own estimates is trained.
+    """How a head that runs on its own estimates is trained."""
 
-    unroll: steps, of which all but the first run on estimates; as many as the tree has levels. intermediate: width of
-    the layer's MLP (None: the target's).
-    """
-
-    unroll: int = 5
-    intermediate: int | None = None
+    unroll: int = setting("steps, of which all but the first run on estimates; best as many as the tree has levels", 5)
+    intermediate: int | None = setting("width of the layer's MLP; none: the target's", None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,6 +21,7 @@ from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
 from mmspec.training.features import Features
+from mmspec.training.recipe import setting
 from mmspec.training.steps import drafted_slots
 from mmspec.training.unroll import unroll
 from mmspec.vlm.drafters.dream import Dream, DreamNet
@@ -71,13 +72,12 @@ class Halfway(Reader):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamRecipe(SightRecipe):
-    """keep: share of the image slots that the drafter reads. middle_weight: of the distance to the sharpest early
-    layer's hidden states."""
+    """As an EAGLE head's, with the hidden states of a middle layer to learn from, too."""
 
     unroll: int = 3
     feature_weight: float = 0.2
-    middle_weight: float = 0.2
-    keep: float = 0.75
+    middle_weight: float = setting("weight of the distance to the sharpest early layer's hidden states", 0.2)
+    keep: float = setting("share of a prompt's image slots that the drafter reads", 0.75)
 
     method: ClassVar[str] = "dream"
     about: ClassVar[str] = (

@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmspec.training.answers import Answered
 from mmspec.training.chunks import in_chunks
 from mmspec.training.features import Features
+from mmspec.training.recipe import setting
 from mmspec.training.spd import SpdLoss, SpdRecipe
 from mmspec.training.start import other_kind
 from mmspec.training.updates import frozen
@@ -95,9 +96,9 @@ class EnsembleLoss(GraftedLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class MassvRecipe(SpdRecipe):
-    """A small Llama with the target's eyes. projector_share: of the run, in which the MLP learns alone."""
+    """A small Llama with the target's eyes."""
 
-    projector_share: float = 0.15
+    projector_share: float = setting("share of the run in which the MLP that passes pictures on learns alone", 0.15)
 
     method: ClassVar[str] = "massv"
     about: ClassVar[str] = (

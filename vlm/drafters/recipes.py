@@ -13,6 +13,7 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch
 from mmspec.vlm.drafters.hivis import HiVis
 from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe, check_share, first_stage
@@ -42,15 +43,15 @@ def shows(place: int, run: int, text_share: float, seed: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class MsdRecipe(SightRecipe):
-    """MSD's curriculum. text_share: of the run that shows no picture; after it, the chance that a sample shows its
-    picture rises from 0 to 1. With 0 there is no curriculum.
+    """MSD's curriculum: after a share of the run that shows no picture, the chance that a sample shows its own rises
+    from 0 to 1.
 
     The paper's first stage takes other data, dialogues without pictures. Here it is the same answers with the image
     slots hidden from the drafter. The loss is another one, too: that of EAGLE heads here, mostly the target's laws and
     over several steps on own estimates. The paper's is `MsdRecipe(feature_weight=1.0, law_weight=0.1, unroll=1)`.
     """
 
-    text_share: float = 0.5
+    text_share: float = setting("share of the run that shows no pictures; 0: they are shown from the start", 0.5)
 
     method: ClassVar[str] = "msd"
     about: ClassVar[str] = (
@@ -71,14 +72,10 @@ class MsdRecipe(SightRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class ViSpecRecipe(SightRecipe):
-    """queries: vectors per picture, the global feature among them; 0 leaves the adaptor out. global_feature: whether
-    that feature is told to later slots.
+    """The loss is that of EAGLE heads here, over several steps on own estimates, and there is one stage, not two."""
 
-    The loss is that of EAGLE heads here, over several steps on own estimates, and there is one stage, not two.
-    """
-
-    queries: int = 2
-    global_feature: bool = True
+    queries: int = setting("vectors per picture, the global feature among them; 0 leaves the adaptor out", 2)
+    global_feature: bool = setting("whether that feature is told to all later slots", True)
 
     method: ClassVar[str] = "vispec"
     about: ClassVar[str] = (
@@ -93,7 +90,7 @@ class ViSpecRecipe(SightRecipe):
         if not 0 <= self.queries <= 64:
             raise InputError(f"ViSpec takes 0 to 64 queries, got {self.queries}")
         if self.queries == 1 and not self.global_feature:
-            raise InputError("ViSpec with one query has the global feature alone: without it take --queries 0")
+            raise InputError("ViSpec with one query has the global feature alone: without it take queries=0")
 
     def network(self, target: Any, rows: Sequence[Answered]) -> ViSpecHead:
         """See `HeadRecipe`."""

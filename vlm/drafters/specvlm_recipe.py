@@ -12,6 +12,7 @@ from mmspec.drafters.heads import HeadDrafter
 from mmspec.drafters.layer import head_config
 from mmspec.errors import InputError
 from mmspec.training.answers import Answered
+from mmspec.training.recipe import setting
 from mmspec.training.steps import Batch, generator_at
 from mmspec.vlm.drafters.lessons import SightLoss, SightRecipe
 from mmspec.vlm.drafters.sight import Seen, Sight
@@ -28,10 +29,10 @@ class SpecVlmLoss(SightLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecVlmRecipe(SightRecipe):
-    """ratio: image slots per vector. queries: vectors per picture where learned queries make them."""
+    """As an EAGLE head's, with pictures that the prompt asks to compress."""
 
-    ratio: int = 4
-    queries: int = 4
+    ratio: int = setting("image slots per vector of a compressed picture", 4)
+    queries: int = setting("vectors per picture where learned queries make them", 4)
 
     method: ClassVar[str] = "specvlm"
     about: ClassVar[str] = (
