@@ -15,13 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from mmspec.cache import Past, RowCache, spread
 from mmspec.causal_state import CausalState
 from mmspec.contract import Accepted, Draft, Rule
 from mmspec.errors import UnsupportedError
-from mmspec.running import KINDS, SERVED, Running, listen
+from mmspec.running import KINDS, SERVED, layers_for, listen
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +102,8 @@ def _reach(rope: dict[str, Any], context: int) -> int:
 class Decoder:
     """Forwards of one HF model.
 
-    Raises: UnsupportedError for layers whose cache cannot be rolled back (state spaces, ...), and for models that
-        cannot forward a tree: siblings share a position, and a mask says who sees whom.
+    Raises: UnsupportedError for layers whose cache cannot be rolled back, and for models that cannot forward a tree:
+        siblings share a position, and a mask says who sees whom.
 
     running: the layers that keep a running state (`mmspec.running`), which allow for chains alone. engine: what runs
         `extend` compiled, with caches of fixed size; None for plain calls.
@@ -125,8 +124,8 @@ class Decoder:
         if layers - known:
             raise UnsupportedError(
                 f"{type(model).__name__} has layers of type {sorted(layers - known)}; speculative decoding here needs "
-                f"attention layers ({sorted(KNOWN_LAYERS)}), whose cache can be rolled back, or layers like those of "
-                "Qwen3.5 and LFM2"
+                f"attention layers ({sorted(KNOWN_LAYERS)}), whose cache can be rolled back, or one of the models "
+                f"whose states it knows how to take back: {', '.join(sorted(SERVED))}"
             )
         self.running = {
             layer for layer, kind in enumerate(getattr(self.config, "layer_types", None) or ()) if kind in KINDS
@@ -195,7 +194,7 @@ class Decoder:
         """
         cache = RowCache(len(lengths), self.device)
         if self.running:
-            cache.hf.layers = [Running() if i in self.running else DynamicLayer() for i in range(self.num_layers)]
+            cache.hf.layers = layers_for(self.config.layer_types)
         last: dict[int, Tensor] = {}  # row -> [V]
         parts: list[Heard] = []
         end = 0

@@ -1,5 +1,5 @@
-"""Layers that keep a running state in the place of keys and values: short convolutions, and linear attention such as
-the gated delta rule (arXiv 2412.06464).
+"""Layers that keep a running state in the place of keys and values: short convolutions, linear attention such as the
+gated delta rule (arXiv 2412.06464), state spaces such as Mamba 2 (2405.21060).
 
 Nothing can be cropped from such a state. So what it was before the last forward is kept, and what each of these layers
 read in it: where a row keeps only the first of its nodes, the layer reads these once more, from the state before. That
@@ -16,18 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import LinearAttentionLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 KINDS = {"linear_attention", "conv"}
 """Types of such layers in configurations."""
-SERVED = {"lfm2", "lfm2_moe", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
-"""Model types whose layers read several tokens from a state on, and keep it as `Running` expects."""
+SERVED = {
+    "bamba", "granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+}  # fmt: skip
+"""Model types whose layers read several tokens from a state on as they read one (Nemotron-H bounds its steps only in the
+former), and keep it as `Running` expects."""
 _LISTENING: WeakSet[nn.Module] = WeakSet()
 
 
 class Running(LinearAttentionLayer):
-    """The states of one layer: the last inputs of its convolution [B, C, kernel size], and of linear attention what it
-    sums up [B, heads, K, V]. A forward replaces them and changes none in place.
+    """The states of one layer: the last inputs of its convolution [B, C, kernel size], and what it sums up [B, heads,
+    ..], if it does. A forward replaces them and changes none in place.
 
     before: the states before the forwards since it was last told what is kept. call: the layer's module, the name of
     its argument for the cache, and what it read in them, [B, N, H]; None where there were none. marked: see `mark`.
@@ -98,12 +101,17 @@ class Running(LinearAttentionLayer):
         self.begin([torch.cat(states)[back] for states in zip(*parts, strict=True)])
 
 
+def layers_for(kinds: list[str]) -> list[Any]:
+    """The layers of an empty cache. kinds: type of every layer of a model."""
+    return [Running() if kind in KINDS else DynamicLayer() for kind in kinds]
+
+
 def again(module: nn.Module, name: str, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
     """The states after a layer has read `hidden` [B, N, H] from other states on."""
     running, cache = Running(), DynamicCache()
     running.begin(states)
     cache.layers = [running] * (module.layer_idx + 1)  # type: ignore[operator]
-    module(hidden_states=hidden, **{name: cache})
+    module(hidden, **{name: cache})
     return running.states
 
 
@@ -122,4 +130,4 @@ def _tell(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     for name, cache in kwargs.items():
         layer = cache.layers[module.layer_idx] if isinstance(cache, Cache) and cache.layers else None
         if isinstance(layer, Running):
-            layer.hear(module, name, kwargs["hidden_states"])
+            layer.hear(module, name, args[0] if args else kwargs["hidden_states"])

@@ -13,7 +13,9 @@ from test_families import PICTURES, TEXTS, Oracle, greedy, plain
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    BambaConfig,
     DynamicCache,
+    GraniteMoeHybridConfig,
     JambaConfig,
     Lfm2Config,
     Lfm2MoeConfig,
@@ -38,6 +40,7 @@ DELTA = ["linear_attention", "linear_attention", "full_attention"]
 CONV = ["conv", "full_attention", "conv"]
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 SHARED = {**EXPERTS, "shared_expert_intermediate_size": 16}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
 SHAPE = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -55,6 +58,15 @@ CONFIGS: dict[str, Any] = {
     "qwen3.5-moe": lambda: Qwen3_5MoeTextConfig(**SHAPE, **tiny_running.DELTA, **SHARED, layer_types=DELTA),
     "qwen3-next": lambda: Qwen3NextConfig(**SHAPE, **tiny_running.DELTA, **SHARED, layer_types=DELTA),
     "olmo-hybrid": lambda: OlmoHybridConfig(**SHAPE, **tiny_running.DELTA, layer_types=DELTA),
+    "bamba": lambda: BambaConfig(**SHAPE, **MAMBA, attn_layer_indices=[2]),
+    "granite": lambda: GraniteMoeHybridConfig(
+        **SHAPE,
+        **MAMBA,
+        layer_types=["mamba", "attention", "mamba"],
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        shared_intermediate_size=16,
+    ),
     "lfm2": lambda: Lfm2Config(**SHAPE, conv_L_cache=3, layer_types=CONV, block_multiple_of=8),
     "lfm2-moe": lambda: Lfm2MoeConfig(**SHAPE, **EXPERTS, conv_L_cache=3, layer_types=CONV, num_dense_layers=1),
 }
@@ -132,7 +144,7 @@ def test_states_are_those_of_a_fresh_prefill(name: str) -> None:
                 for mine, its in zip(state.cache.hf.layers, fresh.hf.layers, strict=True):
                     if isinstance(its, Running):
                         for one, other in zip(mine.states, its.states, strict=True):
-                            assert (one[row] - other[0]).abs().max() < CLOSE
+                            assert torch.allclose(one[row], other[0], rtol=CLOSE, atol=CLOSE)
             draft = chain(torch.randint(30, 90, (3, 6), generator=generator))
             draft.tokens[:, 0] = state.pending
             target.verify(state, draft)
