@@ -23,8 +23,8 @@ KINDS = {"linear_attention", "conv"}
 SERVED = {
     "bamba", "granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 }  # fmt: skip
-"""Model types whose layers read several tokens from a state on as they read one (Nemotron-H bounds its steps only in the
-former), and keep it as `Running` expects."""
+"""Model types whose layers read several tokens from a state on as they read one (not Nemotron-H, which bounds its steps
+only there), and keep it as `Running` expects."""
 _LISTENING: WeakSet[nn.Module] = WeakSet()
 
 
