@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -110,6 +110,7 @@ class Decoder:
     """
 
     engine: Runner | None = None
+    running: Collection[int] = ()
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()

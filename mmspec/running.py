@@ -9,6 +9,7 @@ a tree would need a state of its own: models with such layers take chains.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from weakref import WeakSet
 
@@ -115,7 +116,7 @@ def again(module: nn.Module, name: str, hidden: Tensor, states: list[Tensor]) ->
     return running.states
 
 
-def listen(decoder: Any, layers: set[int]) -> None:
+def listen(decoder: Any, layers: Collection[int]) -> None:
     """Let the `Running` states of every cache hear what these layers of a decoder read; other caches hear nothing."""
     if decoder in _LISTENING:
         return

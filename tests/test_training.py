@@ -159,7 +159,7 @@ def test_share_of_sampled_answers(pipe: Any, tmp_path: Path) -> None:
 
 
 def test_the_share_of_sampled_answers_is_true_of_few_questions_too(text_pipe: Any, tmp_path: Path) -> None:
-    """Within about a tenth; a longer run on the same source keeps the answers, and larger sources keep their batches."""
+    """A longer run on the same source keeps the answers, and large sources keep their batches."""
     lines = Written(*(Question(None, f"Which {n}?") for n in range(10)))
     rows = collect(text_pipe, lines, AnswerOptions(max_new_tokens=4), tmp_path / "all", "it")
     assert sum(row.temperature == 1 for row in rows) == 4
@@ -167,7 +167,7 @@ def test_the_share_of_sampled_answers_is_true_of_few_questions_too(text_pipe: An
     assert few == [row for row in rows if row.index < 5]
     for count, share in itertools.product((20, 40, 100, 250), (0.05, 0.25, 0.5, 0.65, 0.9)):
         options = AnswerOptions(sampled=share)
-        size = answers._size(options, range(count))  # type: ignore[arg-type]
+        size = answers._size(options, Miniworld("test", count))
         sampled = sum(answers._temperature(index // size, options) or 0 for index in range(count))
         assert 0 < sampled < count
         assert sampled / count == pytest.approx(share, abs=0.15)
@@ -177,7 +177,7 @@ def test_the_share_of_sampled_answers_is_true_of_few_questions_too(text_pipe: An
         (9, AnswerOptions(sampled=1)),
         (9, AnswerOptions("data")),
     ):
-        assert answers._size(options, range(count)) == 32  # type: ignore[arg-type]
+        assert answers._size(options, Miniworld("test", count)) == 32
 
 
 def test_answers_with_too_little_to_draft_are_left_out(text_pipe: Any) -> None:
@@ -314,7 +314,7 @@ def test_a_template_that_takes_no_answers_at_all_is_one_clear_error() -> None:
 
 
 def test_data_without_answers_cannot_be_learnt_from(pipe: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--answers target"):
+    with pytest.raises(InputError, match=r"no answer in the data: use the target's \(--answers target\)$"):
         collect(pipe, Written(Question(None, "Which?")), AnswerOptions(author="data"), tmp_path, "it")
 
 
@@ -322,13 +322,14 @@ def test_a_first_lesson_from_the_data_s_own_answers_is_refused_where_it_has_none
     text_pipe: Any, tmp_path: Path
 ) -> None:
     """Before the target has answered anything."""
-    (tmp_path / "data").mkdir()
-    lines = "".join(json.dumps({"prompt": f"Which {n}?"}) + "\n" for n in range(8))
-    (tmp_path / "data" / "lines.jsonl").write_text(lines)
-    course = replace(COURSE, data=str(tmp_path / "data"), questions=4)
+    lines = [{"prompt": f"Which {n}?"} for n in range(10)]
+    course = replace(COURSE, data=str(write(tmp_path / "data", *lines)), questions=8)
     with pytest.raises(InputError, match="has none: give --warm-steps 0"):
         train_drafter(text_pipe, SMALL["spd"], course, tmp_path / "out", tmp_path / "run", "it")
-    assert not list(tmp_path.glob("run/answers*"))
+    write(tmp_path / "data", {**lines[0], "answer": "This."}, *lines[1:])  # the first alone has one
+    with pytest.raises(InputError, match=r"the warm-up .* \(--warm-steps 0 leaves it out\): 7 of 8 questions of "):
+        train_drafter(text_pipe, SMALL["spd"], course, tmp_path / "out", tmp_path / "run", "it")
+    assert not list(tmp_path.glob("run/answers-target*"))
 
 
 def test_only_the_first_process_forgets_what_a_folder_was_for(
@@ -1145,7 +1146,8 @@ def test_lines_that_cannot_be_asked_are_named_and_left_out(
     batches, left_out = held_out_batches(pipe, lines, 3)
     assert [len(batch["input_ids"]) for batch in batches] == [1, 1]
     assert left_out == [0, 2]
-    assert warned(caplog) == [f"held-out {picture}", f"held-out {token}"]
+    held_out_told = "2 of 4 held-out questions cannot be asked: left out"
+    assert warned(caplog) == [f"held-out {picture}", f"held-out {token}", held_out_told]
     caplog.clear()
     monkeypatch.setattr(pipe, "generate", None)
     assert collect(pipe, lines, options, tmp_path / "found", "it") == found
@@ -1175,8 +1177,10 @@ def test_data_too_much_of_which_cannot_be_asked_is_refused(
         collect(text_pipe, questions, options, tmp_path / "run", "it")
     assert warned(caplog) == [f"question {index} is left out: picture {index} is away" for index in (4, 5, 6)]
     assert sorted(file.name for file in (tmp_path / "run").glob("*.jsonl")) == ["00000.jsonl", "00001.jsonl"]
+    caplog.clear()
     with pytest.raises(InputError, match="8 of 12 questions of written cannot be asked"):
         held_out_batches(text_pipe, questions, 5)
+    assert not warned(caplog)  # the error says the first reason
     questions.away = range(0)
     assert len(calls) == 2
     rows = collect(text_pipe, questions, options, tmp_path / "run", "it")

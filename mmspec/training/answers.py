@@ -3,7 +3,8 @@
 Regeneration is the expensive part of training a drafter, so it is kept in shards: one file per batch of questions,
 written whole or not at all. A run that was killed goes on with the first shard that is missing; other drafters for the
 same target reuse the shards. Row i is drawn with the seed `seed + i`; which rows are sampled depends on the size of a
-shard. A question that cannot be asked, of a damaged picture, say, is an empty answer with a fault: a few end no run.
+shard, which is smaller where there are few questions (`_size`). A question that cannot be asked, of a damaged picture,
+say, is an empty answer with a fault: a few end no run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from mmspec.errors import CheckpointError, InputError
 from mmspec.progress import progress
 from mmspec.safe_files import read_json, write_whole
 from mmspec.spread import Here, Spread
-from mmspec.training.asking import check_faults, prepare, prepare_askable, readable, room_behind
+from mmspec.training.asking import NAMED, check_faults, prepare, prepare_askable, readable, room_behind
+from mmspec.training.data import Chosen
 from mmspec.training.folders import SETTINGS, claim
 from mmspec.training.processes import group, leader_first, own_part, wait
 from mmspec.training.questions import Question, Questions, place_of
@@ -90,7 +92,7 @@ class AnswerOptions:
 
     author: "target" regenerates them, "data" takes those of the data. sampled: share of the batches that the target
     answers at temperature 1, or as its checkpoint samples (the others greedily). max_new_tokens: where an answer is
-    cut. batch: questions per shard.
+    cut. batch: questions per shard, fewer where they would make too few shards for that share.
     """
 
     author: str = "target"
@@ -141,6 +143,7 @@ def collect(
             (folder / SETTINGS).unlink(missing_ok=True)
         law = law_of(pipe.target, options)
         claim(folder, {"questions": questions.name, "target": fingerprint, **asdict(options), **law})
+    options = replace(options, batch=_size(options, questions))
     shards = math.ceil(len(questions) / options.batch)
     files = [folder / f"{shard:05d}.jsonl" for shard in range(shards)]
     missing = [shard for shard in range(shards) if not _whole(files[shard], _indices(shard, options, questions))]
@@ -151,11 +154,11 @@ def collect(
     told, before = f"answers by the {options.author}", shards - len(missing)
     failed: list[Answered] = []
     for place, rows in progress(made, desc=told, unit="batch", total=before + len(mine), initial=before):
-        for row in rows:
-            if row.fault:
-                logger.warning("question %d is left out: %s", row.index, row.fault)
-                failed.append(row)
+        known = len(failed)
+        failed += [row for row in rows if row.fault]
         _check_failed(failed, questions, files, options)
+        for row in failed[known:NAMED]:
+            logger.warning("question %d is left out: %s", row.index, row.fault)
         write_whole(files[mine[place]], "".join(json.dumps(asdict(row)) + "\n" for row in rows))
     wait()
     answered = [row for file in files for row in _read(file) or ()]
@@ -194,6 +197,19 @@ def _usable(answered: list[Answered], questions: Questions, target: Any) -> list
         if long:
             logger.warning("%d of %d prompts fill the model's context of %d tokens: left out", long, count, context)
     return [row for row in asked if len(row.answer) > 2 and not set(row.answer) & set(target.placeholders)]
+
+
+def _size(options: AnswerOptions, questions: Questions) -> int:
+    """Questions per shard, so few that the share of sampled ones nearly comes out, and is neither none nor all.
+
+    It hangs on the whole source, and whole batches are whole shards: a run that reads more goes on with what is there.
+    """
+    mixed = options.sampled * (1 - options.sampled)
+    if options.author == "data" or not mixed:
+        return options.batch
+    whole = questions.source if isinstance(questions, Chosen) else questions
+    most = max(1, len(whole) * mixed)
+    return max(size for size in range(1, options.batch + 1) if options.batch % size == 0 and size <= most)
 
 
 def _temperature(shard: int, options: AnswerOptions) -> float | None:

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 FEW, SHARE = 5, 20
 """So many questions may fail, or one in so many, whichever is more; beyond that the data is to blame, and not a row."""
+NAMED = 3
+"""So many of them are named; of the others it is said how many they are."""
 
 
 def readable(questions: Questions, indices: range) -> tuple[dict[int, Question], dict[int, str]]:
@@ -89,10 +91,11 @@ def held_out_batches(pipe: Any, questions: Questions, size: int) -> tuple[list[d
         fitting = [question for question, left in zip(asked, room, strict=True) if left]
         if fitting:
             batches.append(inputs if all(room) else prepare(pipe, fitting))
-    if group().is_main_process:
-        for index, fault in faults.items():
-            logger.warning("held-out question %d is left out: %s", index, fault)
     check_faults(list(faults.values()), len(questions), questions.name)
+    if faults and group().is_main_process:
+        for index in [*faults][:NAMED]:
+            logger.warning("held-out question %d is left out: %s", index, faults[index])
+        logger.warning("%d of %d held-out questions cannot be asked: left out", len(faults), len(questions))
     if not batches:
         raise InputError(f"no held-out prompt fits the model's context of {pipe.target.decoder.max_length} tokens")
     return batches, sorted(faults)

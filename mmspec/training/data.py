@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -70,9 +71,10 @@ class Lines:
     hold a conversation instead, {"messages": [..]} or {"conversations": [..]} (`mmspec.training.conversations`), with
     its pictures in `image` or `images` or where it shows them; other keys of it are not read. The files are read in the
     order of their names and checked before training starts; without any, *.json files that are lists of such lines.
+    Whether a file can be read is found out when its line is asked; those that are not there are counted before.
 
     chat: where the first question stands that is no text alone, but a chat; "" where there is none.
-    Raises: InputError: no such folder, no lines, or a line (named) that cannot be used.
+    Raises: InputError: no such folder, no lines, or a line (named) that cannot be used, or reads outside the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,6 +90,9 @@ class Lines:
         self.lines, self.places = [record for record, _ in read], [where for _, where in read]
         if self.unread:
             say_once(f"{folder}: not read of conversations: {', '.join(sorted(self.unread))}")
+        lost = [f"{where}: {why}" for record, where in read if (why := self._lost(record))]
+        if lost:
+            say_once(f"{folder}: {len(lost)} of {len(read)} lines name files that are not there; the first: {lost[0]}")
         self.chat = next((where for record, where in read if not isinstance(record["prompt"], str)), "")
         self.name = f"{folder.resolve()} {self._digest()}"
         if not self.lines:
@@ -101,14 +106,14 @@ class Lines:
         for found, where in self._written():
             talk = isinstance(found, dict) and any(found.get(key) is not None for key in TURNS)
             record = _told_in_turns(found, where) if talk else _told(found, where)
-            self.unread |= {key for key in found if talk and key not in (*TURNS, *SHOWN)}
+            # LLaVA numbers its lines
+            self.unread |= {key for key in found if talk and key not in (*TURNS, *SHOWN, "id")}
             for image in record["image"]:
                 _check_text(image, "image", where)
             for key, name in self._files(record):
                 inside = False
-                with suppress(OSError, ValueError):  # what is no path at all, such as a picture in base64
-                    file = self.folder / name
-                    inside = file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
+                with suppress(OSError, ValueError):  # what is no path at all
+                    inside = (self.folder / name).resolve().is_relative_to(self.folder.resolve())
                 if not inside:
                     raise InputError(f"{where}: the {key} {shorten(name)} is not a file inside {self.folder}")
             yield record, where
@@ -131,9 +136,17 @@ class Lines:
         voice = [("voice", record["voice"])] if _is_path(record.get("voice", "")) else []
         return [*(("image", image) for image in record["image"]), *voice]
 
+    def _lost(self, record: dict[str, Any]) -> str:
+        """Which file of a line is not there, and none is a picture in base64; "" if all are."""
+        for key, name in self._files(record):
+            if not os.path.isfile(self.folder / name):
+                return f"the {key} {shorten(name)} is not a file inside {self.folder}"
+        return ""
+
     def _digest(self) -> str:
         """Of the lines, and of how large their files are: a corrected file is other data."""
-        sizes = [sum((self.folder / name).stat().st_size for _, name in self._files(line)) for line in self.lines]
+        files = [[self.folder / name for _, name in self._files(line)] for line in self.lines]
+        sizes = [sum(os.path.getsize(file) for file in several if os.path.isfile(file)) for several in files]
         return hashlib.sha256(json.dumps([self.lines, sizes]).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -142,6 +155,8 @@ class Lines:
     def __getitem__(self, index: int) -> Question:
         record = self.lines[index]
         voice = record.get("voice")
+        if lost := self._lost(record):
+            raise InputError(f"{self.places[index]}: {lost}")
         try:
             images = [load_image(self.folder / name) for name in record["image"]]
         except InputError as error:

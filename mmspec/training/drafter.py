@@ -220,7 +220,10 @@ def own_answers(pipe: Any, recipe: Recipe, course: Course, folder: Path, marks: 
     count = min(recipe.warm_questions, answers_read(recipe, course, recipe.warm_steps))
     questions = warm_up_data(course.data, count, course.held_out, recipe.seed)
     options = AnswerOptions(author="data", max_new_tokens=course.answers.max_new_tokens)
-    rows = collect(pipe, questions, options, folder, marks)
+    try:
+        rows = collect(pipe, questions, options, folder, marks)
+    except InputError as error:
+        raise InputError(f"the warm-up on the data's own answers (--warm-steps 0 leaves it out): {error}") from error
     if not rows:
         raise InputError(f"none of {course.data}'s own answers is longer than two tokens: give --warm-steps 0")
     return rows

@@ -20,8 +20,8 @@ def own_answer(pipe: Any, question: Question) -> list[int]:
         raise InputError("the data's own answers are texts, and this model makes none: use the target's answers")
     if question.answer is None:
         raise InputError(
-            f"the question {shorten(as_text(question.prompt))} has no answer in the data: use the target's, "
-            "and no warm-up (--answers target --warm-steps 0)"
+            f"the question {shorten(as_text(question.prompt))} has no answer in the data: use the target's "
+            "(--answers target)"
         )
     tokenizer = getattr(pipe.processor, "tokenizer", pipe.processor)
     before, text = _written(pipe, question.image, question.prompt, question.answer)
