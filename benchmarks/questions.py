@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count, islice
 from typing import ClassVar
 
@@ -113,6 +114,7 @@ def told_of_own(number: int, length: int) -> str:
     )
 
 
+@cache
 def closed_share() -> float:
     """Share of yes/no and multiple-choice questions among all questions of the first 100 pictures."""
     forms = [qa.form for picture in range(100) for qa in sample(SEED, picture).qas]

@@ -1,6 +1,7 @@
 """The bundled image checkpoint: stock classes draw the same codes, captions matter, drafters change only time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,10 +42,15 @@ def test_stock_transformers_draws_the_same_codes(plain: mmspec.Pipeline, folder:
     assert plain(prompt=caption, temperature=0).token_ids == codes.tolist()
 
 
-@pytest.mark.parametrize("drafter", ["scd-gs", "jacobi", "eagle2", "eagle", "sjd-eagle"])
-def test_drafters_change_nothing_but_time(plain: mmspec.Pipeline, drafter: str) -> None:
-    pipe = plain.with_drafter(drafter, "own")
-    want, got = (one(prompt="two green stars on sky", seed=5) for one in (plain, pipe))
+@pytest.fixture(scope="module")
+def stars(plain: mmspec.Pipeline) -> Any:
+    """A picture that is drawn without a drafter."""
+    return plain(prompt="two green stars on sky", seed=5)
+
+
+@pytest.mark.parametrize("drafter", ["scd-gs", "eagle2", "sjd-eagle"])
+def test_drafters_change_nothing_but_time(plain: mmspec.Pipeline, stars: Any, drafter: str) -> None:
+    want, got = stars, plain.with_drafter(drafter, "own")(prompt="two green stars on sky", seed=5)
     assert got.token_ids == want.token_ids
     assert got.image.tobytes() == want.image.tobytes()
     assert got.stats.tau > 1.1
@@ -53,7 +59,7 @@ def test_drafters_change_nothing_but_time(plain: mmspec.Pipeline, drafter: str) 
 def test_pictures_follow_their_captions(plain: mmspec.Pipeline, folder: Path) -> None:
     judge = Judge.find(folder)
     assert judge is not None
-    asked = judge.captions(16)
+    asked = judge.captions(8)
     pictures = [one.image for one in plain(prompt=[one.prompt for one in asked], seed=1)]
 
     def share(captions: list) -> float:
@@ -61,7 +67,7 @@ def test_pictures_follow_their_captions(plain: mmspec.Pipeline, folder: Path) ->
         return sum(sum(each) / len(each) for each in facts) / len(facts)
 
     assert share(asked) > share([*asked[1:], asked[0]]) + 0.4
-    assert sum(map(all, judge.facts(asked, pictures))) >= 9  # 14 are to be expected
+    assert sum(map(all, judge.facts(asked, pictures))) >= 5  # 7 are to be expected
 
 
 def test_pictures_are_drafted_by_coupling_though_a_trained_drafter_is_there(folder: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_switch_reaches_targets_of_every_family_and_lets_go_of_them(name: st
 
 
 QUICK = ("gemma3", "qwen2.5-vl", "janus", "llasa")
-ALIKE = ("llama", "mistral", "smolvlm", "llava", "lumina")
+ALIKE = ("llama", "mistral", "smolvlm", "llava", "gemma3n", "lumina")
 """Whose graph another one holds, or that `test_engine.py` compiles."""
 COMPILED = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in ALIKE

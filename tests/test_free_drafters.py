@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -118,19 +118,27 @@ def test_rows_end_at_different_rounds_and_budgets_are_met() -> None:
     toys.check_endings(target, test_equality.inputs_for(target, 17, 9, 14), drafters)
 
 
+@cache
+def repeating(strength: float) -> tuple[Any, Any, list[tuple[Sampling, list[list[int]]]]]:
+    """A model that repeats itself less the larger the strength, its target, and what it says, greedy and sampled."""
+    model = toys.simple_llama(strength)
+    target = toys.target_of(model)
+    ways = Sampling(), Sampling(temperature=0.4, seed=2)
+    said = [(sampling, toys.answer(target, NoDrafter(), toys.prompts(12, 9), 60, sampling).rows) for sampling in ways]
+    return model, target, said
+
+
 @pytest.mark.parametrize("drafter", ["suffix", "recycling", "lookahead", "retrieval", "hybrid", "hybrid-spd"])
 def test_rejected_partial_and_full_acceptance_all_occur(drafter: str) -> None:
     """A target that repeats itself exactly, one that does so at times, one that hardly does."""
     seen: Counter[str] = Counter()
     for strength in (0.0, 0.25, 0.6):
-        model = toys.simple_llama(strength)
-        target = toys.target_of(model)
-        inputs = toys.prompts(12, 9)
-        for sampling in (Sampling(), Sampling(temperature=0.4, seed=2)):
+        model, target, said = repeating(strength)
+        for sampling, want in said:
             drafts: list[Draft] = []
             watched = Watched(made(drafter, model, target), lambda state, draft: drafts.append(draft))  # noqa: B023
-            got = toys.answer(target, watched, inputs, 60, sampling)
-            assert got.rows == toys.answer(target, NoDrafter(), inputs, 60, sampling).rows
+            got = toys.answer(target, watched, toys.prompts(12, 9), 60, sampling)
+            assert got.rows == want
             for draft, played in zip(drafts, got.rounds[1:], strict=True):
                 real = torch.ones_like(draft.depth) if draft.valid is None else draft.valid.long()
                 deepest = (draft.depth * real).amax(1).tolist()

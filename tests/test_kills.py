@@ -169,9 +169,9 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @pytest.mark.slow
 def test_a_drafters_training_that_is_killed_ends_with_the_same_losses_and_weights(model: Path, tmp_path: Path) -> None:
     sizes = {"questions": 12, "answer-batch": 2, "max-new-tokens": 12, "steps": 20, "batch": 4, "warm-steps": 3}
-    sizes |= {"warm-questions": 8, "width": 32, "held-out": 2, "validate-every": 10, "save-every": 2}
+    sizes |= {"warm-questions": 8, "held-out": 2, "validate-every": 10, "save-every": 2}
     small = [part for name, value in sizes.items() for part in (f"--{name}", value)]
-    train = ["train", "drafter", "--target", model, "--method", "spd", *small, "--device", "cpu"]
+    train = ["train", "drafter", "--target", model, "--method", "spd", *small, "--set", "width=32", "--device", "cpu"]
     log, rng = tmp_path / "log", Random(2)
 
     def paths(name: str) -> list[object]:

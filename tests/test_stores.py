@@ -188,7 +188,7 @@ def test_the_command_writes_what_it_prints(tmp_path: Path) -> None:
     assert summary["within"]
 
 
-@pytest.mark.parametrize("command", ["stores", "load", "classes"])
+@pytest.mark.parametrize("command", ["stores", "load", "dependence"])
 def test_a_folder_that_cannot_be_written_is_told_before_the_long_part(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = CliRunner().invoke(app, [command, "--out", str(tmp_path / "file" / "out")], catch_exceptions=True)

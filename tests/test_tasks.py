@@ -446,8 +446,8 @@ def test_a_wrong_word_is_no_silence() -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_stand_in_has_the_official_schema_and_can_be_answered(name: str, tmp_path: Path) -> None:
     task = find_task(name)
-    items = list(task.items(task.fixture(tmp_path / "a", 12, "s")))
-    assert len(items) == len({each.id for each in items}) == 12
+    items = list(task.items(task.fixture(tmp_path / "a", 6, "s")))
+    assert len(items) == len({each.id for each in items}) == 6
     for each in items:
         prompts = {style: task.prompt(each, style) for style in STYLES}
         assert all(each.question in prompt for prompt in prompts.values())
@@ -455,21 +455,22 @@ def test_stand_in_has_the_official_schema_and_can_be_answered(name: str, tmp_pat
         if each.choices:
             assert set(each.answers) < {*"ABCDE", *each.choices}
             assert all(choice in prompt for prompt in prompts.values() for choice in each.choices)
-    again = task.items(task.fixture(tmp_path / "b", 12, "s"))
+    again = task.items(task.fixture(tmp_path / "b", 6, "s"))
     assert [(a.id, a.question, a.answers) for a in items] == [(b.id, b.question, b.answers) for b in again]
 
 
 @pytest.mark.parametrize("name", VISION)
 def test_right_answers_of_a_stand_in_are_right_and_others_are_not(name: str, tmp_path: Path) -> None:
     task = find_task(name)
-    for each in task.items(task.fixture(tmp_path, 12, "s")):
+    for each in task.items(task.fixture(tmp_path, 8, "s")):
         for style in STYLES:
             assert task.mark(each, each.answers[0], style).right, (each, style)
             assert not task.mark(each, "I cannot say", style).right
 
 
 def test_stand_ins_cover_what_the_official_files_hold(tmp_path: Path) -> None:
-    found = {name: list(find_task(name).items(find_task(name).fixture(tmp_path / name, 24, "s"))) for name in TASKS}
+    names = ("mmt-bench", "seed-bench-2", "scienceqa", "ocrbench", "chartqa", "mathvista", "spec-bench")
+    found = {name: list(find_task(name).items(find_task(name).fixture(tmp_path / name, 24, "s"))) for name in names}
     assert {len(each.pictures) for each in found["mmt-bench"]} == {1, 2}
     assert found["mmt-bench"][3].pictures[0].load().tobytes() == found["mmt-bench"][2].pictures[0].load().tobytes()
     assert {len(each.pictures) for each in found["seed-bench-2"]} == {1, 2}

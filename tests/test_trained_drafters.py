@@ -452,17 +452,14 @@ def test_sampled_output_depends_on_the_seed_alone(method: str) -> None:
 
 @pytest.mark.parametrize("family", test_families.CHOSEN)
 def test_every_family_with_every_method(family: str) -> None:
-    """Greedy as transformers or sampled as our AR loop, in a left-padded batch with and without pictures. Methods take
-    turns, so that each is asked in both ways."""
+    """Greedy as transformers or sampled as our AR loop, in a left-padded batch with and without pictures."""
     base = test_families.plain(family)
-    ways = ({}, test_families.greedy(family)), (test_families.SAMPLED, test_families.sampled(family))
-    for place, method in enumerate(METHODS, test_families.CHOSEN.index(family)):
+    for method, options, want in test_families.in_turns(family, METHODS):
         made = taught.drafter(method, taught.network(method, base.target), depth=3, total=8)
         if method == "kangaroo" and family == "gemma3n":  # of whose first layers several streams come
             with pytest.raises(MismatchError, match="Kangaroo cannot run the first layers"):
                 base.with_drafter(made)
             continue
-        options, want = ways[place % 2]
         told = {"max_new_tokens": test_families.BUDGET, **options}
         said = base.with_drafter(made)(test_families.PICTURES, test_families.TEXTS, **told)
         assert [one.token_ids for one in said] == want, method

@@ -358,15 +358,15 @@ def test_rejected_partial_and_full_acceptance_give_the_same_answer(method: str, 
 
 @pytest.mark.parametrize("family", test_families.CHOSEN)
 def test_every_family_says_what_it_says_alone(family: str) -> None:
-    """Pictures of several sizes, several pictures, none; all members; greedy as transformers, sampled as our AR
+    """Pictures of several sizes, several pictures, none; all members; greedy as transformers or sampled as our AR
     loop."""
     base = test_families.plain(family)
     net = grafted(base.target)
-    for made in (Massv(net), SpecLlava(net), Tabed(net, members=MEMBERS)):
-        pipe = base.with_drafter(made, "own")
-        for options, want in ({}, test_families.greedy(family)), (test_families.SAMPLED, test_families.sampled(family)):
-            answers = pipe(test_families.PICTURES, test_families.TEXTS, max_new_tokens=test_families.BUDGET, **options)
-            assert [one.token_ids for one in answers] == want, made.method
+    drafters = Massv(net), SpecLlava(net), Tabed(net, members=MEMBERS)
+    for made, options, want in test_families.in_turns(family, drafters):
+        told = {"max_new_tokens": test_families.BUDGET, **options}
+        answers = base.with_drafter(made, "own")(test_families.PICTURES, test_families.TEXTS, **told)
+        assert [one.token_ids for one in answers] == want, made.method
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "llava", "llava-next", "pixtral", "gemma3"])
