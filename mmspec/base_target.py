@@ -12,11 +12,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mmspec.contract import UNITS, Accepted, Draft, Needs, Rule, State, Unit, Verified
 from mmspec.errors import InputError, MismatchError, UnsupportedError
-from mmspec.options import LONG, MAX_NEW_TOKENS, end_tokens, sampling_for
+from mmspec.options import LONG, MAX_NEW_TOKENS, SUPPRESSED, check_suppressed, end_tokens, sampling_for
 from mmspec.registry import name_of
 from mmspec.sampling import Sampler, Sampling
 from mmspec.stopping import Stop
 from mmspec.templates import THINKING, template_of
+from mmspec.thoughts import MARKS
 
 PROMPT = ("input_ids", "attention_mask")
 """Inputs that every target reads, beside its own and `max_new_tokens`."""
@@ -60,8 +61,8 @@ class BaseTarget(ABC):
     its weights are read. `encode` is told those of `mmspec.options.SPOKEN`, where they are given."""
     refuses: Mapping[str, str] = {}
     """Settings of `Sampling` that mean nothing here, and why: a clause behind `noun`."""
-    applies: tuple[str, ...] = ()
-    """Settings of a generation config that the target itself applies."""
+    applies: tuple[str, ...] = (SUPPRESSED,)
+    """Settings of a generation config that only some targets apply, and that this one does."""
     answers: Mapping[str, Any] = {}
     """Settings of `mmspec.training.answers.AnswerOptions` that suit what it emits better than their defaults."""
     rules: Mapping[str, str] = {}
@@ -148,7 +149,9 @@ class BaseTarget(ABC):
     @property
     def budget(self) -> int:
         """How many tokens are emitted at most where a request does not say."""
-        usual = LONG if self.chats and THINKING in str(template_of(self.processor)) else self.usual_budget
+        template = str(template_of(self.processor))
+        thinks = self.chats and any(mark in template for mark in (THINKING, *dict(MARKS)))
+        usual = LONG if thinks else self.usual_budget
         return self.model.generation_config.max_new_tokens or usual
 
     @property
@@ -167,9 +170,13 @@ class BaseTarget(ABC):
     def sampling(self, options: Mapping[str, Any]) -> Sampling:
         """How tokens are drawn, by the options of a request, then by the checkpoint's generation config.
 
-        Raises: InputError: one of `refuses` is on.
+        Raises: InputError: one of `refuses` is on, or ids are suppressed that the model does not have.
         """
+        if SUPPRESSED not in self.applies:
+            options = {**options, SUPPRESSED: ()}  # whatever the config says: codes are numbered otherwise
         drawn, off = sampling_for(options, self.model.generation_config, sampled=self.makes != "text"), Sampling()
+        if SUPPRESSED in options and drawn.suppress_tokens:
+            check_suppressed(drawn.suppress_tokens, self.vocab_size)
         for name, why in self.refuses.items():
             if getattr(drawn, name) != (neutral := getattr(off, name)):
                 raise InputError(

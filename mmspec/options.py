@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypedDict
 
@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 MAX_NEW_TOKENS = 128
 LONG = 4096
 """Tokens of a page that is written down, or of a thought and an answer."""
-WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "ras_window", "ras_share")
+SUPPRESSED = "suppress_tokens"
+WARPERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", SUPPRESSED, "ras_window", "ras_share")
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "bad_words_ids": ([],),
     "begin_suppress_tokens": ([],),
@@ -62,6 +63,8 @@ class Options(TypedDict, total=False):
         the checkpoint's generation config; what that does not state is off, but for top_k of Lumina-mGPT, which is
         2000, and of Emu3, 2048, as published. Where neither says whether to sample, words are greedy, and pictures and
         sounds are sampled (temperature 1): a greedy picture is hardly one.
+    suppress_tokens: a list of ids that are never emitted, as in transformers; [] for none, unless told those of the
+        checkpoint's generation config. Not for models whose codes are numbered in their own way.
     seed: 0 unless told; the same seed gives the same output, whatever the drafter.
     stop: a string or several that end the answer.
     n: answers per prompt, 1 unless told. Above 1 a list of n stands in the place of each answer; answer i of prompt j
@@ -81,6 +84,7 @@ class Options(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repetition_penalty: float | None
+    suppress_tokens: Collection[int] | None
     seed: int | None
     stop: str | Sequence[str] | None
     n: int | None
@@ -106,8 +110,8 @@ def check_options(options: Mapping[str, Any], target: Any) -> None:
     """
     answer_count(options)
     Sampling(**{name: options[name] for name in (*WARPERS, "seed") if name in options})
-    for name in (*SPECIAL, *SPOKEN):
-        if name in options and name not in target.settings:
+    for name in (*SPECIAL, *SPOKEN, SUPPRESSED):
+        if name in options and name not in (*target.settings, *target.applies):
             raise InputError(f"{name} is not an option of {_called(target)}: leave it out")
     guidance_scale(options.get("guidance"), None)
     if not isinstance(options.get("thinking", True), bool):
@@ -188,6 +192,15 @@ def sampling_for(options: Mapping[str, Any], config: Any, sampled: bool = False)
         values["temperature"] = 0.0  # meant to be greedy, as Qwen2.5-VL's 1e-6 is
     values.update({name: options[name] for name in WARPERS if name in options})
     return Sampling(**{name: value for name, value in values.items() if value is not None}, seed=options.get("seed", 0))
+
+
+def check_suppressed(ids: Collection[int], vocab_size: int) -> None:
+    """Raise InputError for ids that a model does not have, or for all that it has."""
+    beyond = [each for each in ids if not 0 <= each < vocab_size]
+    if beyond:
+        raise InputError(f"suppress_tokens holds {beyond[0]}; the model knows ids 0 to {vocab_size - 1}")
+    if len({*ids}) == vocab_size:
+        raise InputError("suppress_tokens holds all ids of the model: leave it one to emit")
 
 
 def stop_strings(options: Mapping[str, Any]) -> tuple[str, ...]:

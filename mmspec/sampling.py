@@ -1,16 +1,17 @@
 """Sampling: the warpers that shape the target's law, the same for every node, and the noise that draws from it.
 
-Order and edge cases are those of transformers (repetition penalty, temperature, top-k, top-p, min-p), so that the law
-is the one that `generate` samples from with the same settings (where nobody sets top-k it takes 50, and nothing is cut
-off here), but for equal scores at the edge of top-p (see `warp`). All arithmetic is float32.
+Order and edge cases are those of transformers (suppressed tokens, repetition penalty, temperature, top-k, top-p,
+min-p), so that the law is the one that `generate` samples from with the same settings (where nobody sets top-k it takes
+50, and nothing is cut off here), but for equal scores at the edge of top-p (see `warp`). All arithmetic is float32.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Protocol
 
 import torch
@@ -20,6 +21,7 @@ from mmspec import noise
 from mmspec.ancestry import in_line
 from mmspec.best import best_of_many, in_parts
 from mmspec.errors import InputError, shorten
+from mmspec.placeholders import listed, rule_out
 
 FIRST = 1024
 """So many tokens nearly always hold the nucleus of top-p; to sort a whole vocabulary takes as long as a small model."""
@@ -44,6 +46,7 @@ class Sampling:
     temperature: 0 is greedy, all others are at least COLDEST. top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in
         [0, 1], 0 is off.
     repetition_penalty: positive, 1 is off.
+    suppress_tokens: ids that are never drawn; those that the vocabulary has not are passed over, as in transformers.
     ras_window, ras_share: repetition-aware sampling (see `repetition_aware`): how many of the last emitted tokens it
         looks at, 0 is off; and from which share of them on a token counts as repeated. Off at temperature 0.
     seed: row i of a batch uses seed + i, so it equals a single call with that seed.
@@ -55,6 +58,7 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    suppress_tokens: Collection[int] = ()
     ras_window: int = 0
     ras_share: float = 0.1
     seed: int = 0
@@ -75,6 +79,10 @@ class Sampling:
         check("top_p", 0 < self.top_p <= 1, "it must lie in (0, 1]")
         check("min_p", 0 <= self.min_p <= 1, "it must lie in [0, 1]")
         check("repetition_penalty", self.repetition_penalty > 0, "it must be positive (1 is off)")
+        ids = self.suppress_tokens
+        told = isinstance(ids, Collection) and all(isinstance(each, Integral) for each in ids)
+        check("suppress_tokens", told, "a list of ids is needed")
+        object.__setattr__(self, "suppress_tokens", tuple(map(int, ids)))
         whole = isinstance(self.ras_window, int) and not isinstance(self.ras_window, bool)
         check("ras_window", whole and 0 <= self.ras_window <= 4096, "it must be a whole number, 0 (off) to 4096")
         check("ras_share", 0 < self.ras_share <= 1, "it must lie in (0, 1]")
@@ -93,6 +101,7 @@ class Sampler:
         self.told: Tensor | None = None  # [B, M] ids in the text so far, or -1; kept only for the repetition penalty
         self.recent: list[list[int]] = [[] for _ in range(batch)]  # the last emitted ids, at most `ras_window` of them
         self._ahead: tuple[Tensor, Tensor] | None = None  # see `noise_ahead`
+        self._barred: dict[int, Tensor | None] = {}  # by vocabulary; held for as long as a recording reads it
 
     @property
     def remembers(self) -> bool:
@@ -120,7 +129,7 @@ class Sampler:
 
         Args: logits: [B, N, V] raw. Returns: [B, N, V] float32, -inf where ruled out; unnormalised.
         """
-        scores = logits.float()
+        scores = self.allowed(logits)
         if self.told is not None:
             before = self.told[:, None].expand(-1, draft.tokens.shape[1], -1)
             scores = penalise(scores, seen(before, path_tokens(draft)), self.sampling.repetition_penalty)
@@ -163,14 +172,23 @@ class Sampler:
 
     def shape(self, logits: Tensor) -> Tensor:
         """Warped log-scores without history, for a drafter's own logits [..., V]: no law depends on them."""
-        return logits.float() if self.greedy else warp(logits.float(), self.sampling)
+        return self.allowed(logits) if self.greedy else warp(self.allowed(logits), self.sampling)
+
+    def allowed(self, logits: Tensor) -> Tensor:
+        """Logits [..., V] in float32, without the suppressed tokens."""
+        logits, size, ids = logits.float(), logits.shape[-1], self.sampling.suppress_tokens
+        if not ids:
+            return logits
+        if size not in self._barred:
+            self._barred[size] = listed(tuple(each for each in ids if 0 <= each < size), size, logits.device)
+        return rule_out(logits, self._barred[size])
 
     def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """What `shape` leaves where top-k is on: warped log-scores and the tokens, likeliest first, both [.., top_k].
 
         Of equals at the last place some are missing.
         """
-        return likeliest(logits.float(), self.sampling)
+        return likeliest(self.allowed(logits), self.sampling)
 
     def target_noise(self, positions: Tensor, tokens: int | Tensor) -> Tensor:
         """[B, P] indices among the emitted tokens -> the Gumbel noise with which the target draws them: [B, P, V] for a

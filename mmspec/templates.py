@@ -56,6 +56,11 @@ def fitted(
             best, most = form, found
         if most == len(said):
             break
+    empty = next((place for place, turn in enumerate(best) if turn["content"] == ""), None)
+    if empty is not None:  # transformers takes "" for no content, and gives the template a list
+        raise InputError(
+            f"message {empty} is empty, and the chat template takes texts alone there: leave the turn out, or fill it"
+        )
     return best
 
 

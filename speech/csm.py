@@ -65,6 +65,7 @@ class Csm(BaseTarget):
     makes = "sound"
     usual_drafter = "depth"
     refuses = SHARED_IDS
+    applies = ()
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model)  # no tokenizer: what is emitted are codes, no words

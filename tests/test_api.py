@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_families
+import tiny_images
 import torch
 import toys
 from PIL import Image
@@ -237,6 +238,59 @@ def test_the_generation_config_gives_the_defaults(folder: Path) -> None:
     assert len(pipe(RED, QUESTION).token_ids) == 9
     config.max_new_tokens = None
     assert len(pipe(RED, QUESTION).token_ids) == MAX_NEW_TOKENS
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_suppressed_tokens_are_those_of_generate(told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the call, or else of the checkpoint, as `google/gemma-4-12B` has them."""
+    model, processor = tiny.smolvlm_model().double(), tiny.processor()
+    pipe = mmspec.load(model, "none", processor=processor)
+    free = pipe(RED, QUESTION, max_new_tokens=12).token_ids
+    never = [*{*free[:4]}, 10**6]
+    inputs = pipe.prepare(RED, QUESTION)
+    model.generation_config.suppress_tokens = None if told else never
+    asked: dict[str, Any] = {"max_new_tokens": 12, **({"suppress_tokens": never[:-1]} if told else {})}
+    with torch.no_grad():
+        out = model.generate(**{**inputs, "pixel_values": inputs["pixel_values"].double()}, do_sample=False, **asked)
+    want = out[0, inputs["input_ids"].shape[1] :].tolist()
+    assert not {*want} & {*never}
+    with caplog.at_level(logging.WARNING):
+        drafting = mmspec.load(model, "recycling", processor=processor)
+    assert not caplog.records
+    warm = {"temperature": 1.0, "seed": 3, "top_k": 8, **asked}
+    for each in (pipe, drafting, pipe.with_drafter(Eagle(toys.eagle_head(model), depth=3))):
+        answer = each(RED, QUESTION, **asked)
+        assert answer.token_ids == want
+        assert answer.stats.lossless
+        assert [one.token_ids for one in each([None, RED], ["why", QUESTION], **asked)][1] == want
+        assert each(RED, QUESTION, **warm).token_ids == pipe(RED, QUESTION, **warm).token_ids
+    assert pipe(RED, QUESTION, **{**asked, "suppress_tokens": []}).token_ids == free
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        ("<image>", "'<image>' is not valid: a list of ids is needed"),
+        ([-1], " holds -1; the model knows ids 0 to 96"),
+        ([3, 97], " holds 97; the model knows ids 0 to 96"),
+        (range(97), " holds all ids of the model: leave it one to emit"),
+    ],
+)
+def test_ids_that_cannot_be_suppressed_are_refused(ids: Any, why: str) -> None:
+    pipe = mmspec.load(toys.llama(), "none")
+    with pytest.raises(InputError, match=f"suppress_tokens=?{why}"):
+        pipe.generate(**toys.prompts(5), suppress_tokens=ids)
+
+
+def test_codes_are_not_numbered_as_suppressed_tokens_are(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_images.janus_model()
+    model.generation_config.suppress_tokens = [1]
+    with caplog.at_level(logging.WARNING):
+        pipe = mmspec.load(model, "none", processor=tiny_images.janus_processor())
+    assert "suppress_tokens" in caplog.text
+    assert pipe.target.sampling({}).suppress_tokens == ()
+    with pytest.raises(InputError, match="suppress_tokens is not an option of Janus"):
+        pipe(prompt="a red circle", suppress_tokens=[1])
 
 
 def test_settings_that_are_not_applied_are_named(caplog: pytest.LogCaptureFixture) -> None:

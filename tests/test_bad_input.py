@@ -312,7 +312,7 @@ def test_pictures_and_voices_are_refused_by_the_class_alone_where_none_are_taken
     modality, _, name = key.partition("/")
     family: Any = resolve("targets", name, modality)
     if modality == "vlm":
-        assert check_request(family, RED, "why", {}) == [RED]
+        assert check_request(family, RED, "why", {}) == ([RED], "why")
     else:
         with pytest.raises(InputError, match=f"{family.__name__} does not see here: leave image out"):
             check_request(family, RED, "why", {})

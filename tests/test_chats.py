@@ -19,6 +19,7 @@ from mmspec import prompts
 from mmspec.errors import InputError
 from mmspec.image_ar.janus import Janus
 from mmspec.prompts import read_prompts
+from mmspec.templates import template_of
 
 BRIEF = {"role": "system", "content": "answer briefly"}
 
@@ -153,6 +154,20 @@ def test_an_empty_turn_may_stand_in_a_conversation() -> None:
     assert plain("smolvlm")(prompt=chat, max_new_tokens=3).token_ids
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_empty_turn_is_refused_where_it_would_be_written_as_a_list(name: str) -> None:
+    base = plain("pixtral")
+    processor = copy.deepcopy(base.processor)
+    processor.chat_template = f"{{% for turn in messages %}}{TEMPLATES[name]}{{% endfor %}}"
+    pipe = mmspec.load(base.target.model, "none", processor=processor)
+    chat = [asks(RED, "what?"), {"role": "assistant", "content": ""}, asks("why", "?")]
+    if name in ("strings of the system", "parts"):
+        assert processor.decode(pipe.prepare(None, chat)["input_ids"][0]).endswith("((why?")
+    else:
+        with pytest.raises(InputError, match="message 1 is empty, and the chat template takes texts alone there"):
+            pipe.prepare(None, chat)
+
+
 def test_a_page_may_come_without_a_word() -> None:
     pipe = plain("lighton-ocr")
     alone = pipe.prepare(RED, "")
@@ -164,6 +179,13 @@ def test_a_page_may_come_without_a_word() -> None:
 
 
 THOUGHT = "{{ '' if enable_thinking is defined and not enable_thinking else '<think>' }}"
+
+
+def test_a_family_that_thinks_unasked_has_the_long_budget_too() -> None:
+    """The template of GLM-4.1V says nothing of it."""
+    pipe = plain("glm4v")
+    assert "think" not in template_of(pipe.processor)
+    assert pipe.target.budget == 4096
 
 
 @pytest.mark.parametrize("sees", [False, True])
@@ -180,6 +202,9 @@ def test_thinking_is_told_to_the_template(writer: mmspec.Pipeline, sees: bool) -
     assert shown[None] == shown[True] == shown[False] + "<think>"
     options: dict[str, Any] = {"max_new_tokens": 5, "temperature": 0}
     assert (pipe.target.budget, base.target.budget) == (4096, 128)
+    processor.chat_template = base.processor.chat_template + "<think>"  # always, as of Qwen3-VL-Thinking
+    assert pipe.target.budget == 4096
+    processor.chat_template = base.processor.chat_template + THOUGHT
     off = pipe(picture, "why", thinking=False, **options).token_ids
     assert off == base(picture, "why", **options).token_ids
     with pytest.raises(InputError, match="the chat template knows no enable_thinking"):

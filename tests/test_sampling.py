@@ -1,8 +1,10 @@
 """The law that tokens are drawn from is transformers' own, node by node, and values that make no law are refused."""
 
+import re
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import tables
 import torch
@@ -120,12 +122,12 @@ def test_no_two_nodes_of_a_drawn_tree_share_their_noise(level: int, lanes: int) 
         sampler.draft_noise(emitted, level, lanes, 3)
 
 
-@pytest.mark.parametrize("penalty", [1.0, 1.4])
-def test_every_step_of_generate_has_the_law_of_our_nodes(penalty: float) -> None:
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.4, "suppress_tokens": [*range(40, 90)]}])
+def test_every_step_of_generate_has_the_law_of_our_nodes(more: dict[str, Any]) -> None:
     """transformers reports the warped scores of each step of its own sampling loop."""
     model = toys.llama()
     ids = toys.prompts(12)["input_ids"]
-    sampling = Sampling(temperature=0.8, top_k=30, top_p=0.9, min_p=0.01, repetition_penalty=penalty)
+    sampling = Sampling(temperature=0.8, top_k=30, top_p=0.9, min_p=0.01, **more)
     torch.manual_seed(3)
     with torch.no_grad():
         out = model.generate(
@@ -139,7 +141,7 @@ def test_every_step_of_generate_has_the_law_of_our_nodes(penalty: float) -> None
             top_k=30,
             top_p=0.9,
             min_p=0.01,
-            repetition_penalty=penalty,
+            **more,
         )
     answer = out.sequences[:, ids.shape[1] :]
     sampler = Sampler(sampling, 1, CPU)
@@ -176,6 +178,25 @@ def test_the_law_after_a_chain_is_that_of_its_last_node(temperature: float) -> N
     whole = sampler.warp(chain(path), logits[:, None].expand(-1, 4, -1))
     assert torch.equal(sampler.after(path, logits), whole[:, -1])
     assert not torch.equal(sampler.after(path, logits), whole[:, 0])
+
+
+@pytest.mark.parametrize(
+    "ids", [[5, 1, 99, -1], (1, 5), range(1, 6, 4), np.array([5, 1])], ids=lambda ids: type(ids).__name__
+)
+@pytest.mark.parametrize("warm", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 10}])
+def test_no_law_has_a_suppressed_token(ids: Any, warm: dict[str, Any]) -> None:
+    """Neither the target's nor a drafter's."""
+    sampler, path = Sampler(Sampling(**warm, suppress_tokens=ids), 1, CPU), torch.tensor([[1, 2]])
+    free, logits = Sampler(Sampling(**warm), 1, CPU), torch.arange(11.0)[None]
+    laws = sampler.warp(chain(path), logits[:, None].expand(-1, 2, -1))[:, 1], sampler.after(path, logits)
+    want = free.shape(logits).isfinite()
+    want[:, [1, 5]] = False
+    if "top_k" in warm:
+        want[:, 0] = True  # moves up among the ten
+        scores, tokens = sampler.likeliest(logits)
+        laws = *laws, torch.full((1, 11), -torch.inf).scatter(1, tokens, scores)
+    for law in (*laws, sampler.shape(logits)):
+        assert torch.equal(law.isfinite(), want)
 
 
 def test_the_penalty_sees_a_nodes_own_path_and_no_sibling() -> None:
@@ -229,6 +250,9 @@ BAD = [
     {"repetition_penalty": 0.0},
     {"repetition_penalty": -1.0},
     {"repetition_penalty": float("inf")},
+    {"suppress_tokens": 5},
+    {"suppress_tokens": ["a"]},
+    {"suppress_tokens": [1.5]},
     {"seed": 1.5},
     {"seed": None},
 ]
@@ -237,7 +261,7 @@ BAD = [
 @pytest.mark.parametrize("options", BAD, ids=str)
 def test_values_that_make_no_law_are_refused_by_name(options: dict[str, Any]) -> None:
     [(name, value)] = options.items()
-    with pytest.raises(InputError, match=f"{name}={value!r} is not valid: "):
+    with pytest.raises(InputError, match=f"{name}={re.escape(repr(value))} is not valid: "):
         Sampling(**options)
 
 
