@@ -1,16 +1,14 @@
-"""`mmspec bench`: speed (the default), auto, accuracy, gauges, classes, ablations, stores, speech, images, continuous,
-load, gpu."""
+"""`mmspec bench`: speed (the default), auto, accuracy, dependence, ablations, stores, speech, images, load, gpu."""
 
 from __future__ import annotations
 
 import typer
 
-from mmspec.benchmarks.commands.continuous import continuous
 from mmspec.benchmarks.commands.images import images
 from mmspec.benchmarks.commands.service import load, stores
 from mmspec.benchmarks.commands.speech import speech
 from mmspec.benchmarks.commands.speed import speed
-from mmspec.benchmarks.commands.world import ablations, accuracy, auto, classes, gauges
+from mmspec.benchmarks.commands.world import ablations, accuracy, auto, dependence
 from mmspec.benchmarks.gpu.cli import gpu
 
 app = typer.Typer(
@@ -22,5 +20,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback(invoke_without_command=True)(speed)
-for command in (speed, auto, accuracy, gauges, classes, ablations, stores, speech, images, continuous, load, gpu):
+for command in (speed, auto, accuracy, dependence, ablations, stores, speech, images, load, gpu):
     app.command()(command)

@@ -60,7 +60,13 @@ class Ours:
         """See Method."""
         start = time.perf_counter()
         reply = self.pipe.generate(
-            **inputs, max_new_tokens=max_new_tokens, temperature=temperature, min_p=0.0, seed=seed, **PLAIN
+            **inputs,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            min_p=0.0,
+            suppress_tokens=[],
+            seed=seed,
+            **PLAIN,
         )
         seconds = time.perf_counter() - start
         return Run.of(reply.stats, tokens=list(reply.token_ids), seconds=seconds, exact=exact(self.pipe, temperature))
@@ -171,12 +177,12 @@ def methods(pipe: Pipeline, drafters: Sequence[str], shape: str | None = None) -
             if partner != HF_ASSISTED or can_be_assisted(ours):
                 found[partner] = partner_method(partner, ours)
             else:
-                say_once(f"left out: {partner}, as transformers cannot pair these two models")
+                print_once(f"left out: {partner}, as transformers cannot pair these two models")
     return found
 
 
 @cache
-def say_once(line: str) -> None:
+def print_once(line: str) -> None:
     """Tell it on stderr: tables make the same methods for every task and temperature."""
     print(line, file=sys.stderr)
 

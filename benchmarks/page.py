@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mmspec.benchmarks import plot
-from mmspec.benchmarks.layouts import layout
+from mmspec.benchmarks.survey import survey_table
 from mmspec.benchmarks.task_report import TaskReport
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def page(report: PlanReport) -> str:
     parts += [f'<p class="failed">failed: {escape(line)}</p>' for line in report.failures]
     if report.plan.table:
         parts.append(
-            f"<h2>Table {report.plan.table}</h2><pre>{escape(layout(report.plan.table, report.reports))}</pre>"
+            f"<h2>Table {report.plan.table}</h2><pre>{escape(survey_table(report.plan.table, report.reports))}</pre>"
         )
     parts += [section(each) for each in report.reports]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
@@ -60,7 +60,7 @@ def panels(report: TaskReport) -> list[Callable[[Any], None]]:
     return [
         partial(plot.draw_speed, found=report.figures),
         partial(plot.draw_positions, found=drafting),
-        partial(plot.draw_classes, found=classes),
+        partial(plot.draw_shares, found=classes, share="share of tokens that were drafted", title="by class of token"),
         partial(plot.draw_split, found=timed),
     ]
 

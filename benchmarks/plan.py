@@ -39,7 +39,7 @@ TABLE_TEMPERATURES = {1: (0.0,), 2: (0.0, 1.0)}
 class Plan:
     """Everything that a run of tasks depends on; the names are those of the options and of the file.
 
-    table: 1 or 2 prints the survey's layout and chooses tasks, drafters and temperatures where they are not given.
+    table: 1 or 2 prints the survey's table and chooses tasks, drafters and temperatures where they are not given.
     drafters: none named are those of the table, without one `TASK_DRAFTERS`, as far as the model has them.
     max_new_tokens: None takes those of each task (`Task.lengths`), of stand-ins those of the world's questions.
     data: task -> official files; a task that is not named gets its stand-in. judge: a text model that finds answers in

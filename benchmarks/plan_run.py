@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmspec.benchmarks.layouts import layout
 from mmspec.benchmarks.machine import told_conditions
 from mmspec.benchmarks.plan import Plan
 from mmspec.benchmarks.records import FolderError, plain
 from mmspec.benchmarks.report import keep
 from mmspec.benchmarks.start import check_sees, loaded, usual_rows
+from mmspec.benchmarks.survey import survey_table
 from mmspec.benchmarks.tables import SHARED
 from mmspec.benchmarks.task_report import TaskReport, task_report
 from mmspec.benchmarks.task_run import run_task
@@ -51,8 +51,8 @@ class PlanReport:
         }
 
     def text(self) -> str:
-        """Everything, for people: the survey's layout first if there is one."""
-        parts = [layout(self.plan.table, self.reports)] if self.plan.table else []
+        """Everything, for people: the survey's table first if there is one."""
+        parts = [survey_table(self.plan.table, self.reports)] if self.plan.table else []
         parts += [SHARED] if self.plan.table and any(report.run.shared for report in self.reports) else []
         parts += [report.text() for report in self.reports]
         parts += [f"failed: {line}" for line in self.failures]

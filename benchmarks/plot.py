@@ -121,15 +121,14 @@ def draw_positions(panel: Any, found: Sequence[Figures]) -> None:
         legend_below(panel)
 
 
-def draw_classes(panel: Any, found: dict[str, dict[str, list[int]]]) -> None:
-    """Share of drafted tokens among the emitted ones, by class; method -> class -> emitted, drafted."""
-    panel.set(ylabel="share of tokens that were drafted", title="drafted tokens by class")
+def draw_shares(panel: Any, found: dict[str, dict[str, list[int]]], share: str, title: str) -> None:
+    """Shares by kind of token; method -> kind -> how many, and of how many of these what `share` names is true."""
+    panel.set(ylabel=share, title=title)
     width = 0.8 / max(len(found), 1)
-    for i, (method, classes) in enumerate(found.items()):
-        places = [place + (i - (len(found) - 1) / 2) * width for place in range(len(classes))]
-        shares = [drafted / emitted if emitted else 0.0 for emitted, drafted in classes.values()]
-        panel.bar(places, shares, width, label=method)
-        panel.set_xticks(range(len(classes)), list(classes))
+    for i, (method, kinds) in enumerate(found.items()):
+        places = [place + (i - (len(found) - 1) / 2) * width for place in range(len(kinds))]
+        panel.bar(places, [part / whole if whole else 0.0 for whole, part in kinds.values()], width, label=method)
+        panel.set_xticks(range(len(kinds)), list(kinds))
     if found:
         panel.set_ylim(0, 1)
         legend_below(panel)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 BLIND = {
     "picture": ("draws", "images"),
-    "values": ("draws", "continuous"),
     "sound": ("speaks", "speech"),
     "speech": ("hears", "--data FOLDER"),
     "text": ("reads text alone", "--data FOLDER, or --task spec-bench"),
@@ -54,8 +53,7 @@ def check_sees(model: str, worded: bool = False) -> None:
     family = family_of(model)
     if family.modality == "vlm" or (family.modality == "text" and worded):
         return
-    makes = "values" if family.emits == "values" else family.makes
-    does, other = BLIND[family.modality if makes == "text" else makes]
+    does, other = BLIND[family.modality if family.makes == "text" else family.makes]
     raise InputError(
         f"{model} {does}, and these questions are for models that answer about pictures: take mmspec bench {other}"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 CLASSES = ("number", "word", "other")
 
 Counts = dict[str, list[int]]
-"""Class -> [tokens emitted by rounds, those of them that were drafted]."""
+"""Class -> [tokens emitted by rounds, those of them that were drafted], or dependence -> [tokens, those held]."""
 
 
 def class_of(text: str) -> str:

@@ -5,7 +5,7 @@ question, or it is template. So the reference itself is decoded: the target read
 drafts as always, and the walk goes along the reference. Nothing is judged by the looks of a token, and all drafters
 are asked for the same tokens. Drafts have the drafters' own size unless the settings say another.
 
-    acceptance = tokens of a class that the draft held / tokens of the class for which there was a draft
+    acceptance = tokens of a dependence that the draft held / tokens of it for which there was a draft
 
 The token behind a whole accepted path, for which nothing was drafted, counts on neither side.
 """
@@ -134,7 +134,7 @@ class ToldReport:
     counts: dict[str, list[Counts]] = field(default_factory=dict)
 
     def share(self, method: str, kind: str) -> float | None:
-        """Acceptance of a class, None where there was none to accept."""
+        """Acceptance of a dependence, None where there was none to accept."""
         tried, held = self.totals(method)[kind]
         return held / tried if tried else None
 
@@ -158,7 +158,7 @@ class ToldReport:
         return with_interval(pair, gained, least=-np.inf)
 
     def text(self) -> str:
-        """A row per method: acceptance of every class and of all tokens; how much more of what the picture decides."""
+        """A row per method: acceptance by dependence and of all tokens; how much more of what the picture decides."""
         head = ["method", *(f"{kind} ({name})" for kind, name in DEPENDENCES.items()), "all", "more of image", "95 %"]
         rows = [head]
         for method in self.counts:

@@ -18,7 +18,7 @@ from mmspec.demos.replay import replay
 from mmspec.demos.studio import LONGEST_PROMPT
 
 ENDING = (
-    "One step at a time: {slow}; with drafts: {fast}. One picture says little: see mmspec bench continuous, also for "
+    "One step at a time: {slow}; with drafts: {fast}. One picture says little: see mmspec bench images, also for "
     "fewer steps without drafts, which is the usual way to be faster here."
 )
 

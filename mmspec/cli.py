@@ -1,7 +1,8 @@
-"""The command line: `mmspec generate | models | drafters | rules | train | bench | demo | info`.
+"""The command line: `mmspec generate | models | drafters | rules | info | bench | convert | datastore | demo | export |
+train`.
 
 Results go to stdout, everything else to stderr. A user's mistake ends in one line and exit status 2. Commands import
-what they need when they run, so that help is fast; `train`, `bench`, `demo` and what other distributions add are found
+what they need when they run, so that help is fast; those from `bench` on, and what other distributions add, are found
 by name in the registry.
 """
 
@@ -205,7 +206,9 @@ def generate(
     words, last_is_file = list(map(str, images or ())), os.path.isfile(prompt)  # Path's raises for names too long
     _refuse_sounds([*words, prompt] if last_is_file else words)
     if last_is_file:
-        if not _takes_pictures_alone(model):
+        from mmspec.loading import family_of
+
+        if not family_of(model).wordless:  # a picture needs words
             raise InputError(_without_prompt(words, prompt))
         images, prompt = [*(images or ()), Path(prompt)], ""
     from mmspec.media import load_image, names_a_picture
@@ -300,13 +303,6 @@ def _refuse_sounds(words: list[str]) -> None:
     for word in words:
         if word.lower().endswith(SOUNDS):
             raise InputError(f"{word!r} is a sound: pass it as --voice")
-
-
-def _takes_pictures_alone(model: str) -> bool:
-    """Whether a picture may come without a word. Raises: as `mmspec.load` for the name of the model."""
-    from mmspec.loading import family_of
-
-    return family_of(model).wordless
 
 
 def _without_prompt(words: list[str], file: str) -> str:

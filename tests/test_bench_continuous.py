@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_images
 import tiny_mar
 import torch
 from PIL import Image
@@ -15,8 +14,9 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.benchmarks.cli import app
-from mmspec.benchmarks.drawing import canvas_run
-from mmspec.benchmarks.drawing.canvas_report import run_canvas
+from mmspec.benchmarks.commands.images import CONTINUOUS
+from mmspec.benchmarks.drawing import canvas_run, images
+from mmspec.benchmarks.drawing.images import run_images
 from mmspec.benchmarks.drawing.quality import REAL, THROUGH
 from mmspec.benchmarks.drawing.run import ImageSettings, drawing, steps_of
 from mmspec.benchmarks.records import conditions_of, sample_of
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(folder: Path, out: Path, *more: Any) -> dict[str, Any]:
-    told = ["continuous", "--model", folder, "--batch", "1,2", "--questions", 2, "--captions", 3, "--out", out, *more]
+    told = ["images", "--model", folder, "--batch", "1,2", "--questions", 2, "--captions", 3, "--out", out, *more]
     done = CliRunner().invoke(app, [*map(str, told)], catch_exceptions=True)
     if done.exception is not None:
         raise done.exception
@@ -90,6 +90,7 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     assert 0 < mar["alpha"] < 1
     assert [each["lossless"] for each in (plain, fewer, mar, released)] == [True, False, True, False]
     assert [each["lossless"] for each in summary["quality"][2:]] == [True, False, True, False]
+    assert {"plot.png", "curve.png", "sheet.png"} <= {file.name for file in tmp_path.iterdir()}
     table = (tmp_path / "table.txt").read_text()
     assert table.count("none:steps=2 (lossy)") == 3  # two batch sizes, quality
     assert "No 95 % intervals" in table
@@ -103,6 +104,26 @@ def test_the_run_measures_every_row_and_goes_on_where_it_stopped(
     (tmp_path / "pictures" / "samples.jsonl").write_text("")
     with pytest.raises(TypeError):
         bench(folder, tmp_path, "--methods", rows)
+
+
+def test_bench_of_a_model_of_continuous_tokens_is_that_of_images(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows and batches of its own."""
+    taken: list[ImageSettings] = []
+
+    def run(pipe: Any, settings: ImageSettings, place: Path) -> Any:
+        taken.append(settings)
+        raise InputError("enough")
+
+    monkeypatch.setattr(images, "run_images", run)
+    for asked in (["--questions", "2"], ["--questions", "2", "--drafters", "none"]):
+        done = CliRunner().invoke(app, ["--model", str(folder), *asked], catch_exceptions=True)
+        assert str(done.exception) == "enough"
+    assert [(each.speed.drafters, each.batches, each.speed.questions) for each in taken] == [
+        (tuple(CONTINUOUS.split(",")), (1, 8, 32), 2),
+        (("none",), (1, 8, 32), 2),
+    ]
 
 
 def test_pictures_are_drawn_at_the_checkpoint_s_own_temperature(folder: Path, tmp_path: Path) -> None:
@@ -123,7 +144,7 @@ def test_a_row_is_lossless_in_the_models_own_steps_alone(folder: Path) -> None:
 
 def test_pictures_are_timed_whole_whatever_length_replies_have_elsewhere(folder: Path, tmp_path: Path) -> None:
     speed = SpeedSettings("m", ("none",), temperatures=(1.0,), questions=2, max_new_tokens=8, min_tokens=8, repeats=1)
-    report = run_canvas(mmspec.load(folder, "none"), ImageSettings(speed, captions=2, batches=(1,)), tmp_path)
+    report = run_images(mmspec.load(folder, "none"), ImageSettings(speed, captions=2, batches=(1,)), tmp_path)
     (plain,) = report.speeds[1]
     assert plain.new_tokens == 2 * LENGTH
     assert report.speed_more(plain)["forwards"] == STEPS
@@ -203,7 +224,7 @@ def test_a_model_of_classes_draws_what_a_file_names(tmp_path: Path) -> None:
         bench(model, tmp_path / "a", "--methods", "none")
     file = tmp_path / "prompts.txt"
     file.write_text("0\n7\n\n3\n")
-    told = ["continuous", "--model", model, "--methods", "none", "--batch", "1,2", "--prompts", file, "--json"]
+    told = ["images", "--model", model, "--methods", "none", "--batch", "1,2", "--prompts", file, "--json"]
     done = CliRunner().invoke(app, [*map(str, told)], catch_exceptions=False)
     summary = json.loads(done.stdout)
     assert summary["settings"]["captions"] == summary["settings"]["speed"]["questions"] == 3  # all that it has
@@ -213,13 +234,13 @@ def test_a_model_of_classes_draws_what_a_file_names(tmp_path: Path) -> None:
         bench(model, tmp_path / "b", "--methods", "none", "--prompts", file, "--captions", 5)
 
 
-def test_rows_and_models_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_rows_and_options_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'mar'"):
         bench(folder, tmp_path / "a", "--methods", "none,marr")
     with pytest.raises(InputError, match="steps=17 is not valid for 16 tokens"):
         bench(folder, tmp_path / "b", "--methods", "none:steps=17")
-    janus = tiny_images.save(tmp_path / "janus", tiny_images.janus_model(), tiny_images.janus_processor())
-    with pytest.raises(InputError, match="does not draw continuous tokens: see mmspec bench images"):
-        bench(janus, tmp_path / "c")
-    done = CliRunner().invoke(app, ["images", "--model", str(folder), "--methods", "none"], catch_exceptions=True)
-    assert "see mmspec bench continuous" in str(done.exception)
+    with pytest.raises(InputError, match="--curve adds rules for codes, and this model draws continuous tokens"):
+        bench(folder, tmp_path / "c", "--curve")
+    with pytest.raises(InputError, match="guidance=-1.0 is not valid"):
+        bench(folder, tmp_path / "d", "--methods", "none", "--guidance", -1)
+    assert not (tmp_path / "d" / "batch-1").exists()  # it is said before anything is drawn

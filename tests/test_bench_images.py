@@ -422,6 +422,8 @@ def test_the_curve_is_a_png_with_or_without_a_reader(tmp_path: Path) -> None:
     for case in (points, [replace(point, fidelity=None) for point in points]):
         plots.draw_curve(case, found, "title", tmp_path / "curve.png")
         assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    nothing = [replace(point, fidelity=None, surprise=None) for point in points]  # as of continuous tokens
+    plots.draw_curve(nothing, found, "title", tmp_path / "nothing.png")
     assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
 
 
@@ -463,11 +465,11 @@ def test_the_divergence_has_a_column_where_there_is_one() -> None:
         return block.splitlines()[1].split(), block
 
     head, block = told(base, other)
-    assert head[-3:] == ["TV", "nats", "CLIP"]
+    assert head[-3:] == ["CLIP", "TV", "nats"]
     assert "0.250" in block
     assert "KL" not in block
     head, block = told(base, replace(other, divergence=0.5))
-    assert head[-4:] == ["TV", "KL", "nats", "CLIP"]
+    assert head[-4:] == ["CLIP", "TV", "KL", "nats"]
     assert "0.5000" in block
     assert "TV, KL: codes against" in block
 
@@ -617,14 +619,14 @@ def test_a_model_of_classes_is_told_what_it_draws_by_a_file(tmp_path: Path) -> N
     assert [each["row"] for each in json.loads(done.stdout)["quality"]] == ["none", AGAIN]
 
 
-@pytest.mark.parametrize("command", ["auto", "accuracy", "gauges", "classes", "ablations"])
+@pytest.mark.parametrize("command", ["auto", "accuracy", "dependence", "ablations"])
 def test_models_that_do_not_see_are_asked_nothing_about_pictures(
     folder: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mmspec.load", None)  # it is said before anything large is read
     llama = tiny.tiny_llama(tmp_path / "llama")
     worded = "--data FOLDER, or --task spec-bench"
-    for model, other in ((folder, "images"), ("mar-mini", "continuous"), ("valle-mini", "speech"), (llama, worded)):
+    for model, other in ((folder, "images"), ("mar-mini", "images"), ("valle-mini", "speech"), (llama, worded)):
         done = bench(command, "--model", model)
         assert isinstance(done.exception, mmspec.Error)
         assert str(done.exception).startswith(f"{model} ")

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, WhisperConfig
 from typer.testing import CliRunner, Result
 
 import mmspec
-from mmspec.benchmarks import layouts, plan_run
+from mmspec.benchmarks import plan_run, survey
 from mmspec.benchmarks.cli import app
 from mmspec.benchmarks.plan import TASK_DRAFTERS, Plan, read_plan
 from mmspec.benchmarks.records import FolderError, plain
@@ -148,6 +148,7 @@ def test_table_and_page_are_written(finished: tuple[Path, str]) -> None:
     assert any(line.split()[1:2] == ["PLD"] for line in text.splitlines())
     html = (out / "report.html").read_text()
     assert html.count("<svg") == 8
+    assert html.count("<!-- share of tokens that were drafted -->") == 2
     assert not re.search(r'(src|href)="(?!#)|<link|<script|@import|url\((?!#)', html)  # nothing beside it is needed
 
 
@@ -228,7 +229,7 @@ def test_a_broken_task_does_not_stop_the_others(model: Path, tmp_path: Path) -> 
     ("name", "told"),
     [
         ("janus-mini", "draws, .*: take mmspec bench images"),
-        ("mar-mini", "draws, .*: take mmspec bench continuous"),
+        ("mar-mini", "draws, .*: take mmspec bench images"),
         ("valle-mini", "speaks, .*: take mmspec bench speech"),
         ("whisper", "hears, .*: take mmspec bench --data FOLDER"),
         ("llama", "reads text alone, .*: take mmspec bench --data FOLDER, or --task spec-bench"),
@@ -476,7 +477,7 @@ def test_text_tasks_need_no_pictures(model: Path) -> None:
     assert text.count("conversation: first turns only") == 2  # below the table, and in the task's report
 
 
-# layouts from figures known by hand
+# the survey's tables from figures known by hand
 
 
 def report(task: str, seconds: dict[str, float], model: str = "m", group: str = "bar") -> TaskReport:
@@ -491,7 +492,7 @@ def report(task: str, seconds: dict[str, float], model: str = "m", group: str = 
 
 
 def test_table_2_has_s_and_tau_per_task_and_their_means() -> None:
-    text = layouts.table_2([report("chartqa", {"eagle2": 10.0, "spd": 20.0}), report("mathvista", {"eagle2": 5.0})])
+    text = survey.table_2([report("chartqa", {"eagle2": 10.0, "spd": 20.0}), report("mathvista", {"eagle2": 5.0})])
     rows = {line.split()[1]: line.split()[2:] for line in text.splitlines() if line.startswith("m ")}
     assert rows == {"EAGLE-2": ["2.00", "2.00", "4.00", "2.00", "3.00", "2.00"], "SPD": ["1.00", "2.00"] + ["-"] * 4}
 
@@ -499,25 +500,25 @@ def test_table_2_has_s_and_tau_per_task_and_their_means() -> None:
 def test_table_1_has_the_geometric_mean_and_the_best_method_first() -> None:
     whole = report("spec-bench", {"spd": 10.0, "eagle2": 5.0}, group="conversation")
     kinds = [report("spec-bench", {"spd": 10.0, "eagle2": 5.0 * 2**i}, group=kind).run.answered[0]
-             for i, kind in enumerate(layouts.KINDS.values())]  # fmt: skip
+             for i, kind in enumerate(survey.KINDS.values())]  # fmt: skip
     whole.run.answered = kinds
-    text = layouts.table_1([whole])
+    text = survey.table_1([whole])
     rows = [line.split() for line in text.splitlines() if line.startswith("m ")]
     assert [row[1] for row in rows] == ["SPD", "EAGLE-2"]
     assert rows[0][2:] == ["2.00"] * 6 + ["2.00", "2.00"]
     assert rows[1][2:8] == ["4.00", "2.00", "1.00", "0.50", "0.25", "0.12"]
     assert rows[1][-1] == f"{2 ** (-0.5):.2f}"
-    assert layouts.geometric([1.0, None]) is None
+    assert survey.geometric([1.0, None]) is None
 
 
 def test_first_turns_are_called_so_where_a_task_has_more() -> None:
     said = "conversation: first turns only, where the benchmark has two."
     found = report("spec-bench", {"eagle2": 10.0}, group="conversation")
-    assert said in layouts.table_1([found])
+    assert said in survey.table_1([found])
     assert said in found.text()
     assert found.summary()["note"] == said[:-1]
     other = report("chartqa", {"eagle2": 10.0})
-    assert "turns" not in layouts.table_2([other]) + other.text()
+    assert "turns" not in survey.table_2([other]) + other.text()
     assert other.summary()["note"] == ""
 
 
@@ -568,10 +569,10 @@ def test_a_score_is_called_published_where_it_is_taken_so(task: str, said: str) 
 
 def test_table_1_takes_the_intervals_of_a_kind_once(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    figures = layouts.figures
-    monkeypatch.setattr(layouts, "figures", lambda samples: (taken.append("kind"), figures(samples))[1])
-    layouts.table_1([report("spec-bench", {"spd": 10.0, "eagle2": 5.0, "suffix": 20.0}, group="conversation")])
-    assert len(taken) == len(layouts.KINDS)  # and not for every method anew
+    figures = survey.figures
+    monkeypatch.setattr(survey, "figures", lambda samples: (taken.append("kind"), figures(samples))[1])
+    survey.table_1([report("spec-bench", {"spd": 10.0, "eagle2": 5.0, "suffix": 20.0}, group="conversation")])
+    assert len(taken) == len(survey.KINDS)  # and not for every method anew
 
 
 def test_tokens_are_counted_by_class_and_origin() -> None:
@@ -633,8 +634,8 @@ def test_the_surveys_drafters_are_run_in_its_order(capsys: pytest.CaptureFixture
     assert Plan(table=2).usual_drafters == two
     assert Plan().usual_drafters == TASK_DRAFTERS  # a task alone is no table
     one = Plan(table=1).usual_drafters
-    survey = ["EAGLE-2", "HASS", "EAGLE", "Hydra", "SPD", "PLD", "Recycling", "Kangaroo", "Medusa", "REST", "Lookahead"]
-    assert [layouts.NAMES[name] for name in one[1:]] == [*survey, "Suffix"]
+    order = ["EAGLE-2", "HASS", "EAGLE", "Hydra", "SPD", "PLD", "Recycling", "Kangaroo", "Medusa", "REST", "Lookahead"]
+    assert [survey.NAMES[name] for name in one[1:]] == [*order, "Suffix"]
     pipe = mmspec.load("smolvlm-mini", "none")
     assert usual_rows(pipe, two) == two
     assert usual_rows(pipe, one) == tuple(name for name in one if name not in ("hass", "retrieval"))

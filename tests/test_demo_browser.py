@@ -529,7 +529,7 @@ def test_a_canvas_is_filled_twice(browser: Any, tmp_path: Path, width: int, heig
     filled(page, "mm-canvas-caption")
     choose(page, "Acceptance rule", "continuous-released")
     page.locator("#mm-canvas-draw").click()
-    told(page, "mm-canvas-draw-message", "see mmspec bench continuous")
+    told(page, "mm-canvas-draw-message", "see mmspec bench images")
     told(page, "mm-canvas-draw-cards", "no, lossy rule")
     for side in ("slow", "fast"):
         image = page.locator(f"#mm-canvas-draw-{side}-picture img").element_handle()

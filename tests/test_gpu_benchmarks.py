@@ -2,7 +2,6 @@
 
 import json
 import math
-import runpy
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partialmethod
@@ -708,16 +707,6 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         gpu(stage="rounds", small=True, out=tmp_path, depths="0")
     with pytest.raises(InputError, match="device='gpu' is not valid"):
         gpu(stage="ceilings", small=True, out=tmp_path, device="gpu")
-
-
-def test_the_package_runs_as_the_command_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["gpu", "--stage", "round"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("mmspec.benchmarks.gpu", run_name="__main__")
-    assert ended.value.code == 2
-    assert "did you mean 'rounds'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

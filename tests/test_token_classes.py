@@ -13,6 +13,7 @@ from test_drafters import Watched
 from typer.testing import CliRunner
 
 import mmspec
+from mmspec.benchmarks import plot
 from mmspec.benchmarks.questions import Question, long_questions
 from mmspec.benchmarks.speed import token_counter
 from mmspec.benchmarks.token_classes import kinds_of
@@ -90,7 +91,7 @@ def test_the_answer_is_the_template_s_with_its_labels(pipe: mmspec.Pipeline, que
 
 @pytest.mark.parametrize("knows", [{"image"}, {"template"}, {"image", "template", "copy"}, set()])
 def test_a_drafter_is_credited_with_what_it_knows(pipe: mmspec.Pipeline, question: Question, knows: set[str]) -> None:
-    """All of the classes that it knows and none of the others, wherever a draft was offered."""
+    """All of the dependences that it knows and none of the others, wherever a draft was offered."""
     ids, kinds = answer_of(pipe, question.image, question.qa)
     counts = told_counts(pipe.with_drafter(Knowing(ids, kinds, knows), "own"), question)
     for kind, (tried, held) in counts.items():
@@ -158,9 +159,11 @@ def test_the_command_writes_a_table_and_a_plot(tmp_path: Path, monkeypatch: Any)
     pytest.importorskip("matplotlib")
     folder = tiny.tiny_smolvlm(tmp_path / "model")
     monkeypatch.setattr("mmspec.benchmarks.told.long_questions", short_questions)
+    drawn, save = [], plot.save_figure
+    monkeypatch.setattr(plot, "save_figure", lambda *given: (drawn.append(given[0].axes[0].get_ylabel()), save(*given)))
     arguments = [
         "bench",
-        "classes",
+        "dependence",
         "--model",
         str(folder),
         "--drafters",
@@ -173,6 +176,7 @@ def test_the_command_writes_a_table_and_a_plot(tmp_path: Path, monkeypatch: Any)
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "more of image" in done.output
+    assert drawn == ["acceptance"]
     assert (tmp_path / "out" / "plot.png").stat().st_size > 1000
     assert set(json.loads((tmp_path / "out" / "summary.json").read_text())["methods"]) == {"prompt-lookup", "suffix"}
 
@@ -184,7 +188,7 @@ def short_questions(number: int, token_count: Any) -> list[Any]:
     return [SimpleNamespace(image=picture, prompt=qa.question, qa=qa)] * number
 
 
-@pytest.mark.parametrize("command", ["classes", "ablations"])
+@pytest.mark.parametrize("command", ["dependence", "ablations"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,9 +5,9 @@ Qwen2.5-VL (2502.13923), Qwen3-VL (2511.21631) and Qwen3.5, GLM-4.1V to 4.6V (25
 The slots of a picture take the positions of its grid, time x height x width, so that text after it goes on at a number
 smaller than its slot's. The axes of a text token are equal, so the nodes of a tree need only that difference, which is
 another one in every row (`RowCache.shift`). Qwen3-VL adds features of several vision layers to its first decoder layers
-(DeepStack, arXiv 2406.04334); they concern image slots alone, hence the prompt alone. Three of four layers of Qwen3.5 are
-linear attention (`mmspec.running`). In the mixtures of experts a
-token's experts hang on that token alone, so that nodes of a tree need nothing more than those of a dense model.
+(DeepStack, arXiv 2406.04334); they concern image slots alone, hence the prompt alone. Three of four layers of Qwen3.5
+are linear attention (`mmspec.running`). In the mixtures of experts a token's experts hang on that token alone, so that
+nodes of a tree need nothing more than those of a dense model.
 """
 
 from __future__ import annotations

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
 from mmspec.errors import InputError
 from mmspec.safe_files import make_folder
+
+Settings = TypeVar("Settings")
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -43,6 +46,16 @@ def given(context: typer.Context) -> dict[str, Any]:
         for name, value in context.params.items()
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
+
+
+def taken(kind: type[Settings], options: Mapping[str, Any], **read: Any) -> Settings:
+    """The settings of a run, each from the option of its name, or as it was read.
+
+    Args: kind: a dataclass. options: of the call, by name, as `locals()` of a command tells them; what is no setting is
+        left aside.
+    """
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: value for name, value in options.items() if name in names} | read)
 
 
 def option(name: str) -> str:

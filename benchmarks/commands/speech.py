@@ -23,7 +23,7 @@ from mmspec.benchmarks.commands.options import (
     Seed,
     Threads,
 )
-from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, taken, words
 from mmspec.benchmarks.lines import asked_for
 from mmspec.benchmarks.start import at_own_temperature, loaded, usual_rows
 
@@ -67,19 +67,13 @@ def speech(
     from mmspec.benchmarks.speaking.sounds import draw_sounds, sounds, write_sounds
     from mmspec.benchmarks.speed import SpeedSettings
 
-    speed = SpeedSettings(
-        model=model,
+    speed = taken(
+        SpeedSettings,
+        locals(),
         drafters=words(SPEECH if methods is None else methods),
         temperatures=(1.0,) if temperature is None else numbers(temperature),
         questions=asked_for(questions, SENTENCES, texts),
         max_new_tokens=max(1, min_tokens) if max_new_tokens is None else max_new_tokens,
-        min_tokens=min_tokens,
-        repeats=repeats,
-        seed=seed,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-        compile=compile,
     )
     if plot and out is not None:
         require_matplotlib()

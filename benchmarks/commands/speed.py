@@ -35,7 +35,7 @@ from mmspec.benchmarks.commands.options import (
     Threads,
     Workers,
 )
-from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
+from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, taken, words
 from mmspec.benchmarks.commands.speech import speech
 from mmspec.benchmarks.commands.tasks import TABLE_QUESTIONS, TASK_REPEATS, plan_of, run_drafters, run_tasks
 from mmspec.benchmarks.start import check_sees, fitted, loaded
@@ -116,21 +116,14 @@ def speed(
     from mmspec.benchmarks.speed import SpeedSettings, asked, run_speed
     from mmspec.benchmarks.weights import weights_of
 
-    settings = SpeedSettings(
-        model=model,
+    settings = taken(
+        SpeedSettings,
+        locals(),
         drafters=words(drafters),
-        acceptance=acceptance,
         temperatures=numbers(temperature),
         questions=QUESTIONS if questions is None else questions,
         max_new_tokens=LENGTH if max_new_tokens is None else max_new_tokens,
-        min_tokens=min_tokens,
         repeats=REPEATS if repeats is None else repeats,
-        seed=seed,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-        shape=shape,
-        compile=compile,
         data=None if data is None else str(data),
     )
     if plot and out is not None:

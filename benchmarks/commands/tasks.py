@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, words
+from mmspec.benchmarks.commands.reading import given, kept_in, numbers, option, show, taken, words
 from mmspec.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,14 +47,13 @@ def run_drafters(context: typer.Context, out: Path | None, as_json: bool) -> Non
     told = given(context)
     refused = ("data", "config", "style", "judge", "memory", "plot", "shape", "ray", "workers")
     refuse(refused, told, "--table drafters")
-    numbers_of = ("questions", "max_new_tokens", "min_tokens", "repeats", "seed")
-    same = ("acceptance", *numbers_of, "threads", "dtype", "device", "compile")
     families = words(told["model"]) if "model" in told else FAMILIES
-    speed = SpeedSettings(
+    speed = taken(
+        SpeedSettings,
+        {"questions": TABLE_QUESTIONS, "repeats": TASK_REPEATS} | told,
         model=families[0],
         drafters=usual(words(told.get("drafters", ""))),
         temperatures=numbers(told.get("temperature", "0,1")),
-        **{"questions": TABLE_QUESTIONS, "repeats": TASK_REPEATS} | {name: told[name] for name in same if name in told},
     )
     tasks = words(told["task"]) if "task" in told else tuple(TASKS)
     with kept_in(out) as folder:

@@ -1,4 +1,4 @@
-"""What the bundled world knows: control of draft sizes, accuracy, gauges, classes of tokens, ablations."""
+"""What the bundled world knows: control of draft sizes, accuracy, what tokens depend on, ablations."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from mmspec.benchmarks.commands.options import (
     Temperature,
     Threads,
 )
-from mmspec.benchmarks.commands.reading import kept_in, numbers, show, words
+from mmspec.benchmarks.commands.reading import kept_in, numbers, show, taken, words
 from mmspec.benchmarks.start import check_sees, fitted, loaded
 
-CLASSES, ABLATED = "spd,eagle2", "vispec,dream"
+COMPARED, ABLATED = "spd,eagle2", "vispec,dream"
 
 
 def auto(
@@ -61,19 +61,7 @@ def auto(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.speed import SpeedSettings
 
-    speed = SpeedSettings(
-        model=model,
-        drafters=words(drafter),
-        temperatures=numbers(temperature),
-        questions=questions,
-        max_new_tokens=max_new_tokens,
-        min_tokens=min_tokens,
-        repeats=repeats,
-        seed=seed,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-    )
+    speed = taken(SpeedSettings, locals(), drafters=words(drafter), temperatures=numbers(temperature))
     settings = AutoSettings(speed, long_questions, long_tokens)
     with kept_in(out) as folder:
         report = run_auto(loaded(speed, "none"), settings, folder)
@@ -105,19 +93,7 @@ def accuracy(
     from mmspec.benchmarks.report import AccuracyReport, keep
     from mmspec.benchmarks.weights import weights_of
 
-    settings = AccuracySettings(
-        model=model,
-        drafter=drafter,
-        acceptance=acceptance,
-        questions=questions,
-        max_new_tokens=max_new_tokens,
-        batch=batch,
-        shuffle_images=shuffle_images,
-        stock=stock,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-    )
+    settings = taken(AccuracySettings, locals())
     with kept_in(out) as folder:
         pipe = loaded(settings, drafter)
         store = Store(folder, {"run": "accuracy", **asdict(settings), **weights_of(pipe, [drafter])})
@@ -125,55 +101,12 @@ def accuracy(
         show(*keep(folder, AccuracyReport(settings, answers)), as_json)
 
 
-def gauges(
-    model: Model = "smolvlm-mini",
-    temperature: Temperature = "0,1",
-    questions: Questions = 16,
-    max_new_tokens: MaxNewTokens = 96,
-    min_tokens: MinTokens = 60,
-    seed: Seed = 0,
-    threads: Threads = 0,
-    dtype: Dtype = None,
-    device: Device = None,
-    as_json: Json = False,
-) -> None:
-    """How predictable the task is: top probabilities, image-determined tokens, S of prompt lookup, closed questions.
-
-    Example: mmspec bench gauges --model smolvlm-mini
-    """
-    check_sees(model)
-    from mmspec.benchmarks.records import Store
-    from mmspec.benchmarks.report import speed_report
-    from mmspec.benchmarks.speed import SpeedSettings, asked, run_speed
-    from mmspec.benchmarks.tables import gauge_table
-
-    settings = SpeedSettings(
-        model=model,
-        drafters=("none", "prompt-lookup"),
-        temperatures=numbers(temperature),
-        questions=questions,
-        max_new_tokens=max_new_tokens,
-        min_tokens=min_tokens,
-        repeats=1,
-        seed=seed,
-        threads=threads,
-        dtype=dtype,
-        device=device,
-    )
-    with kept_in(None) as folder:
-        pipe = loaded(settings, "none")
-        prompts, _ = asked(pipe, settings)
-        samples = run_speed(pipe, settings, Store(folder, {"run": "gauges", **asdict(settings)}), prompts)
-        found = speed_report(pipe, samples, settings, prompts, {}).gauges
-    show([asdict(each) for each in found], gauge_table(found), as_json)
-
-
-def classes(
+def dependence(
     model: Model = "smolvlm-mini",
     drafters: Annotated[
         str | None,
         typer.Option(
-            help=f"Separated by commas; the first is held against the rest. [default: of {CLASSES} what the model has]"
+            help=f"Separated by commas; the first is held against the rest. [default: of {COMPARED} what the model has]"
         ),
     ] = None,
     questions: Questions = 32,
@@ -187,15 +120,14 @@ def classes(
 ) -> None:
     """Acceptance by what a token depends on: the picture, the question, or neither, as the synthetic world knows it.
 
-    Example: mmspec bench classes --drafters spd,eagle2 --questions 32 --out bench-classes
+    Example: mmspec bench dependence --drafters spd,eagle2 --questions 32 --out bench-dependence
     """
     check_sees(model)
-    from mmspec.benchmarks.plot import draw_classes, require_matplotlib, save_panels
+    from mmspec.benchmarks.plot import draw_shares, require_matplotlib, save_panels
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings, run_told
 
-    named = words(CLASSES if drafters is None else drafters)
-    settings = ToldSettings(model, named, questions, shape, threads=threads, dtype=dtype, device=device)
+    settings = taken(ToldSettings, locals(), drafters=words(COMPARED if drafters is None else drafters))
     if plot and out is not None:
         require_matplotlib()
     with kept_in(out) as folder:
@@ -204,7 +136,8 @@ def classes(
         report = run_told(pipe, settings)
         show(*keep(folder, report), as_json)
         if plot and out is not None:
-            panel = partial(draw_classes, found={method: report.totals(method) for method in report.counts})
+            found = {method: report.totals(method) for method in report.counts}
+            panel = partial(draw_shares, found=found, share="acceptance", title="by what a token depends on")
             save_panels([panel], f"{model}, {questions} questions", folder / "plot.png")
 
 
@@ -230,8 +163,7 @@ def ablations(
     from mmspec.benchmarks.report import keep
     from mmspec.benchmarks.told import ToldSettings
 
-    named = words(ABLATED if drafters is None else drafters)
-    settings = ToldSettings(model, named, questions, shape, threads=threads, dtype=dtype, device=device)
+    settings = taken(ToldSettings, locals(), drafters=words(ABLATED if drafters is None else drafters))
     with kept_in(out) as folder:
         pipe = loaded(settings, "none")
         settings = fitted(settings, pipe) if drafters is None else settings

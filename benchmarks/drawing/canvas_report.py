@@ -1,17 +1,12 @@
-"""From the samples of a run of continuous tokens to what is read: tables, summary, contact sheet."""
+"""From the samples of a run of continuous tokens to what is read: tables and summary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from mmspec import Pipeline
-from mmspec.benchmarks.drawing.canvas_run import fitted, paint_all
-from mmspec.benchmarks.drawing.quality import Drawn, eyes, qualities
 from mmspec.benchmarks.drawing.report import JUDGED_HEAD, JUDGED_NOTE, PictureReport, judged_cells, judged_table
-from mmspec.benchmarks.drawing.run import ImageSettings, judge_kind, judge_of, places, run_batch
-from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.figures import Figures
 from mmspec.benchmarks.tables import FEW, aligned, named, number, percent, span
 
 SPEED_HEAD = ["method", "ms/picture", "NFE", "tokens/NFE", "alpha", "S", "95 %", "draft", "verify", "other"]
@@ -59,30 +54,3 @@ class CanvasReport(PictureReport):
     def quality_block(self) -> str:
         """See `PictureReport`."""
         return f"{judged_table(self.quality, [JUDGED_HEAD, *map(judged_cells, self.quality)])}\n\n{NOTE}"
-
-
-def run_canvas(pipe: Pipeline, settings: ImageSettings, folder: Path) -> CanvasReport:
-    """Everything: speed at every batch size, pictures, figures. It goes on where an earlier run in `folder` stopped.
-
-    Args: pipe: a pipeline on the target, without a drafter.
-    """
-    settings = fitted(pipe, settings)
-    judge = judge_of(pipe, settings)
-    see = eyes(settings, judge)
-    asked = judge_kind().captions(settings.captions, settings.prompts)
-    *timed, painted = places(settings, folder)
-    sizes = zip(settings.batches, timed, strict=True)
-    speeds = {size: figures(run_batch(pipe, settings, size, place)) for size, place in sizes}
-    pictures, rates = paint_all(pipe, settings, asked, painted)
-    lossless = {each.method: each.lossless for each in next(iter(speeds.values()))}
-    drawn = Drawn(asked, {}, pictures)
-    return CanvasReport(
-        settings,
-        settings.speed.max_new_tokens,
-        speeds,
-        qualities(pipe, settings, drawn, lossless, judge, see),
-        None if judge is None else judge.own_figures,
-        drawn,
-        rates,
-        stores=[*timed, painted],
-    )

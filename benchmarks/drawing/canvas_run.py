@@ -13,23 +13,10 @@ from typing import Any
 from PIL import Image
 
 from mmspec import Pipeline
-from mmspec.benchmarks.drawing.run import TOGETHER, ImageSettings, check_captions, drawing, methods, told_of
+from mmspec.benchmarks.drawing.run import TOGETHER, ImageSettings, drawing, told_of
 from mmspec.benchmarks.records import Store
-from mmspec.errors import InputError
 from mmspec.media import save_image
 from mmspec.progress import progress
-
-
-def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
-    """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn.
-
-    Raises: InputError: a model of another kind, or one that is not asked what it draws.
-    """
-    if pipe.target.model.config.model_type != "mmspec-mar":
-        raise InputError(f"{type(pipe.target.model).__name__} does not draw continuous tokens: see mmspec bench images")
-    check_captions(pipe, settings)
-    methods(pipe, settings)
-    return settings.whole(pipe.target.budget)
 
 
 def paint_all(

@@ -21,7 +21,7 @@ CAPTIONS, COLUMNS = 6, 8
 def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, path: Path) -> None:
     """Quality over speed, a line per relaxed rule through its settings; exact methods stand alone.
 
-    Speed is S where it is known, else tau.
+    Speed is S where it is known, else tau. No file is written where no method has a quality.
     """
     pyplot = require_matplotlib()
     name, of = measure_by(found)
@@ -33,8 +33,10 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
         quality, speed = of(each), at.get(each.row)
         if quality is not None and speed is not None:
             drafter, rule, knob = split(each.row)
-            series = f"{drafter}@{rule}" if each.lossless is False else each.row
+            series = f"{drafter}@{rule}" if each.lossless is False and rule != "exact" else each.row
             lines[series].append((knob, speed, quality, each))
+    if not lines:
+        return
     figure, panel = pyplot.subplots(figsize=(9, 7), layout="constrained")
     panel.set(xlabel="S (decode)" if timed else "tau (tokens per verification)", ylabel=name, title=title)
     for index, (series, points) in enumerate(lines.items()):
@@ -46,8 +48,7 @@ def draw_curve(found: Sequence[Quality], speeds: Sequence[Figures], title: str, 
         for knob, x, y, _ in points:
             if lossy and knob is not None:
                 panel.annotate(f"{knob:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize="x-small")
-    if lines:
-        legend_below(panel)
+    legend_below(panel)
     save_figure(figure, path)
 
 

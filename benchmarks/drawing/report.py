@@ -7,36 +7,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmspec import Pipeline
-from mmspec.benchmarks.certainty import mean_top
-from mmspec.benchmarks.clip import Clip
 from mmspec.benchmarks.drawing.plots import contact_sheet, draw_curve, sheet_rows
-from mmspec.benchmarks.drawing.quality import Drawn, Quality, decoded, eyes, qualities
-from mmspec.benchmarks.drawing.run import (
-    FOLDERS,
-    ImageSettings,
-    draw_all,
-    fitted,
-    judge_kind,
-    judge_of,
-    places,
-    run_batch,
-)
-from mmspec.benchmarks.figures import Figures, figures
+from mmspec.benchmarks.drawing.quality import Drawn, Quality
+from mmspec.benchmarks.drawing.run import FOLDERS, ImageSettings
+from mmspec.benchmarks.figures import Figures
 from mmspec.benchmarks.plot import plot
 from mmspec.benchmarks.records import conditions_of
-from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.tables import MISSING, SPEED, aligned, change, named, number, span, speed_cells, speed_notes
 from mmspec.media import save_image
 
-GAUGED = 4
-"""Captions over which the gauge is taken."""
 HONEST = 0.4
 """The most that the mean top-1 probability of an honest world is."""
 SPEED_HEAD = ["method", "ms/picture", "NFE", "NFE x", *SPEED]
 """NFE: target forwards per picture, prefill included. NFE x: codes per forward."""
 MANNERS = ("placed", "related", "counted")
-JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", *MANNERS, "facts", "shuffled", "Frechet"]
+JUDGED_HEAD = ["pictures of", "kept", "95 %", "minus AR", "95 %", *MANNERS, "facts", "shuffled", "Frechet", "CLIP"]
 JUDGED_NOTE = """\
 kept: captions of which everything holds; of these placed: those that say where everything is, related: how two groups
 lie, counted: only how many there are; facts: mean share of what is stated that holds; shuffled: kept under other
@@ -96,6 +81,14 @@ class PictureReport:
         """The contact sheet: our AR loop, exact and relaxed methods."""
         save_image(contact_sheet(self.drawn, sheet_rows(self.quality)), folder / "sheet.png")
 
+    def draw(self, folder: Path) -> None:
+        """plot.png of the smallest batch, and curve.png where there is quality to show."""
+        size = min(self.speeds)
+        found = self.speeds[size]
+        title = f"{self.settings.speed.model}, batch {size}"
+        plot(found, title, folder / "plot.png")
+        draw_curve(self.quality, found, title, folder / "curve.png")
+
 
 @dataclass
 class ImageReport(PictureReport):
@@ -124,14 +117,13 @@ class ImageReport(PictureReport):
     def quality_block(self) -> str:
         """See `PictureReport`."""
         by_place = any(each.divergence is not None for each in self.quality)  # which takes many captions
-        rows = [[*JUDGED_HEAD, "TV", *(["KL"] if by_place else []), "nats", "CLIP"]]
+        rows = [[*JUDGED_HEAD, "TV", *(["KL"] if by_place else []), "nats"]]
         for each in self.quality:
             rows.append([
                 *judged_cells(each),
                 number(each.marginal, 3),
                 *([number(each.divergence, 4)] if by_place else []),
                 number(each.surprise, 3),
-                number(each.clip),
             ])  # fmt: skip
         told = f"{JUDGED_NOTE} {BY_PLACE if by_place else POOLED};\n{NOTE}"
         return f"{judged_table(self.quality, rows)}\n{told}"
@@ -146,14 +138,6 @@ class ImageReport(PictureReport):
         return (
             f"{super().text()}\n\nMean top-1 probability of a token under the guided law: {number(self.top)} ({limit})."
         )
-
-    def draw(self, folder: Path) -> None:
-        """plot.png of the smallest batch, curve.png."""
-        size = min(self.speeds)
-        found = self.speeds[size]
-        title = f"{self.settings.speed.model}, batch {size}"
-        plot(found, title, folder / "plot.png")
-        draw_curve(self.quality, found, title, folder / "curve.png")
 
 
 def nfe(found: Figures, length: int) -> float:
@@ -194,38 +178,10 @@ def judged_cells(each: Quality) -> list[str]:
         number(each.facts, 3),
         number(each.shuffled, 3),
         number(each.frechet, 3),
+        number(each.clip),
     ]
 
 
 def judged_table(found: Sequence[Quality], rows: Sequence[Sequence[str]]) -> str:
     """Rows of quality under their title."""
     return f"quality: {found[-1].pictures} captions\n{aligned(rows)}"
-
-
-def run_images(pipe: Pipeline, settings: ImageSettings, folder: Path) -> ImageReport:
-    """Everything: speed at every batch size, pictures, figures. It goes on where an earlier run in `folder` stopped.
-
-    Args: pipe: a pipeline on the target, without a drafter.
-    """
-    settings = fitted(pipe, settings)
-    judge = judge_of(pipe, settings)
-    see, clip = eyes(settings, judge), Clip(settings.clip) if settings.clip else None
-    asked = judge_kind().captions(settings.captions, settings.prompts)
-    *timed, painted = places(settings, folder)
-    sizes = zip(settings.batches, timed, strict=True)
-    speeds = {size: figures(run_batch(pipe, settings, size, place)) for size, place in sizes}
-    drawn = decoded(pipe, asked, draw_all(pipe, settings, asked, painted))
-    requests = [
-        {"prompt": one.prompt, "temperature": settings.temperature, "guidance": settings.guidance} for one in asked
-    ]
-    lossless = {name: row(pipe, name).rule.lossless for name in settings.speed.drafters}
-    return ImageReport(
-        settings,
-        settings.speed.max_new_tokens,
-        speeds,
-        qualities(pipe, settings, drawn, lossless, judge, see, clip),
-        None if judge is None else judge.own_figures,
-        drawn,
-        mean_top(pipe, requests[:GAUGED]),
-        stores=[*timed, painted],
-    )

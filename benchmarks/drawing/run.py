@@ -26,8 +26,8 @@ from mmspec.benchmarks.rows import row
 from mmspec.benchmarks.speed import SpeedSettings, run
 from mmspec.benchmarks.stock import bare
 from mmspec.benchmarks.weights import weights_of_rows
-from mmspec.errors import InputError, UnsupportedError
-from mmspec.options import sampling_for
+from mmspec.errors import InputError
+from mmspec.options import guidance_scale, sampling_for
 from mmspec.progress import progress
 from mmspec.registry import resolve
 from mmspec.results import Generation
@@ -216,20 +216,17 @@ def judge_of(pipe: Pipeline, settings: ImageSettings) -> Any:
 def fitted(pipe: Pipeline, settings: ImageSettings) -> ImageSettings:
     """The settings of a run on this model: whole pictures, and all rows known to be good before anything is drawn.
 
-    Raises: UnsupportedError: a model of continuous tokens, or one whose codes become no picture here.
+    Raises: InputError: a model that does not draw, or not these captions. UnsupportedError: its codes become no picture
+        here.
     """
-    if pipe.target.modality != "image":
-        raise InputError(f"{type(pipe.target.model).__name__} does not draw: mmspec bench measures it without 'images'")
-    if not hasattr(pipe.target, "layout"):
-        raise UnsupportedError(
-            f"{type(pipe.target.model).__name__} draws continuous tokens, not codes: see mmspec bench continuous"
-        )
+    target = pipe.target
+    if target.modality != "image":
+        raise InputError(f"{type(target.model).__name__} does not draw: mmspec bench measures it without 'images'")
     check_captions(pipe, settings)
-    for text in settings.speed.drafters:
-        row(pipe, text)
-    pipe.target.guidance(settings.guidance)
-    pipe.target.check_codec()  # nothing can be judged without pictures
-    return settings.whole(pipe.target.layout.length)
+    methods(pipe, settings)
+    guidance_scale(settings.guidance, target.model.generation_config, target.usual_guidance)
+    target.check_codec()  # nothing can be judged without pictures
+    return settings.whole(target.budget if target.emits == "values" else target.layout.length)
 
 
 def check_captions(pipe: Pipeline, settings: ImageSettings) -> None:

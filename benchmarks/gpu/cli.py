@@ -1,4 +1,4 @@
-"""`python -m mmspec.benchmarks.gpu`, also `mmspec bench gpu`: the stages, one after the other."""
+"""`mmspec bench gpu`: the stages, one after the other."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def shape(usual: dict[str, int], layers: int) -> dict[str, int]:
     return {**usual, "layers": layers}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Command line."""
     parser = target_parser("mar-mini", __doc__)
     parser.add_argument("--start", help="checkpoint to go on from: name, folder or hub id; its VAE and its shapes stay")
@@ -100,7 +100,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_seed(options.seed)
     target, drafter, tokenizer, noise = train(options.run, options, start)
     export(target, drafter, tokenizer, noise, options.out, options.run, options.start)
-
-
-if __name__ == "__main__":
-    main()

@@ -119,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Command line."""
     options = parsed(parser(), arguments, partial(check_counts, steps=1, batch=1, held_out=1))
     torch.manual_seed(options.seed)
@@ -159,7 +159,3 @@ def export(reader: Reader, options: Any) -> None:
             **vars(options),
         )
         (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -138,7 +138,7 @@ def train(run: Path, options: argparse.Namespace, start: Start | None) -> tuple[
     return painter, processor
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Command line."""
     parser = target_parser("janus-mini", __doc__)
     parser.add_argument(
@@ -178,7 +178,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_seed(options.seed)
     painter, processor = train(options.run, options, start)
     export(painter, processor, options.out, options.run, options.start)
-
-
-if __name__ == "__main__":
-    main()

@@ -232,10 +232,6 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Command line."""
     run(parsed(parser(), arguments))
-
-
-if __name__ == "__main__":
-    main()

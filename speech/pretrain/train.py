@@ -209,12 +209,8 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Command line."""
     options = parsed(parser(), arguments)
     require_espeak()
     run(options)
-
-
-if __name__ == "__main__":
-    main()

@@ -241,7 +241,7 @@ def check_options(options: argparse.Namespace, family: Family) -> None:
     replaceable(options.out)
 
 
-def train(family: Family, arguments: Sequence[str] | None = None) -> None:
+def train(family: Family, arguments: Sequence[str]) -> None:
     """Command line."""
     options = parsed(parser_of(family), arguments, partial(check_options, family=family))
 
@@ -296,7 +296,3 @@ main = partial(train, SMOLVLM)
 llava_next_mini = partial(train, LLAVA_NEXT)
 pixtral_mini = partial(train, PIXTRAL)
 gemma3_mini = partial(train, GEMMA3)
-
-
-if __name__ == "__main__":
-    main()

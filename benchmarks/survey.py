@@ -22,7 +22,7 @@ NAMES = {"spd": "SPD", "kangaroo": "Kangaroo", "medusa": "Medusa", "hydra": "Hyd
 OVERALL = "Overall S: the geometric mean over the kinds; below, S is a ratio of all seconds. #Acc. Tok.: tau."
 
 
-def layout(table: int, reports: Sequence[TaskReport]) -> str:
+def survey_table(table: int, reports: Sequence[TaskReport]) -> str:
     """Table 1 or 2 over the reports of a run."""
     return table_1(reports) if table == 1 else table_2(reports)
 
