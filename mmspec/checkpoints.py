@@ -20,6 +20,7 @@ from threading import Lock, RLock
 from typing import Any
 
 from mmspec.contract import TrainedDrafter
+from mmspec.drafters.mtp_weights import find_layer
 from mmspec.errors import (
     CheckpointError,
     Error,
@@ -62,6 +63,8 @@ METHODS = {
 """How models of some types draft for larger ones of their kind, where their folder does not say."""
 PREFERRED = ("dspark", "dflash", "eagle2", "spd", "mar", "vadusa")
 """The trained drafters that lie beside a model are named in this order, best first."""
+MTP = "mtp"
+"""The drafter that lies in the model's own folder."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _QUIETING = Lock()
@@ -123,9 +126,10 @@ def _models() -> set[str]:
 
 
 def drafters_of(folder: Path) -> dict[str, Path]:
-    """The trained drafters that lie beside a model: {name: folder}, the best first."""
+    """The trained drafters that lie beside a model: {name: folder}, the best first; at last its own layer for it."""
     found = {path.parent.name: path.parent for path in sorted(folder.glob(f"drafters/*/{DESCRIPTION}"))}
-    return {name: found[name] for name in dict.fromkeys([*PREFERRED, *found]) if name in found}
+    own = {MTP: folder} if MTP not in found and find_layer(folder) else {}
+    return {name: found[name] for name in dict.fromkeys([*PREFERRED, *found]) if name in found} | own
 
 
 def locate(
@@ -195,7 +199,7 @@ def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
     Raises: CheckpointError: weights missing, pickled, damaged, incomplete or of another shape than the configuration.
     """
     check_weights(folder)
-    with quiet(), _BUILDING:  # transformers patches its classes for as long as it builds one
+    with building():
         try:
             model, report = model_class.from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
@@ -206,6 +210,13 @@ def read_model(model_class: Any, folder: Path, dtype: Any) -> Any:
     if missing:
         raise CheckpointError(f"{folder} lacks {len(missing)} of the model's weights, {missing[0]} among them")
     return model
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Meanwhile one model is built, quietly: transformers patches its classes for as long as it builds one."""
+    with quiet(), _BUILDING:
+        yield
 
 
 @contextmanager

@@ -445,6 +445,8 @@ class TrainedDrafter(Drafter):
     """Whether it reads its weights with `mmspec.drafters.eight_bits`."""
     command: str = "mmspec train drafter"
     """What trains it."""
+    part: str = ""
+    """What of its target's checkpoint it is, where it is a part of that, and nothing of ours trains it."""
     fits: tuple[str, ...]
 
     @abstractmethod

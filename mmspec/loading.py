@@ -207,7 +207,7 @@ def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Dra
     if isinstance(drafter, str) and os.path.isdir(drafter) and not (place and place.samefile(drafter)):
         logger.warning("%s is the drafter that is known by this name; the folder here is %s", drafter, here(drafter))
     if place is not None:
-        return load_drafter(place, target)
+        return load_drafter(place, target, str(drafter) if drafter in beside and place == folder else None)
     kind: Any = resolve("drafters", str(drafter), target.modality)
     if kind.advice:
         raise CheckpointError(f"the drafter {drafter!r} is more than a method: {kind.advice}")
@@ -216,6 +216,9 @@ def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Dra
         kin = _kin(kind, beside)
         if kin:
             return load_drafter(beside[kin], target, str(drafter))
+        if kind.part:
+            where = folder or "this model, whose folder is not known: load it by the path of one"
+            raise MismatchError(f"the drafter {drafter!r} is {kind.part}, and there is none in {where}")
         there = f"beside it: {', '.join(beside)}" if beside else "none lies beside it"
         raise CheckpointError(
             f"the drafter {drafter!r} is trained, and there is no such one for this model ({there}); train one "

@@ -88,6 +88,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "any/kangaroo": "mmspec.drafters.kangaroo:Kangaroo",
         "any/dflash": "mmspec.drafters.dflash:DFlash",
         "any/dspark": "mmspec.drafters.dspark:DSpark",
+        "any/mtp": "mmspec.drafters.mtp:Mtp",
         "any/suffix": "mmspec.drafters.suffix:Suffix",
         "any/recycling": "mmspec.drafters.recycling:Recycling",
         "any/lookahead": "mmspec.drafters.lookahead:Lookahead",
