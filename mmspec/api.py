@@ -114,8 +114,9 @@ def load(
 
     Args:
         model: a bundled name, a local folder, a hub id, or a loaded HF model, which is put into evaluation mode.
-        drafter: None or "auto" for the best trained one that lies beside the model, else prompt lookup, or what its
-            family usually takes ("scd-gs" for codes of pictures, even beside a trained one); a method's name; a folder;
+        drafter: None or "auto" for the best trained one that lies beside the model, else its checkpoint's own layer for
+            drafts ("mtp"), else prompt lookup, or what its family usually takes ("scd-gs" for codes of pictures, even
+            beside a trained one); a method's name; a folder;
             a hub id; a drafter, which serves the model that it was given to last; "none" for plain autoregressive
             decoding.
         acceptance: a rule's name, perhaps with settings ("tolerance=4", "lantern:delta=0.1:k=50"), or a rule, of

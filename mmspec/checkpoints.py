@@ -20,7 +20,6 @@ from threading import Lock, RLock
 from typing import Any
 
 from mmspec.contract import TrainedDrafter
-from mmspec.drafters.mtp_weights import find_layer
 from mmspec.errors import (
     CheckpointError,
     Error,
@@ -32,6 +31,7 @@ from mmspec.errors import (
     shorten,
     unknown_name,
 )
+from mmspec.mtp_weights import find_layer
 from mmspec.registry import names, resolve
 from mmspec.replacing import take_place, tidy
 from mmspec.safe_files import check_weights, read_json

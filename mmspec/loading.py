@@ -15,7 +15,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from mmspec.base_target import BaseTarget
-from mmspec.checkpoints import JUDGED, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
+from mmspec.checkpoints import JUDGED, MTP, bundled, drafters_of, find_model, here, load_drafter, locate, read_model
 from mmspec.contract import Drafter, Rule, TrainedDrafter
 from mmspec.drafters.precision import lower
 from mmspec.engine.attention import NAME as TREE_ATTENTION
@@ -193,6 +193,14 @@ def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Dra
     beside = drafters_of(folder) if folder else {}
     if drafter in (None, AUTO):
         drafter = default_drafter(target, beside)
+        if drafter == MTP:
+            try:
+                return load_drafter(beside[MTP], target, MTP)
+            except (CheckpointError, MismatchError) as error:  # nobody asked for it
+                drafter = target.usual_drafter
+                logger.warning(
+                    "%s drafts, since the layer that the checkpoint has for it does not fit: %s", drafter, error
+                )
     if not isinstance(drafter, str | os.PathLike):
         if not isinstance(drafter, Drafter):
             hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""

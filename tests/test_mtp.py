@@ -28,8 +28,8 @@ from mmspec.checkpoints import drafters_of, load_drafter, save_drafter
 from mmspec.contract import Draft, State
 from mmspec.drafters.children import Choice
 from mmspec.drafters.eagle import Eagle
-from mmspec.drafters.mtp_weights import find_layer, named
 from mmspec.errors import CheckpointError, MismatchError
+from mmspec.mtp_weights import find_layer, named
 from mmspec.registry import name_of
 
 WEIGHTS = "model.safetensors"
@@ -188,7 +188,7 @@ def test_it_says_what_the_stock_layer_says_behind_pictures_in_every_round(
             path = draft.tokens[row, 1:].tolist()
             text = Seen(target, state.ids[row], path, rows[row], pictures=True)
             with torch.no_grad():
-                features = text.read()[0][-1]
+                features = text.read[0][-1]
                 for level, logits in enumerate(said):
                     held = text.held(level)
                     found = checkpoint.estimates(held, features, text.on_axes(len(held)))
@@ -372,7 +372,9 @@ def test_files_that_cannot_be_read_hold_none(tmp_path: Path) -> None:
         assert not find_layer(tmp_path)
 
 
-def test_a_layer_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_layer_of_another_kind_is_refused_and_left_where_nobody_named_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint = qwen(tmp_path / "qwen3.5")
     tensors = load_file(checkpoint.folder / WEIGHTS)
     gone = tensors.pop("mtp.layers.0.mlp.up_proj.weight")
@@ -385,6 +387,9 @@ def test_a_layer_of_another_kind_is_refused(tmp_path: Path) -> None:
         )
         with pytest.raises(kind, match=match):
             load(checkpoint)
+        caplog.clear()
+        assert mmspec.load(checkpoint.folder).names[0] == "prompt-lookup"
+        assert "prompt-lookup drafts, since the layer that the checkpoint has for it does not fit" in caplog.text
 
     refused(MismatchError, "no layer of Qwen3_5TextModel: layers.0.mlp.up_proj.weight is among its missing weights")
     tensors["mtp.layers.0.mlp.up_proj.weight"] = gone

@@ -146,7 +146,7 @@ class Glm46V(Gridded):
 
 
 class GlmOcr(Gridded):
-    """A GLM-OCR checkpoint; its layer that drafts (MTP) is not read by transformers."""
+    """A GLM-OCR checkpoint; its layer that drafts is read by the drafter `mtp`."""
 
     hf = ("GlmOcrForConditionalGeneration", "Glm46VProcessor")
     model_type = "glm_ocr"

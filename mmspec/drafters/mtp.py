@@ -30,8 +30,8 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from mmspec.checkpoints import building
 from mmspec.drafters.eagle import Eagle
 from mmspec.drafters.heads import HeadNet
-from mmspec.drafters.mtp_weights import read_layer
 from mmspec.errors import CheckpointError, MismatchError
+from mmspec.mtp_weights import read_layer
 from mmspec.targets import CausalTarget
 
 FULL = "full_attention"
