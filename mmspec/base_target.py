@@ -61,6 +61,8 @@ class BaseTarget(ABC):
     its weights are read. `encode` is told those of `mmspec.options.SPOKEN`, where they are given."""
     refuses: Mapping[str, str] = {}
     """Settings of `Sampling` that mean nothing here, and why: a clause behind `noun`."""
+    chains: bool = False
+    """Whether drafts are chains, whatever a drafter makes: of a tree the longest path is verified."""
     applies: tuple[str, ...] = (SUPPRESSED,)
     """Settings of a generation config that only some targets apply, and that this one does."""
     answers: Mapping[str, Any] = {}

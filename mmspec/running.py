@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,6 @@ SERVED = {
 }  # fmt: skip
 """Model types whose layers read several tokens from a state on as they read one (not Nemotron-H, which bounds its steps
 only there), and keep it as `Running` expects."""
-_LISTENING: WeakSet[nn.Module] = WeakSet()
 
 
 class Running(LinearAttentionLayer):
@@ -57,8 +55,11 @@ class Running(LinearAttentionLayer):
 
     def hear(self, module: nn.Module, name: str, hidden: Tensor) -> None:
         """Take note of a forward that begins."""
+        kept = self.states
+        if hidden.shape[1] == 1 and len(kept) > 1:
+            self.recurrent_states[0] = kept[1].clone()  # Mamba 2 adds a single token in place
         if self.call is None:
-            self.before = self.states
+            self.before = kept
         else:
             hidden = torch.cat([self.call[2], hidden], 1)
         self.call = module, name, hidden
@@ -118,12 +119,10 @@ def again(module: nn.Module, name: str, hidden: Tensor, states: list[Tensor]) ->
 
 def listen(decoder: Any, layers: Collection[int]) -> None:
     """Let the `Running` states of every cache hear what these layers of a decoder read; other caches hear nothing."""
-    if decoder in _LISTENING:
-        return
-    _LISTENING.add(decoder)
     for place in layers:
         for part in decoder.layers[place].children():
-            if getattr(part, "layer_idx", None) == place:
+            told = _tell in part._forward_pre_hooks.values()  # copies of a model have it already
+            if getattr(part, "layer_idx", None) == place and not told:
                 part.register_forward_pre_hook(_tell, with_kwargs=True)
 
 

@@ -42,6 +42,7 @@ class CausalTarget(BaseTarget):
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         super().__init__(model, tokenizer)
         self.decoder = self.decoder_class(model)
+        self.chains = bool(self.decoder.running)
         if model.get_output_embeddings() is None:
             raise UnsupportedError(
                 f"{type(model).__name__} has no language-model head, so it says nothing: load it with "
@@ -98,7 +99,8 @@ class CausalTarget(BaseTarget):
         taps = (0, *needs.taps) if needs.embeddings else needs.taps
         once = len(rows) // n
         focus = Focus(lengths[:once])
-        with watching(self.model, [self.num_layers - 1], focus.note) if needs.focus else nullcontext():
+        last = max({*range(self.num_layers)} - {*self.decoder.running})  # layer with attention
+        with watching(self.model, [last], focus.note) if needs.focus else nullcontext():
             prompt, heard = self.read(one_of(inputs, n), rows[:once], taps)
         prompt.spread(n)
         heard.spread(n)
@@ -123,7 +125,7 @@ class CausalTarget(BaseTarget):
             prompt_focus=spread(focus.mean(), n) if needs.focus else None,
             prompt_inputs=inputs if needs.inputs else {},
             prompt_features=heard.features if needs.inputs else None,
-            chains=bool(self.decoder.running),
+            chains=self.chains,
             cache=cache,
             taps=needs.taps,
             sampler=sampler,

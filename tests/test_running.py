@@ -1,5 +1,6 @@
 """Models whose layers keep a running state: after any rejected draft it is what reading the text afresh would leave."""
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -29,12 +30,15 @@ from transformers import (
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Needs, State, Verified
 from mmspec.drafters.independent import Independent
 from mmspec.drafters.kangaroo import check_layers
+from mmspec.drafters.lookahead import Lookahead
 from mmspec.drafters.none import NoDrafter
 from mmspec.errors import MismatchError, UnsupportedError
 from mmspec.running import Running
 from mmspec.sampling import Sampler, Sampling
 from mmspec.targets import CausalTarget
 from mmspec.tree import chain, is_chain, trunk
+from mmspec.vlm.drafters.branching import SpecLlava
+from mmspec.vlm.drafters.eyes import OwnEyes
 
 DELTA = ["linear_attention", "linear_attention", "full_attention"]
 CONV = ["conv", "full_attention", "conv"]
@@ -168,15 +172,15 @@ def test_a_long_prompt_is_read_in_pieces_of_which_rows_end_in_different_ones(
     assert toys.answer(target, NoDrafter(), inputs, 8).rows == want == [hf(name, inputs, row)[:8] for row in range(3)]
 
 
-@pytest.mark.parametrize("name", ["qwen3.5-moe", "lfm2"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_several_answers_go_on_from_one_prompt(name: str) -> None:
     target = CausalTarget(model(name))
     (ids,), n = toys.prompts(9)["input_ids"].tolist(), 3
     inputs = {"input_ids": torch.tensor([ids] * n), "attention_mask": torch.ones(n, 9, dtype=torch.long)}
     sampling = Sampling(temperature=1.0, seed=5)
     want = toys.answer(target, NoDrafter(), inputs, 12, sampling).rows
-    drafter = Oracle(want, 97)
-    assert toys.answer(target, drafter, {**inputs, "n": n}, 12, sampling).rows == want
+    for drafter in (NoDrafter(), Oracle(want, 97)):
+        assert toys.answer(target, drafter, {**inputs, "n": n}, 12, sampling).rows == want
     assert len({*map(tuple, want)}) > 1
 
 
@@ -206,7 +210,7 @@ class Noted(Drafter, Drafting):
         self.work.observe(state, draft, verified, accepted)
 
 
-@pytest.mark.parametrize("name", ["qwen3.5", "lfm2"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_as_a_drafter_it_goes_back_to_what_was_kept(name: str) -> None:
     """Its drafts are what it would say after the text, whatever was kept of earlier ones."""
     small = toys.perturbed(model(name), 0.05)
@@ -268,10 +272,10 @@ def test_other_caches_of_the_model_are_left_alone() -> None:
         target.model(input_ids=ids[:, :5], past_key_values=cache_of_his_own)
         parts = target.model(input_ids=ids[:, 5:], past_key_values=cache_of_his_own).logits[:, -1]
         assert torch.allclose(parts, target.model(input_ids=ids).logits[:, -1], atol=CLOSE)
-    hooks = [len(module._forward_pre_hooks) for module in target.model.modules()]
-    CausalTarget(model("qwen3.5"))
-    assert hooks == [len(module._forward_pre_hooks) for module in target.model.modules()]
-    assert sum(hooks) == 2
+    copied = copy.deepcopy(target.model)
+    for each in (model("qwen3.5"), copied):
+        CausalTarget(each)
+        assert sum(len(module._forward_pre_hooks) for module in each.modules()) == 2
 
 
 def test_states_that_cannot_be_taken_back_and_what_needs_more_are_refused() -> None:
@@ -281,5 +285,26 @@ def test_states_that_cannot_be_taken_back_and_what_needs_more_are_refused() -> N
     target = plain("lfm2-vl").target
     with pytest.raises(MismatchError, match="Kangaroo cannot run the first layers of Lfm2Model alone"):
         check_layers(target)
+    with pytest.raises(MismatchError, match="lookahead needs branches, and Lfm2Vl"):
+        Lookahead().bind(target)
     with pytest.raises(UnsupportedError, match="some of its layers keep a running state"):
         target.compile()
+
+
+def test_a_model_that_drafts_trees_drafts_chains_here() -> None:
+    """It is the target itself: all is kept."""
+    base = plain("lfm2-vl")
+    drafting = base.with_drafter(SpecLlava(OwnEyes(base.target.model), depth=3), "own")
+    answer = drafting(PICTURES[0], TEXTS[0], max_new_tokens=13)
+    assert answer.token_ids == greedy("lfm2-vl", budget=13)[0]
+    assert answer.stats.accept_lengths == [3, 3, 3]
+
+
+def test_the_last_layer_with_attention_tells_where_it_looks() -> None:
+    target = plain("lfm2-vl").target
+    inputs = {**plain("lfm2-vl").prepare(PICTURES[0], TEXTS[0]), "max_new_tokens": 4}
+    sampler = Sampler(Sampling(), 1, torch.device("cpu"))
+    with torch.inference_mode():
+        focus = target.prefill(inputs, Needs(focus=True), sampler).prompt_focus
+    assert focus.shape == inputs["input_ids"].shape
+    assert focus.sum() > 0

@@ -8,12 +8,13 @@ all layers. Only the prompt says which tokens are images. Sound and videos are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from mmspec.cache import Past
+from mmspec.cache import Past, RowCache
 from mmspec.decoder import Decoder, Heard
 from mmspec.head import ShapedHead
 from mmspec.vlm.gemma3 import Gemma3
@@ -59,9 +60,13 @@ class Streams(Decoder):
     """A decoder of several streams side by side (AltUp, arXiv 2301.13310). Its taps are the first, which begins as the
     embeddings; the last tap is what the model makes of all of them, which enters its head."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        self.config.tie_last_hidden_states = True  # or transformers would tell the streams of the last layer
+    def read(
+        self, pieces: Sequence[dict[str, Any]], lengths: list[int], taps: tuple[int, ...] = ()
+    ) -> tuple[RowCache, Heard]:
+        """See `Decoder`. Who asks for the last tap makes transformers tell it, and not the last layer's streams."""
+        if self.num_layers in taps:
+            self.config.tie_last_hidden_states = True
+        return super().read(pieces, lengths, taps)
 
     def _forward(self, inputs: dict[str, Any], cache: Past, taps: tuple[int, ...], **extra: Any) -> Heard:
         heard = super()._forward(inputs, cache, taps, **extra)

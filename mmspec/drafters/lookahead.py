@@ -18,7 +18,7 @@ import torch
 
 from mmspec.contract import Accepted, Draft, Drafter, Drafting, Kind, Shape, State, Verified
 from mmspec.drafters.host import HostTree, plant
-from mmspec.errors import InputError
+from mmspec.errors import InputError, MismatchError
 from mmspec.placeholders import forbid, words
 from mmspec.sampling import Sampler
 
@@ -42,7 +42,12 @@ class Lookahead(Drafter):
         self.shapes = (Shape(window + ngram - 2, branches + 1, 1 + (window + branches) * (ngram - 1)),)  # or no draft
 
     def bind(self, target: Any) -> None:
-        """Learn which ids must not be guessed."""
+        """Learn which ids must not be guessed. Raises MismatchError: the target takes chains alone."""
+        if target.chains:
+            raise MismatchError(
+                f"lookahead needs branches, and {type(target.model).__name__} has layers with a running state, which "
+                "take chains: use 'recycling' or 'suffix'"
+            )
         self.placeholders = target.placeholders
 
     def begin(self, state: State, sampler: Sampler, kind: Kind) -> LookingAhead:

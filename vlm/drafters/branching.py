@@ -71,13 +71,15 @@ class Branching(Writing):
         width, total = drafter.width, drafter.total
         if state.shape is not None:
             width, total = state.shape.width, state.shape.total
+        if state.chains or drafter.decoder.running:
+            width, total = 1, 1 + (state.shape.depth if state.shape else drafter.length)
         levels = min(state.levels(drafter.length), total - 1)
         if levels < 1:
             return state.undrafted()
         choice = Choice(self.sampler, self.kind, drafter.placeholders)
         self.depth = torch.zeros(len(state.ids), 0, dtype=torch.long, device=self.cache.device)
         if choice.draws:
-            nodes = best_tree(TYPICAL, total, levels, 1 if state.chains else width)
+            nodes = best_tree(TYPICAL, total, levels, width)
             draft = fill(state.pending, state.emitted, choice, self._expand, planned(nodes, state.pending.device))
         else:
             shape = Shape(levels, width, total)
