@@ -105,6 +105,7 @@ def follow(
     kinds = kinds or kinds_of
     text, stats = TextStream(tokenizer), stream.stats[0]
     trace.lossless, trace.verifies = stats.lossless, stats.verifies
+    answered = False
     for number, piece in enumerate(stream):
         if not number:
             trace.begun = stats.draft_seconds
@@ -114,8 +115,11 @@ def follow(
         trace.steps.append(Step(pieces, kinds(len(pieces), piece.drafted, nodes), stats.seconds, nodes))
         for token in piece.tokens:
             trace.token_ids.append(token)
+            if answered:  # what was thought stays
+                continue
             parts = stream.apart(count=len(trace.token_ids))
-            if parts.thought and not parts.answer:
+            answered = bool(parts.answer)
+            if parts.thought and not answered:
                 trace.thought = len(trace.token_ids)
         yield piece
     if rest := text.add([], last=True):

@@ -144,6 +144,8 @@ def control_tokens(tokenizer: Any) -> list[str]:
     following, control = _CONTROL.get(tokenizer, (-1, []))
     if following < 0 or tokenizer.convert_ids_to_tokens(following) is not None:
         added = tokenizer.added_tokens_decoder
+        if callable(added):  # of mistral-common's tokenizers
+            return list(tokenizer.all_special_tokens)
         control = [token.content for token in added.values() if token.special]
         if getattr(tokenizer, "is_fast", False):  # others need not have an answer for an id that they do not know
             _CONTROL[tokenizer] = max([tokenizer.vocab_size, *(each + 1 for each in added)]), control

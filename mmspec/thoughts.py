@@ -56,10 +56,12 @@ def apart(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int], last: bool 
 
 
 def _by_template(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int], last: bool) -> Apart | None:
-    """What transformers' parser of responses finds; None where it has no template, or finds no thought in the end."""
+    """What transformers' parser of responses finds; None where it has no template, or finds an answer alone."""
     if getattr(tokenizer, "response_template", None) is None:
         return None
-    told = defaultdict[str, str](str)
+    told, hidden = defaultdict[str, str](str), _hidden(tokenizer)
+    while ids and tokenizer.convert_ids_to_tokens(ids[-1]) in hidden:  # a thought may end without a mark
+        ids = ids[:-1]
     try:
         parser = tokenizer.get_response_parser(prefix=list(prompt))
         events = parser.feed(decode_text(tokenizer, ids, special=True))
@@ -69,15 +71,23 @@ def _by_template(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int], last
     for event in events:
         told[event["field"]] += event.get("text", "")
     field = next((each for each in FIELDS if each in told), None)
-    return Apart(told[field or ""].strip(), _final(told["content"])) if field or not last else None
+    answer = told["content"] if last else _sure(told["content"])
+    if field:
+        return Apart(told[field].strip(), _final(answer))
+    return None if last or answer else Apart("", "")  # what came may open a thought
 
 
 def _marked(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of ids, special tokens left out but those of marks."""
-    hidden = set(control_tokens(tokenizer)) - KEPT
+    hidden = _hidden(tokenizer)
     tokens = tokenizer.convert_ids_to_tokens(list(ids))
     shown = [each for each, token in zip(ids, tokens, strict=True) if token not in hidden]
     return decode_text(tokenizer, shown, special=True)
+
+
+def _hidden(tokenizer: Any) -> set[str]:
+    """Tokens that no part shows."""
+    return set(control_tokens(tokenizer)) - KEPT
 
 
 def _sure(text: str) -> str:

@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 import mmspec
 from mmspec import thoughts
 from mmspec.results import Generation
+from mmspec.templates import control_tokens
 from mmspec.text import decode_text
 from mmspec.thoughts import FRAMES, KEPT, apart
 
@@ -92,6 +93,10 @@ TEMPLATE = {
         ("User: why\nAssistant:", "4 bars", "", "4 bars"),
         ("User: why\nAssistant:", "<muse></muse>4 bars", "", "4 bars"),
         ("no turn", "<muse>red</muse>4 bars", "red", "4 bars"),
+        ("User: why\nAssistant:<muse>\n", "red<end_of_utterance>", "red", ""),
+        ("User: why\nAssistant:", "Write <answer>42</answer>.", "", "Write <answer>42</answer>."),
+        ("User: why\nAssistant:", "  4 bars", "", "  4 bars"),
+        ("User: why\nAssistant:", "<muse>red</muse>4 <answer>bars</answer>", "red", "4 bars"),
         ("User: why\nAssistant:", "", "", ""),
     ],
 )
@@ -106,6 +111,18 @@ def test_what_the_response_template_cannot_read_is_read_by_its_marks() -> None:
     tokenizer.response_template = TEMPLATE
     cut = ids(tokenizer, "<think>red</think>4 <call>{")
     assert apart(tokenizer, ids(tokenizer, "Assistant:"), cut) == ("red", "4 <call>{")
+
+
+def test_a_tokenizer_that_tells_its_tokens_by_a_method_is_asked_for_its_special_ones() -> None:
+    """As that of mistral-common does."""
+
+    class Telling:
+        all_special_tokens = ("</s>",)
+
+        def added_tokens_decoder(self) -> dict[int, str]:
+            return {2: "</s>"}
+
+    assert control_tokens(Telling()) == ["</s>"]
 
 
 @pytest.fixture(scope="module")

@@ -90,11 +90,13 @@ def test_settings_are_read_by_their_types_and_go_to_the_recipes_that_have_them()
         ("--set window=", "--set 'window=' is not valid: write it as in"),
         ("--set =3", "--set '=3' is not valid: write it as in"),
         ("--set window=3 --set window=4", "--set 'window=4' is not valid: that setting is given twice"),
+        ("--set warm-steps=3 --set warm_steps=3", "that setting is given twice"),
         ("--decay 1 --set decay=1", "--set 'decay=1' is not valid: that setting is given twice"),
         ("--seed 0 --set seed=3", "--set 'seed=3' is not valid: that setting is given twice"),
         ("--levels 3 --set window=3", "--levels: not an option of the method mine"),
         ("--warm-steps 3 --warm-questions 4", "mine learns from the target's features: it has no warm-up"),
         ("--set noise=-1", "its noise are 0 or more"),
+        ("--set seed=-1", "seed -1 is not valid: it lies in 0 to 4294967295"),
     ],
 )
 @pytest.mark.usefixtures("registered")

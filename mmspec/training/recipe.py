@@ -66,6 +66,8 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         check_least(self, "steps", "batch")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed {self.seed} is not valid: it lies in 0 to {2**32 - 1}")
         if not 0 < self.rate < 1:
             raise InputError(f"the learning rate {self.rate} is not valid: it lies between 0 and 1")
         if self.warm_steps < 0 or self.warm_questions < 0 or (self.warm_steps and not self.warm_questions):

@@ -72,6 +72,7 @@ def _by_name(told: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in told:
         name, _, value = text.partition("=")
+        name = name.replace("-", "_")
         if not name or not value:
             raise InputError(f"--set {shorten(text)} is not valid: write it as in --set window=16")
         if name in found:
