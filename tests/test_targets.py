@@ -33,8 +33,6 @@ from transformers import (
     OpenAIGPTLMHeadModel,
     Phi3Config,
     Phi3ForCausalLM,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
     RobertaConfig,
     RobertaForCausalLM,
 )
@@ -117,29 +115,6 @@ def test_an_empty_prompt_is_refused(mask: Any) -> None:
     inputs = {"input_ids": torch.ones_like(mask, dtype=torch.long), "attention_mask": mask}
     with pytest.raises(InputError, match="a prompt is empty"):
         toys.answer(CausalTarget(toys.llama()), NoDrafter(), inputs)
-
-
-def test_layers_whose_cache_cannot_be_rolled_back_are_refused() -> None:
-    config = Qwen3NextConfig(
-        vocab_size=97,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        linear_num_value_heads=2,
-        linear_num_key_heads=2,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        num_experts=2,
-        num_experts_per_tok=1,
-        moe_intermediate_size=8,
-        shared_expert_intermediate_size=8,
-        layer_types=["linear_attention", "full_attention"],
-    )
-    with pytest.raises(UnsupportedError, match="linear_attention.*can be rolled back"):
-        Decoder(Qwen3NextForCausalLM(config))
 
 
 @pytest.mark.parametrize(

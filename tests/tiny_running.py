@@ -62,7 +62,7 @@ def qwen3_5_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
 
 
 def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
-    """Up to sixteen patches of 4 pixels, two by two in a slot; convolutions around one layer of attention."""
+    """Patches of 4 pixels, two by two in a slot; convolutions around one layer of attention."""
     words = tokenizer(**LFM2)
     kinds = ["conv", "full_attention", "conv"]
     config = Lfm2VlConfig(
@@ -75,7 +75,7 @@ def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         do_image_splitting=False,
         min_image_tokens=1,
         max_image_tokens=4,
-        max_num_patches=16,
+        max_num_patches=256,
         encoder_patch_size=4,
         tile_size=16,
         **PLAIN,
