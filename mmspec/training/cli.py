@@ -74,7 +74,12 @@ def drafter(
         int | None,
         typer.Option(help="Where an answer of the target is cut. [default: 160; 256 of speech; whole pictures]"),
     ] = None,
-    answer_batch: Annotated[int, typer.Option(help="Questions that the target answers together.")] = 32,
+    answer_batch: Annotated[
+        int,
+        typer.Option(
+            help="Questions that the target answers together; fewer of little data, for the share of --sampled."
+        ),
+    ] = 32,
     # the run
     out: Annotated[
         Path | None,
