@@ -29,10 +29,11 @@ only there), and keep it as `Running` expects."""
 
 class Running(LinearAttentionLayer):
     """The states of one layer: the last inputs of its convolution [B, C, kernel size], and what it sums up [B, heads,
-    ..], if it does. A forward replaces them and changes none in place.
+    ..], if it does. A forward replaces them; none that is held is changed in place.
 
     before: the states before the forwards since it was last told what is kept. call: the layer's module, the name of
-    its argument for the cache, and what it read in them, [B, N, H]; None where there were none. marked: see `mark`.
+    its argument for the cache, and what it read in them, [B, N, H]; None where there were none. marked: see
+    `RowCache.mark`.
     """
 
     def __init__(self) -> None:

@@ -66,7 +66,9 @@ def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     words = tokenizer(**LFM2)
     kinds = ["conv", "full_attention", "conv"]
     config = Lfm2VlConfig(
-        vision_config=tower("siglip2_vision_model", patch_size=4, num_patches=16, vision_use_head=False),
+        vision_config=tower(
+            "siglip2_vision_model", patch_size=4, num_patches=16, vision_use_head=False, initializer_range=SPREAD
+        ),
         text_config=text(words, "lfm2", **{"num_hidden_layers": 3, "layer_types": kinds, "conv_L_cache": 3, **changes}),
         image_token_id=words.image_token_id,
         projector_hidden_size=32,
@@ -74,14 +76,13 @@ def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     images = Lfm2VlImageProcessor(
         do_image_splitting=False,
         min_image_tokens=1,
-        max_image_tokens=4,
-        max_num_patches=256,
+        max_image_tokens=128,  # those of a picture of 640 x 7 pixels, too
         encoder_patch_size=4,
         tile_size=16,
         **PLAIN,
     )
     processor = Lfm2VlProcessor(images, words, chat_template=template("<image>"))
-    return finish(Lfm2VlForConditionalGeneration, config, seed), processor
+    return finish(Lfm2VlForConditionalGeneration, config, seed, ("projector", "vision")), processor
 
 
 def _processor(words: Any) -> Qwen3VLProcessor:
