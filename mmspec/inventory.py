@@ -50,7 +50,7 @@ def drafters() -> list[dict[str, Any]]:
             "name": name,
             "modalities": serves,
             "takes": takes(method),
-            "trained": issubclass(method, TrainedDrafter) and not method.part,
+            "trained": is_trained(method),
             "lossless": method.lossless,  # under the default rule, which is
             "source": method.source or table[f"{serves[0]}/{name}"],
         }
@@ -62,7 +62,12 @@ def takes(method: type[Drafter]) -> str:
     """What a drafting method takes beside the target."""
     if method.advice:
         return "a folder"
-    return "training" if issubclass(method, TrainedDrafter) and not method.part else "nothing"
+    return "training" if is_trained(method) else "nothing"
+
+
+def is_trained(method: type[Drafter]) -> bool:
+    """Whether its weights come from a training, and not with the target's."""
+    return issubclass(method, TrainedDrafter) and not method.part
 
 
 def rules() -> list[dict[str, Any]]:

@@ -190,6 +190,16 @@ def default_drafter(family: Known, beside: Iterable[str]) -> str:
 
 
 def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Drafter:
+    if not isinstance(drafter, str | os.PathLike | None):
+        if not isinstance(drafter, Drafter):
+            hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""
+            raise InputError(
+                "drafter must be a name, a folder, a hub id or an object of a class that derives from "
+                f"mmspec.contract.Drafter, not {described(drafter)}{hint}"
+            )
+        target.check_drafter(drafter)
+        drafter.bind(target)
+        return drafter
     beside = drafters_of(folder) if folder else {}
     if drafter in (None, AUTO):
         drafter = default_drafter(target, beside)
@@ -201,16 +211,6 @@ def _bound_drafter(drafter: Any, target: BaseTarget, folder: Path | None) -> Dra
                 logger.warning(
                     "%s drafts, since the layer that the checkpoint has for it does not fit: %s", drafter, error
                 )
-    if not isinstance(drafter, str | os.PathLike):
-        if not isinstance(drafter, Drafter):
-            hint = ": save the model and pass its folder" if isinstance(drafter, PreTrainedModel) else ""
-            raise InputError(
-                "drafter must be a name, a folder, a hub id or an object of a class that derives from "
-                f"mmspec.contract.Drafter, not {described(drafter)}{hint}"
-            )
-        target.check_drafter(drafter)
-        drafter.bind(target)
-        return drafter
     place = _place_of(drafter, target, beside)
     if isinstance(drafter, str) and os.path.isdir(drafter) and not (place and place.samefile(drafter)):
         logger.warning("%s is the drafter that is known by this name; the folder here is %s", drafter, here(drafter))

@@ -88,6 +88,11 @@ def slots_of(tokens: dict[str, str]) -> str:
     return template(f"{start}{tokens['image_token']}{end}")
 
 
+def qwen3_processor(words: PreTrainedTokenizerFast) -> Qwen3VLProcessor:
+    images = Qwen2VLImageProcessorPil(**_size(64))
+    return Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
+
+
 def qwen2_5_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     """Windows of four patches a side in one of two layers of the tower."""
     words = tokenizer(**QWEN)
@@ -109,9 +114,7 @@ def qwen3_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         text_config=text(words, "qwen3_vl_text", **{"head_dim": 8, "rope_parameters": MIXED, **changes}),
         **ids_of(words, QWEN),
     )
-    images = Qwen2VLImageProcessorPil(**_size(64))
-    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
-    return finish(Qwen3VLForConditionalGeneration, config, seed), processor
+    return finish(Qwen3VLForConditionalGeneration, config, seed), qwen3_processor(words)
 
 
 def qwen2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -142,9 +145,7 @@ def qwen3_vl_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         text_config=text(words, "qwen3_vl_moe_text", **{**special, "rope_parameters": MIXED, **changes}),
         **ids_of(words, QWEN),
     )
-    images = Qwen2VLImageProcessorPil(**_size(64))
-    processor = Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
-    return _experts(finish(Qwen3VLMoeForConditionalGeneration, config, seed)), processor
+    return plain_experts(finish(Qwen3VLMoeForConditionalGeneration, config, seed)), qwen3_processor(words)
 
 
 def glm4v(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -192,7 +193,7 @@ def glm4v_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         text_config=text(words, "glm4v_moe_text", **{**special, "rope_parameters": HALF, **changes}),
         **ids_of(words, GLM),
     )
-    return _experts(finish(Glm4vMoeForConditionalGeneration, config, seed)), _glm_processor(words)
+    return plain_experts(finish(Glm4vMoeForConditionalGeneration, config, seed)), _glm_processor(words)
 
 
 def glm_ocr(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -224,7 +225,7 @@ def paddleocr_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     return finish(PaddleOCRVLForConditionalGeneration, config, seed), processor
 
 
-def _experts(model: PreTrainedModel) -> PreTrainedModel:
+def plain_experts(model: PreTrainedModel) -> PreTrainedModel:
     """The usual product of all experts at once takes no float64."""
     model.set_experts_implementation("batched_mm")
     return model

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tiny_grids import MIXED, QWEN, QWEN_TOWER, _experts, _size, ids_of, slots_of
+from tiny_grids import MIXED, QWEN, QWEN_TOWER, ids_of, plain_experts, qwen3_processor
 from tiny_vision import PLAIN, SPREAD, finish, template, text, tokenizer, tower
 from transformers import (
     Lfm2VlConfig,
@@ -11,13 +11,10 @@ from transformers import (
     Lfm2VlImageProcessor,
     Lfm2VlProcessor,
     PreTrainedModel,
-    Qwen2VLImageProcessorPil,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeConfig,
     Qwen3_5MoeForConditionalGeneration,
-    Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
 )
 
 LAYERS = {"num_hidden_layers": 3, "layer_types": ["linear_attention", "linear_attention", "full_attention"]}
@@ -42,7 +39,7 @@ def qwen3_5(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
         text_config=text(words, "qwen3_5_text", **{**LAYERS, **DELTA, "rope_parameters": MIXED, **changes}),
         **ids_of(words, QWEN),
     )
-    return finish(Qwen3_5ForConditionalGeneration, config, seed), _processor(words)
+    return finish(Qwen3_5ForConditionalGeneration, config, seed), qwen3_processor(words)
 
 
 def qwen3_5_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -58,7 +55,7 @@ def qwen3_5_moe(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     config = Qwen3_5MoeConfig(
         vision_config=GRID, text_config=text(words, "qwen3_5_moe_text", **special), **ids_of(words, QWEN)
     )
-    return _experts(finish(Qwen3_5MoeForConditionalGeneration, config, seed)), _processor(words)
+    return plain_experts(finish(Qwen3_5MoeForConditionalGeneration, config, seed)), qwen3_processor(words)
 
 
 def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
@@ -83,11 +80,6 @@ def lfm2_vl(seed: int, **changes: Any) -> tuple[PreTrainedModel, Any]:
     )
     processor = Lfm2VlProcessor(images, words, chat_template=template("<image>"))
     return finish(Lfm2VlForConditionalGeneration, config, seed, ("projector", "vision")), processor
-
-
-def _processor(words: Any) -> Qwen3VLProcessor:
-    images = Qwen2VLImageProcessorPil(**_size(64))
-    return Qwen3VLProcessor(images, words, Qwen3VLVideoProcessor(patch_size=4), chat_template=slots_of(QWEN))
 
 
 MAKERS: dict[str, Callable[..., tuple[PreTrainedModel, Any]]] = {

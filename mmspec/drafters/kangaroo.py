@@ -126,7 +126,7 @@ def check_layers(target: Any) -> None:
     nor may layers keep a running state, of which what was drafted could not be taken back."""
     decoder = target.model.get_decoder()
     usual = isinstance(getattr(decoder, "layers", None), nn.ModuleList) and hasattr(decoder, "norm")
-    if not usual or target.decoder.running or getattr(decoder.config, "altup_num_inputs", 1) > 1:
+    if not usual or target.chains or getattr(decoder.config, "altup_num_inputs", 1) > 1:
         raise MismatchError(f"Kangaroo cannot run the first layers of {type(decoder).__name__} alone")
 
 
